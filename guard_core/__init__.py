@@ -1,0 +1,36 @@
+"""TTRL-Guard as backend-agnostic maths on vote counts.
+
+guard = Guard(GuardConfig.paper())
+state = guard.init(n_problems, like=array)
+state = guard.prime(state, votes, draws)  # optional: votes drawn before training
+rows, decision = guard.step(state.take(problems), votes, draws)
+state = state.put(problems, rows)
+majority, minority = group_advantages(answers, decision, guard.config)
+"""
+
+from guard_core.advantages import (
+    PolicyStreams,
+    answer_advantages,
+    group_advantages,
+    policy_streams,
+)
+from guard_core.config import ConfigError, GuardConfig
+from guard_core.guard import Decision, Guard, Route
+from guard_core.state import GuardState
+from guard_core.votes import Draws, Votes, count_answers
+
+__all__ = [
+    "ConfigError",
+    "Decision",
+    "Draws",
+    "Guard",
+    "GuardConfig",
+    "GuardState",
+    "PolicyStreams",
+    "Route",
+    "Votes",
+    "answer_advantages",
+    "count_answers",
+    "group_advantages",
+    "policy_streams",
+]

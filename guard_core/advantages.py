@@ -1,0 +1,187 @@
+"""From a decision to the advantages and weights that a policy-gradient trainer consumes.
+
+A reward here is one value for the samples that hit and 0 for the rest, so group mean and standard
+deviation have closed forms in the number of hits: exact, alike to the last bit in every array
+library, and the same for the trainer (per response) and the simulator (per answer).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, divide, namespace
+from guard_core.config import GuardConfig
+from guard_core.guard import Decision
+from guard_core.votes import count_answers
+
+STD_FLOOR = 1e-6
+"""Added to every standard deviation (SPEC section 9)."""
+UNPARSEABLE_BONUS = 0.05
+"""Share of the mean bonus that unparseable samples get under `mix="bonus"` (release)."""
+
+
+class PolicyStreams(NamedTuple):
+    """All that a trainer has to know of the guard.
+
+    The loss of a token with ratio rho is
+    `-weight * (min(rho * A1, clip(rho) * A1) + min(rho * A2, clip(rho) * A2))`, with A1 and A2 the
+    two streams; `min(rho * A, clip(rho) * A)` is positively homogeneous in A, which is why the
+    shares `1 - beta` and `beta` can sit inside them.
+    """
+
+    majority: Array
+    """(..., P, K) advantages of the majority reward, times `1 - beta`."""
+    minority: Array
+    """(..., P, K) advantages of the minority reward, times `beta`."""
+    weight: Array
+    """(..., P) factor on the problem's loss."""
+    drop: Array
+    """(..., P) bool; the problem leaves the batch."""
+
+
+def group_advantages(
+    answers: Array, decision: Decision, config: GuardConfig
+) -> tuple[Array, Array]:
+    """Group-relative advantages of both rewards (SPEC sections 5 and 9).
+
+    Args:
+        answers: (..., P, K) integer answer ids of the trained samples, -1 for unparseable.
+        decision: of the same problems.
+        config: `advantage_scale`, `weight_on`, `mix`, `minority_reward` and `skip_by` are read.
+
+    Returns:
+        `majority` and `minority`, each (..., P, K), before mixing with `beta`; 0 for skipped
+        problems. With `mix="bonus"` the bonus sits in `majority`, and `minority` is 0.
+    """
+    n_answers = decision.minority.shape[-1]
+    streams = answer_advantages(
+        count_answers(answers, n_answers), answers.shape[-1], decision, config
+    )
+    xp = namespace(decision.weight)
+    place = xp.where(answers < 0, n_answers, answers)
+    majority, minority = (xp.take_along_axis(stream, place, axis=-1) for stream in streams)
+    return majority, minority
+
+
+def answer_advantages(
+    samples: Array, n_samples: int, decision: Decision, config: GuardConfig
+) -> tuple[Array, Array]:
+    """The same advantages per answer id instead of per response.
+
+    Args:
+        samples: (..., P, A) integers; trained responses per answer id.
+        n_samples: K, unparseable ones included.
+        decision: of the same problems.
+        config: as for `group_advantages`.
+
+    Returns:
+        `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
+    """
+    xp = namespace(decision.weight)
+    ids = xp.arange(samples.shape[-1], dtype=decision.label.dtype, device=device(samples))
+    is_label = ids == decision.label[..., None]
+    reward = decision.weight if config.weight_on == "reward" else xp.ones_like(decision.weight)
+    pay = _standardise(samples, is_label, n_samples, reward, decision, config)
+    majority = pay.per_answer(is_label)
+    if config.mix == "bonus":
+        majority = majority + _bonus(pay, n_samples, decision)
+        minority = xp.zeros_like(majority)
+    else:
+        reward = config.minority_reward * reward
+        pay = _standardise(samples, decision.minority, n_samples, reward, decision, config)
+        minority = pay.per_answer(decision.minority)
+    kept = xp.astype(~decision.skip, decision.weight.dtype)
+    if config.weight_on == "advantage":
+        kept = kept * decision.weight
+    return majority * kept[..., None], minority * kept[..., None]
+
+
+def policy_streams(
+    majority: Array, minority: Array, decision: Decision, config: GuardConfig
+) -> PolicyStreams:
+    """Fold `beta` into the two streams of `group_advantages` and name what leaves the batch.
+
+    Args:
+        majority: (..., P, K) or, per answer, (..., P, A + 1).
+        minority: as `majority`.
+        decision: of the same problems.
+        config: `mix`, `weight_on` and `skip_by` are read.
+    """
+    xp = namespace(decision.weight)
+    if config.mix == "loss":
+        majority = (1 - decision.beta)[..., None] * majority
+        minority = decision.beta[..., None] * minority
+    on_loss = config.weight_on == "loss"
+    weight = decision.weight if on_loss else xp.ones_like(decision.weight)
+    dropped = decision.skip if config.skip_by == "drop" else xp.zeros_like(decision.skip)
+    return PolicyStreams(majority, minority, weight, dropped)
+
+
+class _Pay(NamedTuple):
+    """What one reward is worth after standardisation."""
+
+    hits: Array
+    """(..., P) rewarded samples."""
+    won: Array
+    """(..., P) advantage of a rewarded sample."""
+    lost: Array
+    """(..., P) advantage of any other sample."""
+
+    def per_answer(self, hit: Array) -> Array:
+        """(..., P, A + 1); the unparseable answer in the last column is never rewarded."""
+        xp = namespace(self.won)
+        lost = self.lost[..., None]
+        return xp.concat([xp.where(hit, self.won[..., None], lost), lost], axis=-1)
+
+
+def _standardise(
+    samples: Array,
+    hit: Array,
+    n_samples: int,
+    reward: Array,
+    decision: Decision,
+    config: GuardConfig,
+) -> _Pay:
+    """Standardise `reward` (..., P), paid to the samples whose answer is in `hit` (..., P, A)."""
+    xp = namespace(reward)
+    counted = xp.where(hit, samples, xp.zeros_like(samples))
+    hits = xp.astype(xp.sum(counted, axis=-1), reward.dtype)
+    mean = reward * divide(hits, n_samples)
+    if config.advantage_scale == "none":
+        return _Pay(hits, reward - mean, -mean)
+    if config.advantage_scale == "group":
+        pairs = max(n_samples * (n_samples - 1), 1)
+        scale = reward * xp.sqrt(divide(hits * (n_samples - hits), pairs))
+    else:
+        scale = _batch_std(xp, hits, n_samples, reward, decision.skip, config)
+    scale = scale + STD_FLOOR
+    return _Pay(hits, (reward - mean) / scale, -mean / scale)
+
+
+def _batch_std(
+    xp: Any, hits: Array, n_samples: int, reward: Array, skip: Array, config: GuardConfig
+) -> Array:
+    """(..., 1) unbiased standard deviation of the rewards of all samples in the batch."""
+    kept = xp.ones_like(hits)
+    if config.skip_by == "drop":
+        kept = xp.astype(~skip, hits.dtype)
+    total = xp.sum(kept, axis=-1, keepdims=True) * n_samples
+    first = xp.sum(kept * reward * hits, axis=-1, keepdims=True)
+    second = xp.sum(kept * reward * reward * hits, axis=-1, keepdims=True)
+    spread = second - first * first / xp.clip(total, min=1.0)
+    return xp.sqrt(xp.clip(spread, min=0.0) / xp.clip(total - 1, min=1.0))
+
+
+def _bonus(pay: _Pay, n_samples: int, decision: Decision) -> Array:
+    """(..., P, A + 1) the release's bonus on candidates, in units of the mean |advantage|."""
+    xp = namespace(pay.won)
+    real = pay.won.dtype
+    mean_size = divide(pay.hits * pay.won - (n_samples - pay.hits) * pay.lost, n_samples)
+    votes = xp.astype(decision.candidate_votes, real) * xp.astype(decision.minority, real)
+    share = votes / xp.clip(xp.sum(votes, axis=-1, keepdims=True), min=1.0)
+    n_candidates = xp.sum(xp.astype(decision.minority, real), axis=-1, keepdims=True)
+    mean_share = xp.astype(n_candidates > 0, real) / xp.clip(n_candidates, min=1.0)
+    shares = xp.concat([share, UNPARSEABLE_BONUS * mean_share], axis=-1)
+    return (decision.beta * mean_size)[..., None] * shares

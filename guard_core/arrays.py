@@ -1,0 +1,92 @@
+"""The few array operations that the array API standard does not spell alike everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace, device, is_numpy_array, is_torch_array
+
+Array = Any
+"""An array of NumPy, PyTorch or any library that follows the array API standard."""
+
+
+_NAMESPACES: dict[type, Any] = {}
+
+
+def namespace(array: Array) -> Any:
+    """The library of an array; looked up once per type, for small batches feel every call."""
+    kind = type(array)
+    if kind not in _NAMESPACES:
+        _NAMESPACES[kind] = array_namespace(array)
+    return _NAMESPACES[kind]
+
+
+def counter_dtype(xp: Any, largest: int) -> Any:
+    """The narrowest of the common integer types that counts up to `largest`."""
+    return xp.int16 if largest < 2**15 else xp.int64
+
+
+def ordered_sum(values: Array) -> Array:
+    """Sum over the last axis from left to right.
+
+    Libraries add up an axis in different orders; one order gives all of them the same last bit.
+    """
+    total = values[..., 0]
+    for place in range(1, values.shape[-1]):
+        total = total + values[..., place]
+    return total
+
+
+def divide(values: Array, by: float) -> Array:
+    """True division by a number.
+
+    On CUDA, PyTorch turns division by a scalar into a product with its reciprocal, which can end
+    on the other side of a threshold (3 * (1 / 5) > 0.6); division by an array it does not touch.
+    """
+    return values / namespace(values).full_like(values, by)
+
+
+def widen(array: Array, width: int) -> Array:
+    """Pad the last axis with zeros up to `width`; longer ones are returned as they are."""
+    missing = width - array.shape[-1]
+    if missing <= 0:
+        return array
+    xp = namespace(array)
+    shape = (*array.shape[:-1], missing)
+    return xp.concat([array, xp.zeros(shape, dtype=array.dtype, device=device(array))], axis=-1)
+
+
+def gather(array: Array, index: Array, axis: int) -> Array:
+    """Entries at `index` (..., P) along `axis`, with the axes behind it kept whole."""
+    xp = namespace(array)
+    return xp.take_along_axis(array, _reach(xp, index, array), axis=axis)
+
+
+def scatter(array: Array, index: Array, rows: Array, axis: int) -> Array:
+    """Write `rows` at `index` along `axis`, in place where the library can."""
+    xp = namespace(array)
+    reach = _reach(xp, index, array)
+    if is_numpy_array(array):
+        xp.put_along_axis(array, reach, rows, axis=axis)
+        return array
+    if is_torch_array(array):
+        return array.scatter_(axis, reach, rows)
+    return _scatter_copy(xp, array, index, rows, axis)
+
+
+def _scatter_copy(xp: Any, array: Array, index: Array, rows: Array, axis: int) -> Array:
+    places = xp.arange(array.shape[axis], dtype=index.dtype, device=device(array))
+    hits_NP = index[..., None, :] == places[:, None]
+    source = xp.argmax(xp.astype(hits_NP, index.dtype), axis=-1)
+    written = xp.any(hits_NP, axis=-1)
+    new = gather(rows, source, axis)
+    if array.ndim > index.ndim:
+        written = written[..., None]
+    return xp.where(written, new, array)
+
+
+def _reach(xp: Any, index: Array, array: Array) -> Array:
+    """Give the index the last axis of the array where it has one more."""
+    if array.ndim == index.ndim:
+        return index
+    return xp.broadcast_to(index[..., None], (*index.shape, array.shape[-1]))

@@ -1,0 +1,231 @@
+"""Every number and choice of the guard in one frozen, self-checking record."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+Part = Literal["frs", "mps", "rcsu"]
+
+
+class ConfigError(ValueError):
+    """A configuration value is wrong; the message names the field, the value and the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig:
+    """Settings of the guard (SPEC sections 2-9); the defaults are the paper's profile.
+
+    Field names are the paper's symbols. `paper`, `release`, `off` and `only` are the named
+    profiles of SPEC section 8.
+
+    Raises:
+        ConfigError: a field has the wrong type, or lies outside its bounds.
+    """
+
+    frs: bool = True
+    """Flip-rate-aware reward scaling on (SPEC section 4)."""
+    mps: bool = True
+    """Minority-preserving sampling on (SPEC section 5)."""
+    rcsu: bool = True
+    """Risk-conditioned sparse updating on (SPEC section 6)."""
+
+    tie_break: Literal["random", "first", "incumbent"] = "random"
+    """Who wins a tied vote; `incumbent` falls back to `random` where the old label is not tied."""
+    label_from: Literal["current", "frozen", "memory"] = "current"
+    """This visit's votes, the majority before training, or the votes summed over all visits."""
+    discount: float = 1.0
+    """Factor in (0, 1] on older votes, with `label_from="memory"`."""
+
+    W: int = 5
+    """History window in visits."""
+    flip_rate: Literal["windowed", "instant"] = "windowed"
+    """Share of the last `W` visits with a flip, or 1 when the label just flipped (release)."""
+    tau_FR: float = 0.3
+    """Flip rate above which a problem is contested."""
+    tau_MR: float = 0.6
+    """Match rate above which consensus counts as confident (conditions C1 and C2)."""
+
+    l1: float = 0.5
+    """lambda_1: how fast the weight falls with the flip rate."""
+    l2: float = 0.3
+    """lambda_2: penalty under C1; half of it under C2."""
+    w_min: float = 0.1
+    """Floor of the weight."""
+    weight_on: Literal["loss", "advantage", "reward"] = "loss"
+    """What the weight multiplies; on the reward it is a no-op under group standardisation."""
+
+    beta_max: float = 0.3
+    """Largest share of the minority loss."""
+    beta_schedule: Literal["linear", "saturating"] = "linear"
+    """`beta_max * FR`, or `beta_max * min(FR / tau_FR, 1)` (release)."""
+    T_steady: int = 3
+    """Visits in a row with a flip rate of at most `tau_FR` after which MPS turns off."""
+    minority_over: Literal["samples", "votes"] = "samples"
+    """Where a minority candidate must reach its count: the K samples, or the V votes (release)."""
+    minority_share: float = 0.25
+    """A candidate needs `max(1, floor(minority_share * K))` responses."""
+    minority_reward: float = 0.1
+    """epsilon, the reward of a candidate; it cancels under group standardisation."""
+    empty_minority: Literal["keep", "plain"] = "keep"
+    """With no candidate: keep the factor `1 - beta` (literal), or set `beta` to 0."""
+    mix: Literal["loss", "bonus"] = "loss"
+    """Two loss streams (paper), or a bonus on the candidates' advantages (release)."""
+
+    theta_MR: float = 0.5
+    """Mean match rate above which a once contested problem is at high risk."""
+    p_skip: float = 0.7
+    """Probability that a high-risk problem becomes a skip candidate."""
+    skip_share: float = 0.25
+    """Largest share of a batch's problems that is skipped."""
+    skip_cap: Literal["floor", "at_least_one"] = "floor"
+    """`floor(skip_share * P)`, or at least one (release)."""
+    skip_order: Literal["random", "first"] = "random"
+    """Which candidates fill the cap: smallest `pick` draws, or first in the batch (release)."""
+    skip_by: Literal["drop", "mask"] = "drop"
+    """Skipped samples leave the batch, or stay in it with advantage 0 (release)."""
+
+    advantage_scale: Literal["group", "batch", "none"] = "group"
+    """Rewards minus their group mean over the group's std, the batch's std, or nothing."""
+
+    def __post_init__(self) -> None:
+        """Check every field's type and bounds."""
+        for name, kind in _types().items():
+            _check_type(name, getattr(self, name), kind)
+        _check_bounds(self)
+
+    @classmethod
+    def paper(cls) -> GuardConfig:
+        """TTRL-Guard as the paper's text and hyperparameter table define it."""
+        return cls()
+
+    @classmethod
+    def release(cls) -> GuardConfig:
+        """TTRL-Guard as the authors' code does it (SPEC section 8)."""
+        return cls(
+            flip_rate="instant",
+            weight_on="advantage",
+            minority_over="votes",
+            mix="bonus",
+            beta_schedule="saturating",
+            theta_MR=0.7,
+            skip_cap="at_least_one",
+            skip_order="first",
+            skip_by="mask",
+            tie_break="first",
+        )
+
+    @classmethod
+    def off(cls) -> GuardConfig:
+        """Plain TTRL: labels and rates are tracked, nothing is changed."""
+        return cls(frs=False, mps=False, rcsu=False)
+
+    @classmethod
+    def only(cls, part: Part) -> GuardConfig:
+        """The ablation with one part on, in the paper's profile.
+
+        Raises:
+            ConfigError: `part` is none of `frs`, `mps`, `rcsu`.
+        """
+        if part not in get_args(Part):
+            raise ConfigError(f"part = {part!r}: must be one of {', '.join(get_args(Part))}")
+        return replace(cls.off(), **{part: True})
+
+    @classmethod
+    def profile(cls, name: str) -> GuardConfig:
+        """A profile by name: `paper`, `release`, `off`, `frs`, `mps` or `rcsu`.
+
+        Raises:
+            ConfigError: there is no profile of that name.
+        """
+        if name in get_args(Part):
+            return cls.only(name)  # type: ignore[arg-type]
+        named = {"paper": cls.paper, "release": cls.release, "off": cls.off}
+        if name not in named:
+            known = ", ".join([*named, *get_args(Part)])
+            raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")
+        return named[name]()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GuardConfig:
+        """Build from a mapping; missing fields take the paper's defaults.
+
+        Raises:
+            ConfigError: a key is no field, or a value is wrong.
+        """
+        unknown = sorted(set(values) - {f.name for f in fields(cls)})
+        if unknown:
+            raise ConfigError(f"{unknown[0]}: no such guard setting")
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> GuardConfig:
+        """Inverse of `to_json`."""
+        return cls.from_dict(_object(json.loads, text, "JSON"))
+
+    def to_toml(self) -> str:
+        """One `key = value` line a field."""
+        # Every value is a bool, number or plain word, for which JSON's spelling is TOML's too.
+        return "".join(f"{name} = {json.dumps(v)}\n" for name, v in self.to_dict().items())
+
+    @classmethod
+    def from_toml(cls, text: str) -> GuardConfig:
+        """Inverse of `to_toml`."""
+        return cls.from_dict(_object(tomllib.loads, text, "TOML"))
+
+
+def _object(parse: Any, text: str, form: str) -> Mapping[str, Any]:
+    try:
+        values = parse(text)
+    except ValueError as error:
+        raise ConfigError(f"guard settings: not valid {form}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"guard settings: {form} must hold one table of settings")
+    return values
+
+
+def _types() -> dict[str, Any]:
+    if not _TYPES:
+        _TYPES.update(get_type_hints(GuardConfig))
+    return _TYPES
+
+
+_TYPES: dict[str, Any] = {}
+
+
+def _check_type(name: str, value: object, kind: Any) -> None:
+    if choices := get_args(kind):
+        if value not in choices:
+            raise ConfigError(f"{name} = {value!r}: must be one of {', '.join(choices)}")
+        return
+    # bool is an int to Python, but `W = true` in a settings file is a slip of the pen.
+    allowed = (int, float) if kind is float else (kind,)
+    if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
+        raise ConfigError(f"{name} = {value!r}: must be of type {kind.__name__}")
+
+
+def _check_bounds(config: GuardConfig) -> None:
+    for name in ("W", "T_steady"):
+        value = getattr(config, name)
+        if value < 1:
+            raise ConfigError(f"{name} = {value}: must be at least 1")
+    unit = ("tau_FR", "tau_MR", "theta_MR", "l1", "l2", "w_min", "beta_max", "p_skip")
+    for name in (*unit, "skip_share", "minority_share"):
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} = {value}: must lie in [0, 1]")
+    for name in ("discount", "minority_reward"):
+        value = getattr(config, name)
+        if not 0 < value <= 1:
+            raise ConfigError(f"{name} = {value}: must lie in (0, 1]")

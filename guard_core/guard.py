@@ -1,0 +1,196 @@
+"""The guard as a pure function: (state, votes, draws) -> (state, decision)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from guard_core.arrays import Array, divide, namespace, widen
+from guard_core.config import GuardConfig
+from guard_core.frs import frs_weight
+from guard_core.monitor import Rates, advance
+from guard_core.mps import candidate_votes, minority_candidates, protect
+from guard_core.rcsu import at_high_risk, choose_skips
+from guard_core.state import GuardState
+from guard_core.votes import Draws, Label, Votes, choose_label
+
+
+class Route(IntEnum):
+    """Which path a problem took, for display and counts (SPEC section 7)."""
+
+    STABLE = 0
+    AT_RISK = 1
+    HIGH_RISK = 2
+    SKIPPED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the guard says about each problem of the batch."""
+
+    label: Array
+    """(..., P) answer id of the pseudo-label, -1 for none yet."""
+    flipped: Array
+    """(..., P) bool; the label changed at this visit."""
+    tied: Array
+    """(..., P) bool; several answers shared the first place."""
+    visits: Array
+    """(..., P) integers; visits so far, this one included."""
+    match_rate: Array
+    """(..., P) share of all V votes that the label got."""
+    flip_rate: Array
+    """(..., P) flip rate of the problem."""
+    mean_match_rate: Array
+    """(..., P) mean of the last min(t, W) match rates."""
+    had_competition: Array
+    """(..., P) bool; the flip rate once exceeded `tau_FR`."""
+    weight: Array
+    """(..., P) FRS weight, 1 where FRS is off."""
+    beta: Array
+    """(..., P) share of the minority loss, 0 where MPS is off."""
+    high_risk: Array
+    """(..., P) bool; once contested, now confident."""
+    skip: Array
+    """(..., P) bool; sits this step out."""
+    route: Array
+    """(..., P) integers, see `Route`."""
+    minority: Array
+    """(..., P, A) bool; minority candidates."""
+    candidate_votes: Array
+    """(..., P, A) integers; responses per answer that the candidates were chosen by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """TTRL-Guard's per-problem monitor and its three interventions (paper section 3).
+
+    The pattern is Optax's: `init` makes a state, `step` maps a state and an observation to a new
+    state and a decision. Nothing is hidden and nothing random happens inside.
+
+        guard = Guard(GuardConfig.paper())
+        state = guard.init(n_problems, like=array)
+        rows, decision = guard.step(state.take(problems), votes, draws)
+        state = state.put(problems, rows)
+    """
+
+    config: GuardConfig
+
+    def init(
+        self,
+        n_problems: int,
+        like: Array,
+        *,
+        leading: tuple[int, ...] = (),
+        n_answers: int = 0,
+    ) -> GuardState:
+        """The state before any visit.
+
+        Args:
+            n_problems: N.
+            like: an array whose library, device and float type the state takes.
+            leading: leading axes, such as replicates.
+            n_answers: A, if known; saves the vote memory from growing.
+
+        Raises:
+            ValueError: there is no problem.
+        """
+        if n_problems < 1:
+            raise ValueError(f"n_problems = {n_problems}: must be at least 1")
+        return GuardState.empty((*leading, n_problems), like, self.config, n_answers)
+
+    def prime(self, state: GuardState, votes: Votes, draws: Draws) -> GuardState:
+        """Take in visit 0, the votes drawn before training (SPEC section 2).
+
+        It sets label and memory, and is neither a visit nor a flip.
+
+        Args:
+            state: of (..., N) problems.
+            votes: counts (..., N, A).
+            draws: only `tie` is read.
+        """
+        votes, memory = self._remember(state, votes)
+        chosen = self._label(state, votes, memory, draws)
+        return replace(state, label=chosen.label, memory=memory)
+
+    def step(self, rows: GuardState, votes: Votes, draws: Draws) -> tuple[GuardState, Decision]:
+        """Record one visit of every row and decide what to do with it (SPEC sections 2-7).
+
+        Args:
+            rows: `state.take(problems)`, (..., P).
+            votes: this visit's votes, (..., P, A).
+            draws: uniform random numbers, (..., P).
+        """
+        config = self.config
+        votes, memory = self._remember(rows, votes)
+        chosen = self._label(rows, votes, memory, draws)
+        xp = namespace(rows.match_rates)
+        match_rate = divide(xp.astype(chosen.got, rows.match_rates.dtype), votes.n_votes)
+        rows, rates = advance(rows, chosen.label, match_rate, memory, config)
+        weight, fired = xp.ones_like(match_rate), rows.c2_fired
+        if config.frs:
+            weight, fired = frs_weight(rows, rates, config)
+        minority = minority_candidates(votes, chosen.is_label, config)
+        beta, active, steady = xp.zeros_like(match_rate), rows.mps_active, rows.steady
+        if config.mps:
+            active, steady, beta = protect(rows, rates, minority, config)
+        high_risk = at_high_risk(rows, rates, config)
+        skip = xp.zeros_like(high_risk)
+        if config.rcsu:
+            skip = choose_skips(high_risk, draws, config)
+        rows = replace(rows, c2_fired=fired, mps_active=active, steady=steady)
+        counted = candidate_votes(votes, config)
+        return rows, _decision(
+            rows, rates, chosen, weight, beta, minority, high_risk, skip, counted
+        )
+
+    def _remember(self, rows: GuardState, votes: Votes) -> tuple[Votes, Array]:
+        """Add the votes to the memory, all padded to one width of at least one answer."""
+        width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
+        if votes.counts.shape[-1] != width:
+            counts, samples = widen(votes.counts, width), widen(votes.samples, width)
+            votes = Votes(counts, samples, votes.n_votes, votes.n_samples)
+        if self.config.label_from != "memory":
+            return votes, rows.memory
+        xp = namespace(rows.memory)
+        new = xp.astype(votes.counts, rows.memory.dtype)
+        old = widen(rows.memory, width)
+        # A factor of 1 changes nothing, and at this size a product is a noticeable cost.
+        return votes, (old if self.config.discount == 1 else self.config.discount * old) + new
+
+    def _label(self, rows: GuardState, votes: Votes, memory: Array, draws: Draws) -> Label:
+        scores = memory if self.config.label_from == "memory" else votes.counts
+        return choose_label(votes, scores, rows.label, draws.tie, self.config)
+
+
+def _decision(
+    rows: GuardState,
+    rates: Rates,
+    chosen: Label,
+    weight: Array,
+    beta: Array,
+    minority: Array,
+    high_risk: Array,
+    skip: Array,
+    counted: Array,
+) -> Decision:
+    xp = namespace(rates.match_rate)
+    route = xp.where(rates.contested, int(Route.AT_RISK), int(Route.STABLE))
+    route = xp.where(high_risk, int(Route.HIGH_RISK), route)
+    route = xp.where(skip, int(Route.SKIPPED), route)
+    return Decision(
+        label=rows.label,
+        flipped=rates.flipped,
+        tied=chosen.tied,
+        visits=rows.visits,
+        match_rate=rates.match_rate,
+        flip_rate=rates.flip_rate,
+        mean_match_rate=rates.mean_match_rate,
+        had_competition=rows.had_competition,
+        weight=weight,
+        beta=beta,
+        high_risk=high_risk,
+        skip=skip,
+        route=route,
+        minority=minority,
+        candidate_votes=counted,
+    )

@@ -1,0 +1,56 @@
+"""Risk-conditioned sparse updating: which problems sit a step out (SPEC section 6)."""
+
+from __future__ import annotations
+
+from guard_core.arrays import Array, namespace
+from guard_core.config import GuardConfig
+from guard_core.monitor import Rates
+from guard_core.state import GuardState
+from guard_core.votes import Draws
+
+
+def at_high_risk(rows: GuardState, rates: Rates, config: GuardConfig) -> Array:
+    """Problems that were contested once and are confident again (paper section 3.5).
+
+    Returns:
+        (..., P) bool.
+    """
+    locked = rates.mean_match_rate > config.theta_MR
+    return rows.had_competition & (rows.visits >= config.W) & locked
+
+
+def choose_skips(high_risk: Array, draws: Draws, config: GuardConfig) -> Array:
+    """Leave out high-risk problems at random, up to the batch's cap.
+
+    Args:
+        high_risk: (..., P) bool.
+        draws: `skip` decides who is a candidate, `pick` who of them fits under the cap.
+        config: `p_skip`, `skip_share`, `skip_cap` and `skip_order` are read.
+
+    Returns:
+        (..., P) bool. Equal `pick` draws are settled in batch order.
+    """
+    xp = namespace(high_risk)
+    cap = skip_cap(high_risk.shape[-1], config)
+    candidate = high_risk & (draws.skip < config.p_skip)
+    if cap == 0:
+        return xp.zeros_like(candidate)
+    if config.skip_order == "first":
+        return candidate & (_running(xp, candidate) <= cap)
+    # Draws lie below 1, so 2 sends everybody else behind the candidates.
+    key = xp.where(candidate, draws.pick, 2.0)
+    last = xp.sort(key, axis=-1)[..., cap - 1 : cap]
+    below = candidate & (key < last)
+    level = candidate & (key == last)
+    room = cap - xp.sum(xp.astype(below, xp.int64), axis=-1, keepdims=True)
+    return below | (level & (_running(xp, level) <= room))
+
+
+def skip_cap(n_problems: int, config: GuardConfig) -> int:
+    """How many of a batch's problems may be skipped."""
+    cap = int(config.skip_share * n_problems)
+    return max(1, cap) if config.skip_cap == "at_least_one" else cap
+
+
+def _running(xp: object, flags: Array) -> Array:
+    return xp.cumulative_sum(xp.astype(flags, xp.int64), axis=-1)  # type: ignore[attr-defined]

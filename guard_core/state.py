@@ -1,0 +1,104 @@
+"""What the guard remembers of every problem, and how a batch's rows leave it and come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, gather, namespace, scatter, widen
+from guard_core.config import GuardConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guard's memory; `(..., N)` for all problems, `(..., P)` for the rows of a batch."""
+
+    label: Array
+    """(..., N) integers; the last label, -1 for none yet."""
+    visits: Array
+    """(..., N) integers; |H|, how often the problem was in a batch."""
+    flips: Array
+    """(..., N, W) integers; 1 where the label changed, newest last, 0 where there is no history."""
+    match_rates: Array
+    """(..., N, W) floats; newest last, 0 where there is no history."""
+    had_competition: Array
+    """(..., N) bool; the flip rate once exceeded `tau_FR`."""
+    c2_fired: Array
+    """(..., N) integers; visits at which condition C2 fired, never reset."""
+    mps_active: Array
+    """(..., N) bool; minority protection is on."""
+    steady: Array
+    """(..., N) integers; visits in a row with a flip rate of at most `tau_FR`."""
+    memory: Array
+    """(..., N, A) floats; discounted votes of all visits; A is 0 unless `label_from="memory"`."""
+
+    @classmethod
+    def empty(
+        cls, shape: tuple[int, ...], like: Array, config: GuardConfig, n_answers: int
+    ) -> GuardState:
+        """The state of (..., N) = `shape` problems before any visit.
+
+        Args:
+            shape: leading axes and the number of problems.
+            like: gives array library, device and, if it holds floats, the float type.
+            config: `W` and `label_from` set the widths.
+            n_answers: width of the memory to begin with; it grows as answers appear.
+        """
+        xp = namespace(like)
+        real = like.dtype if xp.isdtype(like.dtype, "real floating") else None
+        width = n_answers if config.label_from == "memory" else 0
+
+        def zeros(dtype: Any, *tail: int) -> Array:
+            return xp.zeros((*shape, *tail), dtype=dtype, device=device(like))
+
+        return cls(
+            label=zeros(xp.int64) - 1,
+            visits=zeros(xp.int64),
+            flips=zeros(xp.int64, config.W),
+            match_rates=zeros(real, config.W),
+            had_competition=zeros(xp.bool),
+            c2_fired=zeros(xp.int64),
+            mps_active=zeros(xp.bool),
+            steady=zeros(xp.int64),
+            memory=zeros(real, width),
+        )
+
+    def take(self, problems: Array) -> GuardState:
+        """The batch's rows.
+
+        Args:
+            problems: (..., P) problem indices, or (P,) for the same ones under all leading axes.
+
+        Returns:
+            A state whose arrays are (..., P), (..., P, W) and (..., P, A).
+        """
+        index, axis = self._index(problems)
+        rows = {name: gather(array, index, axis) for name, array in self._arrays().items()}
+        return GuardState(**rows)
+
+    def put(self, problems: Array, rows: GuardState) -> GuardState:
+        """Write a batch's rows back; NumPy and PyTorch reuse the old state's memory.
+
+        Args:
+            problems: as given to `take`; each problem at most once, else one of its rows is lost.
+            rows: what `Guard.step` returned for them.
+        """
+        index, axis = self._index(problems)
+        whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
+        new = rows._arrays()
+        new["memory"] = widen(rows.memory, whole.memory.shape[-1])
+        arrays = whole._arrays().items()
+        return GuardState(**{name: scatter(old, index, new[name], axis) for name, old in arrays})
+
+    def _arrays(self) -> dict[str, Array]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def _index(self, problems: Array) -> tuple[Array, int]:
+        xp = namespace(self.label)
+        index = xp.astype(problems, xp.int64, copy=False)
+        shape = (*self.label.shape[:-1], problems.shape[-1])
+        if tuple(index.shape) != shape:
+            index = xp.broadcast_to(index, shape)
+        return index, self.label.ndim - 1

@@ -1,0 +1,155 @@
+"""What a visit shows the guard, and how votes become a label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, counter_dtype, namespace
+from guard_core.config import GuardConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """The answers of one batch, counted.
+
+    Raises:
+        ValueError: the shapes differ, or the sizes are impossible.
+    """
+
+    counts: Array
+    """(..., P, A) integers; responses per answer id among all V votes."""
+    samples: Array
+    """(..., P, A) integers; the same among the first K responses, those that are trained on."""
+    n_votes: int
+    """V, responses per problem, unparseable ones included."""
+    n_samples: int
+    """K, responses per problem that are trained on, unparseable ones included."""
+
+    def __post_init__(self) -> None:
+        """Check the shapes and sizes, which costs nothing; `check` looks at the values."""
+        if tuple(self.counts.shape) != tuple(self.samples.shape) or self.counts.ndim < 2:
+            raise ValueError(
+                f"votes: counts {tuple(self.counts.shape)} and samples "
+                f"{tuple(self.samples.shape)} must have one shape (..., P, A)"
+            )
+        if not 1 <= self.n_samples <= self.n_votes:
+            raise ValueError(
+                f"votes: n_samples = {self.n_samples} must lie in 1..n_votes = {self.n_votes}"
+            )
+
+    def check(self) -> None:
+        """Look at the values, which waits for a GPU.
+
+        Raises:
+            ValueError: a count is negative, the samples exceed the votes, or a row exceeds V.
+        """
+        xp = namespace(self.counts)
+        if self.counts.shape[-1] == 0:
+            return
+        if bool(xp.any(self.samples < 0)) or bool(xp.any(self.samples > self.counts)):
+            raise ValueError("votes: every count must hold 0 <= samples <= counts")
+        if bool(xp.any(xp.sum(self.counts, axis=-1) > self.n_votes)):
+            raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
+        if bool(xp.any(xp.sum(self.samples, axis=-1) > self.n_samples)):
+            raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Uniform random numbers in [0, 1), one per problem; the caller owns randomness."""
+
+    tie: Array
+    """(..., P); breaks tied votes."""
+    skip: Array
+    """(..., P); a high-risk problem is a skip candidate where it is below `p_skip`."""
+    pick: Array
+    """(..., P); the candidates with the smallest values fill the cap."""
+
+
+def count_answers(answers: Array, n_answers: int) -> Array:
+    """Count responses per answer id.
+
+    Args:
+        answers: (..., P, V) integer answer ids; -1 is unparseable and counts nowhere.
+        n_answers: A, larger than every id.
+
+    Returns:
+        (..., P, A) integers of the dtype of `answers`.
+    """
+    xp = namespace(answers)
+    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
+    hits = answers[..., None] == ids
+    return xp.sum(xp.astype(hits, answers.dtype), axis=-2, dtype=answers.dtype)
+
+
+class Label(NamedTuple):
+    """The pseudo-label of every problem in the batch."""
+
+    label: Array
+    """(..., P) answer id, -1 while no response could ever be parsed."""
+    tied: Array
+    """(..., P) bool; several answers shared the first place."""
+    is_label: Array
+    """(..., P, A) bool; the label's place."""
+    got: Array
+    """(..., P) votes of this visit that the label got."""
+
+
+def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: GuardConfig) -> Label:
+    """Pick each problem's label by largest score (SPEC section 2, paper equation 1).
+
+    Args:
+        votes: this visit's votes.
+        scores: (..., P, A); the votes themselves, or the remembered sums of them.
+        old: (..., P) label before this visit, -1 for none.
+        tie: (..., P) uniform draws.
+        config: `tie_break` and `label_from` are read.
+    """
+    xp = namespace(scores)
+    ids = xp.arange(scores.shape[-1], dtype=old.dtype, device=device(old))
+    top = xp.max(scores, axis=-1)
+    tied_PA = scores == top[..., None]
+    # Running count of tied answers in id order; its last entry is how many there are.
+    small = counter_dtype(xp, scores.shape[-1])
+    order = xp.cumulative_sum(xp.astype(tied_PA, small), axis=-1, dtype=small)
+    n_tied = order[..., -1]
+    before = order <= _place(xp, tie, n_tied, config)[..., None]
+    winner = xp.astype(xp.sum(xp.astype(before, small), axis=-1, dtype=small), old.dtype)
+    if config.tie_break == "incumbent":
+        stays = xp.any(tied_PA & (ids == old[..., None]), axis=-1)
+        winner = xp.where(stays, old, winner)
+    voted = _voted(xp, votes, top, config)
+    label = xp.where(voted, winner, old)
+    if config.label_from == "frozen":
+        label = xp.where(old >= 0, old, label)
+    is_label = ids == label[..., None]
+    got = _label_votes(xp, votes, label, top, config)
+    return Label(label, voted & (n_tied > 1), is_label, got)
+
+
+def _place(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:
+    if config.tie_break == "first":
+        return xp.zeros_like(n_tied)
+    # A draw just below 1 times n can round up to n in single precision.
+    place = xp.astype(xp.floor(tie * xp.astype(n_tied, tie.dtype)), n_tied.dtype)
+    return xp.where(place < n_tied, place, n_tied - 1)
+
+
+def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
+    if config.label_from != "memory":
+        return top > 0
+    # Remembered sums stay positive for ever: ask this visit's votes whether anybody voted.
+    return xp.any(votes.counts > 0, axis=-1)
+
+
+def _label_votes(xp: Any, votes: Votes, label: Array, top: Array, config: GuardConfig) -> Array:
+    if config.label_from == "current":
+        return top
+    # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
+    known = (label >= 0) & (label < votes.counts.shape[-1])
+    place = xp.where(known, label, 0)
+    got = xp.take_along_axis(votes.counts, place[..., None], axis=-1)[..., 0]
+    return xp.where(known, got, 0)

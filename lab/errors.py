@@ -1,0 +1,7 @@
+"""The one exception for mistakes that a user can mend."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something the user gave is wrong; the message says what, where and the remedy in one line."""

@@ -1,0 +1,80 @@
+"""Configuration files: TOML in, a checked dataclass out, and back to plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from lab.errors import UserError
+
+T = TypeVar("T")
+
+
+def read_toml(path: Path, kind: type[T]) -> T:
+    """Read a settings file.
+
+    Args:
+        path: a TOML file with one table per nested dataclass.
+        kind: the dataclass to fill; what the file leaves out takes its default.
+
+    Raises:
+        UserError: the file cannot be read, is no TOML, or holds an unknown or wrong setting.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); give an existing TOML file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    return from_values(values, kind, str(path))
+
+
+def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
+    """Fill a dataclass from plain values.
+
+    Args:
+        values: nested mappings, as read from TOML or JSON.
+        kind: the dataclass.
+        source: named in the error message.
+
+    Raises:
+        UserError: a setting is unknown or has a wrong value.
+    """
+    _refuse_unknown(values, kind, source, "")
+    try:
+        return msgspec.convert(dict(values), kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise UserError(f"{source}: {error}") from error
+
+
+def to_values(config: Any) -> dict[str, Any]:
+    """A dataclass as plain nested values that JSON and TOML can hold."""
+    return msgspec.to_builtins(config)
+
+
+def _refuse_unknown(values: Mapping[str, Any], kind: Any, source: str, prefix: str) -> None:
+    hints = {f.name: f for f in dataclasses.fields(kind)}
+    for name, value in values.items():
+        if name not in hints:
+            raise UserError(f"{source}: {prefix}{name}: no such setting; see --help for the names")
+        nested = _nested(hints[name])
+        if nested is not None and isinstance(value, Mapping):
+            _refuse_unknown(value, nested, source, f"{prefix}{name}.")
+
+
+def _nested(field: dataclasses.Field[Any]) -> Any:
+    """The dataclass that a field holds by default, if it holds one."""
+    factory = field.default_factory
+    if factory is not dataclasses.MISSING and dataclasses.is_dataclass(factory):
+        return factory
+    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
+        return type(field.default)
+    if factory is not dataclasses.MISSING:
+        made = factory()
+        return type(made) if dataclasses.is_dataclass(made) else None
+    return None

@@ -1,0 +1,1 @@
+"""A real GRPO trainer with majority-vote labels."""

@@ -1,0 +1,1 @@
+"""A fast stochastic simulator of answer-probability dynamics."""
