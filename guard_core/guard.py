@@ -174,7 +174,8 @@ def _decision(
     counted: Array,
 ) -> Decision:
     xp = namespace(rates.match_rate)
-    route = xp.where(rates.contested, int(Route.AT_RISK), int(Route.STABLE))
+    # A bool as a number is STABLE or AT_RISK already.
+    route = xp.astype(rates.contested, xp.int8)
     route = xp.where(high_risk, int(Route.HIGH_RISK), route)
     route = xp.where(skip, int(Route.SKIPPED), route)
     return Decision(

@@ -7,7 +7,7 @@ from typing import Any
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, gather, namespace, scatter, widen
+from guard_core.arrays import Array, counter_dtype, gather, namespace, scatter, widen
 from guard_core.config import GuardConfig
 
 
@@ -54,14 +54,14 @@ class GuardState:
             return xp.zeros((*shape, *tail), dtype=dtype, device=device(like))
 
         return cls(
-            label=zeros(xp.int64) - 1,
-            visits=zeros(xp.int64),
-            flips=zeros(xp.int64, config.W),
+            label=zeros(xp.int32) - 1,
+            visits=zeros(xp.int32),
+            flips=zeros(counter_dtype(xp, config.W), config.W),
             match_rates=zeros(real, config.W),
             had_competition=zeros(xp.bool),
-            c2_fired=zeros(xp.int64),
+            c2_fired=zeros(xp.int32),
             mps_active=zeros(xp.bool),
-            steady=zeros(xp.int64),
+            steady=zeros(xp.int32),
             memory=zeros(real, width),
         )
 

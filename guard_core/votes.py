@@ -150,6 +150,6 @@ def _label_votes(xp: Any, votes: Votes, label: Array, top: Array, config: GuardC
         return top
     # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
     known = (label >= 0) & (label < votes.counts.shape[-1])
-    place = xp.where(known, label, 0)
+    place = xp.astype(xp.where(known, label, 0), xp.int64)
     got = xp.take_along_axis(votes.counts, place[..., None], axis=-1)[..., 0]
     return xp.where(known, got, 0)

@@ -1,0 +1,50 @@
+# Everything runs in .venv, which is made on first use and reused after that.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+EPOCHS ?= 10
+
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo    run both worlds and write one report (about 5 minutes)"
+	@echo "make test    lint, types, import rules, all tests"
+	@echo "make bench   the measured targets of benchmarks/"
+	@echo "make format  let ruff rewrite the code"
+
+demo: .venv/real.stamp
+	$(BIN)/guard-sim compare --out $(RUN)/sim
+	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS)
+	$(BIN)/guard-report $(RUN) --out $(RUN)/report.html
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev.stamp
+	$(BIN)/python benchmarks/bench_guard.py
+	$(BIN)/python benchmarks/bench_sim.py
+
+clean:
+	rm -rf .venv build *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/real.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[real]'
+	touch $@
+
+.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@ .venv/real.stamp
