@@ -40,6 +40,22 @@ class Votes:
                 f"votes: n_samples = {self.n_samples} must lie in 1..n_votes = {self.n_votes}"
             )
 
+    @classmethod
+    def from_answers(cls, answers: Array, *, n_samples: int, n_answers: int) -> Votes:
+        """Count responses; the first `n_samples` of each problem are the trained ones.
+
+        Args:
+            answers: (..., P, V) integer answer ids, -1 for unparseable.
+            n_samples: K.
+            n_answers: A, larger than every id.
+        """
+        return cls(
+            counts=count_answers(answers, n_answers),
+            samples=count_answers(answers[..., :n_samples], n_answers),
+            n_votes=answers.shape[-1],
+            n_samples=n_samples,
+        )
+
     def check(self) -> None:
         """Look at the values, which waits for a GPU.
 
