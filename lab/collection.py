@@ -1,0 +1,255 @@
+"""Run folders found on disk, grouped into comparisons whose replicates are paired by seed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import ALL_ARMS, title
+from lab.columns import ints
+from lab.errors import UserError
+from lab.fate import MIN_VISITS, fates
+from lab.manifest import FILE_NAME, Manifest
+from lab.trace import Trace, load
+
+WORLDS = {"sim": "Simulator", "real": "Real model"}
+"""World to the name shown to readers."""
+
+PairKey = tuple[int, int]
+"""Seed, and place among the replicates drawn from that seed: what two arms are paired by."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All arms that were run on one task in one world."""
+
+    world: str
+    task: str
+    traces: dict[str, Trace]
+    """One trace per arm, all seeds in it; a replicate's number means the same seed in each."""
+    runs: dict[str, list[Manifest]]
+    """The manifests of the folders that each arm's trace was put together from."""
+    pairs: list[PairKey]
+    """Seed and place of each replicate number."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know, such as runs that did not finish."""
+    _fates: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    @property
+    def title(self) -> str:
+        """Name of the comparison for readers."""
+        world = WORLDS.get(self.world, self.world)
+        return f"{world}: {self.task}" if self.task else world
+
+    @property
+    def arms(self) -> list[str]:
+        """Names of the arms, in the order in which they are shown."""
+        return list(self.traces)
+
+    def fates(self, arm: str) -> pd.DataFrame:
+        """`lab.fates` of an arm, computed once."""
+        if arm not in self._fates:
+            self._fates[arm] = fates(self.traces[arm].visits)
+        return self._fates[arm]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A folder that was left out."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(slots=True)
+class Collection:
+    """What was found."""
+
+    comparisons: list[Comparison]
+    skipped: list[Skipped]
+
+
+def collect(folders: Sequence[Path | str]) -> Collection:
+    """Read all run folders under the given ones.
+
+    Args:
+        folders: run folders, or folders that hold some at any depth.
+
+    Raises:
+        UserError: a given folder does not exist, or no run in them can be used.
+    """
+    traces: list[Trace] = []
+    skipped: list[Skipped] = []
+    for folder in find_runs(folders):
+        try:
+            trace = load(folder)
+            _check_visits(trace, folder)
+            traces.append(trace)
+        except UserError as error:
+            skipped.append(Skipped(folder, str(error)))
+    comparisons, repeated = gather(traces)
+    skipped += repeated
+    if not comparisons:
+        if skipped:
+            raise UserError(skipped[0].reason)
+        names = ", ".join(str(folder) for folder in folders) or "no folder"
+        raise UserError(f"{names}: no run in it; give folders that a run was written to")
+    return Collection(comparisons, skipped)
+
+
+def find_runs(folders: Sequence[Path | str]) -> list[Path]:
+    """Folders that hold a run, or tables without its `run.json`; sorted, each once.
+
+    Raises:
+        UserError: a given folder does not exist.
+    """
+    found: dict[Path, Path] = {}
+    for top in map(Path, folders):
+        if not top.is_dir():
+            what = "not a folder" if top.exists() else "no such folder"
+            raise UserError(f"{top}: {what}; give folders that a run was written to")
+        for place, inner, files in os.walk(top):
+            if FILE_NAME in files or "visits" in inner:
+                found.setdefault(Path(place).resolve(), Path(place))
+                inner.clear()
+    return [found[real] for real in sorted(found)]
+
+
+def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
+    """Put traces of one world and task together, one trace per arm.
+
+    Args:
+        traces: runs in any order; several runs of one arm must differ in their seeds.
+
+    Returns:
+        The comparisons, and the runs that repeat a seed of an arm already there.
+    """
+    groups: dict[tuple[str, str, int, int], list[Trace]] = {}
+    for trace in traces:
+        run = trace.run
+        key = (run.world, run.task, run.n_problems, run.n_votes)
+        groups.setdefault(key, []).append(trace)
+    skipped: list[Skipped] = []
+    # The simulator first: it is the cheaper half of every comparison.
+    order = sorted(groups, key=lambda key: (list(WORLDS).index(key[0]), *key[1:]))
+    tasks = Counter(key[:2] for key in order)
+    comparisons = []
+    for world, task, n_problems, n_votes in order:
+        group = groups[world, task, n_problems, n_votes]
+        size = f"{n_problems} problems, {n_votes} votes"
+        if tasks[world, task] > 1:
+            task = f"{task}, {size}" if task else size
+        comparisons.append(_compare(world, task, group, skipped))
+    return comparisons, skipped
+
+
+def pair_keys(trace: Trace) -> dict[int, PairKey]:
+    """Replicate number to the seed and place that it is paired by."""
+    seeds = trace.run.seeds
+    replicates = trace.replicates
+    if len(seeds) > max(replicates):
+        place = [seeds[:r].count(seeds[r]) for r in range(len(seeds))]
+        return {r: (seeds[r], place[r]) for r in replicates}
+    seed = seeds[0] if seeds else 0
+    return {r: (seed, r) for r in replicates}
+
+
+def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:
+    by_arm: dict[str, dict[PairKey, Trace]] = {}
+    kept: dict[str, list[Trace]] = {}
+    for trace in group:
+        own = by_arm.setdefault(trace.run.arm, {})
+        keys = pair_keys(trace).values()
+        if known := [key for key in keys if key in own]:
+            skipped.append(_repeat(trace, known[0], own[known[0]]))
+            continue
+        own.update(dict.fromkeys(keys, trace))
+        kept.setdefault(trace.run.arm, []).append(trace)
+    pairs = sorted({key for own in by_arm.values() for key in own})
+    arms = sorted(kept, key=_place)
+    traces = {arm: _together(kept[arm], pairs) for arm in arms}
+    unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
+    return Comparison(
+        world=world,
+        task=task,
+        traces=traces,
+        runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
+        pairs=pairs,
+        notes=[*_lengths(traces), *unfinished],
+    )
+
+
+def _together(traces: list[Trace], pairs: list[PairKey]) -> Trace:
+    """One trace of one arm, replicates numbered by their place in `pairs`."""
+    number = {key: place for place, key in enumerate(pairs)}
+    parts = [(trace, {r: number[key] for r, key in pair_keys(trace).items()}) for trace in traces]
+    # By seed, whatever order the folders were found in.
+    parts.sort(key=lambda part: min(part[1].values()))
+    seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
+    first = parts[0][0]
+    return Trace(
+        visits=pd.concat([_renumbered(t.visits, n) for t, n in parts], ignore_index=True),
+        steps=pd.concat([_renumbered(t.steps, n) for t, n in parts], ignore_index=True),
+        evals=pd.concat([_renumbered(t.evals, n) for t, n in parts], ignore_index=True),
+        run=replace(first.run, seeds=seeds),
+        folder=first.folder,
+    )
+
+
+def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:
+    old = ints(table, "replicate")
+    new = np.zeros(1 + max(number), np.int16)
+    new[list(number)] = list(number.values())
+    known = np.isin(old, list(number))
+    return table[known].assign(replicate=new[old[known]])
+
+
+def _check_visits(trace: Trace, folder: Path) -> None:
+    replicate, problem = ints(trace.visits, "replicate"), ints(trace.visits, "problem")
+    width = 1 + problem.max()
+    history = replicate * width + problem
+    present = np.bincount(history) > 0
+    training = ints(trace.visits, "visit") > 0
+    counts = np.bincount(history[training], minlength=len(present))[present]
+    if counts.min() < MIN_VISITS:
+        raise UserError(
+            f"{folder}: {counts.min()} visits of a problem ({trace.run.status}), at least "
+            f"{MIN_VISITS} are needed for its fate; train longer"
+        )
+
+
+def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:
+    folder = trace.folder or Path(trace.run.arm)
+    return Skipped(
+        folder,
+        f"{folder}: repeats seed {key[0]} of arm {trace.run.arm}, already read from "
+        f"{first.folder}; give one of them",
+    )
+
+
+def _unfinished(trace: Trace) -> list[str]:
+    run = trace.run
+    if run.status == "finished":
+        return []
+    seeds = ", ".join(map(str, sorted(set(run.seeds))))
+    state = "running or killed" if run.status == "running" else run.status
+    return [f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"]
+
+
+def _lengths(traces: dict[str, Trace]) -> list[str]:
+    """A warning where one arm was trained longer than another."""
+    epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
+    if len(set(epochs.values())) < 2:
+        return []
+    named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
+    return [f"the arms differ in length: {named}"]
+
+
+def _place(arm: str) -> tuple[int, str]:
+    return (ALL_ARMS.index(arm) if arm in ALL_ARMS else len(ALL_ARMS), arm)

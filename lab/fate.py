@@ -1,0 +1,204 @@
+"""What became of each problem: from right to wrong, from wrong to right, or neither.
+
+SPEC section 10; paper appendix "problem categories". The paper's table is neither exclusive nor
+exhaustive, so the first category that matches counts, and what matches none is `Unclassified`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lab.columns import Bools, Floats, Ints, floats, ints, require
+from lab.errors import UserError
+
+FATES = (
+    "Stable Always Right",
+    "Degraded",
+    "Learned",
+    "Marginal Degraded",
+    "Marginal Stable",
+    "Always Wrong",
+    "Unclassified",
+)
+"""Categories in the order in which they are tried."""
+LOST = ("Degraded", "Marginal Degraded")
+"""Problems that training made worse: the fates that TotalDeg counts."""
+PAPER_LOST = ("Degraded", "Always Wrong")
+"""The subset of the paper's figure of the correct-vote rate."""
+
+FIRST, LAST = 3, 5
+"""Visits that the initial and the final label accuracy are means of."""
+MIN_VISITS = FIRST + LAST
+"""With fewer visits the two windows would overlap."""
+
+# Label accuracies are shares of whole votes: this is far below their grid and far above rounding,
+# so that a value which lies on a bound is decided by the bound and not by its last bit.
+_ROUNDING = 1e-9
+_NEEDED = ("replicate", "problem", "visit", "label_accuracy")
+
+
+class Histories(NamedTuple):
+    """Visits of training sorted by replicate, problem and visit, and where each history begins."""
+
+    order: NDArray[np.intp]
+    """(rows,) row of the table at each place."""
+    start: NDArray[np.intp]
+    """(histories,) first place of each history."""
+    length: NDArray[np.intp]
+    """(histories,) visits of each history."""
+
+    @property
+    def last(self) -> NDArray[np.intp]:
+        """(histories,) last place of each history."""
+        return self.start + self.length - 1
+
+
+def fates(visits: pd.DataFrame) -> pd.DataFrame:
+    """The fate of every problem in every replicate.
+
+    Args:
+        visits: a trace's visits. Visit 0, before training, is left out, and so are problems whose
+            true answer is not known (`label_accuracy` is NaN).
+
+    Returns:
+        One row per replicate and problem: `replicate`, `problem`, `ila` (mean label accuracy of
+        the first three visits), `fla` (of the last five), `fate` (ordered categories `FATES`).
+
+    Raises:
+        UserError: a column is missing, no true answer is known, a visit is there twice, or a
+            problem has fewer than eight visits.
+    """
+    require(visits, _NEEDED, "fates")
+    accuracy = floats(visits, "label_accuracy")
+    known = np.isfinite(accuracy)
+    if not known.any():
+        raise UserError("fates: no label accuracy is known; they need the true answers")
+    found = histories(visits, known)
+    if not len(found.start):
+        raise UserError(f"fates: no visit of training, {MIN_VISITS} are needed; train longer")
+    _check_length(visits, found)
+    accuracy = accuracy[found.order]
+    ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
+    fla = accuracy[found.last[:, None] - np.arange(LAST)].mean(axis=1)
+    first_rows = found.order[found.start]
+    return pd.DataFrame(
+        {
+            "replicate": visits["replicate"].to_numpy()[first_rows],
+            "problem": visits["problem"].to_numpy()[first_rows],
+            "ila": ila,
+            "fla": fla,
+            "fate": pd.Categorical.from_codes(classify(ila, fla), list(FATES), ordered=True),
+        }
+    )
+
+
+def classify(ila: Floats, fla: Floats) -> NDArray[np.int8]:
+    """Place in `FATES` of each pair of initial and final label accuracy, any shape."""
+    ila, fla = np.asarray(ila, np.float64), np.asarray(fla, np.float64)
+    hard, middle = _below(ila, 0.15), ~_below(ila, 0.15) & _below(ila, 0.7)
+    fell = _below(fla, ila - 0.15)
+    conditions = [
+        ~_below(ila, 0.7) & ~_below(fla, 0.6),
+        ~_below(ila, 0.5) & _below(fla, ila - 0.2),
+        hard & ~_below(fla, 0.5),
+        middle & fell,
+        middle & ~fell,
+        hard & _below(fla, 0.5),
+    ]
+    return np.select(conditions, range(len(conditions)), len(conditions)).astype(np.int8)
+
+
+def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
+    """Shares of the fates in percent of the problems, one row per replicate.
+
+    Args:
+        fates: from `fates`.
+
+    Returns:
+        Indexed by replicate, one column per category, then `TotalDeg` (Degraded and Marginal
+        Degraded) and `L/D` (Learned by Degraded; NaN where nothing degraded).
+    """
+    replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
+    cell = place * len(FATES) + pd.Categorical(fates["fate"], categories=list(FATES)).codes
+    counts = np.bincount(cell, minlength=len(replicates) * len(FATES)).reshape(-1, len(FATES))
+    shares = 100.0 * counts / counts.sum(axis=1, keepdims=True)
+    table = pd.DataFrame(shares, pd.Index(replicates, name="replicate"), list(FATES))
+    table["TotalDeg"] = table["Degraded"] + table["Marginal Degraded"]
+    degraded = floats(table, "Degraded")
+    # 0 / 0 and x / 0 alike are undefined: a ratio of nothing is never infinite.
+    table["L/D"] = floats(table, "Learned") / np.where(degraded > 0, degraded, np.nan)
+    return table
+
+
+def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) -> Bools:
+    """Which visits belong to problems of the wanted fates.
+
+    Args:
+        visits: a trace's visits, visit 0 included or not.
+        fates: from `fates`.
+        wanted: names out of `FATES`.
+
+    Returns:
+        (rows of visits,) bool.
+    """
+    chosen = fates["fate"].isin(list(wanted)).to_numpy()
+    width = 1 + max(ints(visits, "problem").max(initial=0), ints(fates, "problem").max(initial=0))
+    return np.isin(_history_id(visits, width), _history_id(fates, width)[chosen])
+
+
+def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
+    """Sort the visits of training by replicate, problem and visit.
+
+    Args:
+        visits: any table with the columns replicate, problem and visit.
+        keep: (rows,) rows to look at, all if left out; visit 0 is never among them.
+
+    Raises:
+        UserError: a visit is there twice.
+    """
+    visit = ints(visits, "visit")
+    training = visit > 0
+    if keep is not None:
+        training &= keep
+    rows = np.flatnonzero(training)
+    if not len(rows):
+        return Histories(rows, rows, rows)
+    width = 1 + ints(visits, "problem").max()
+    history = _history_id(visits, width)[rows]
+    visit = visit[rows]
+    # One integer key sorts several times faster than three.
+    key = history * (1 + visit.max()) + visit
+    order = np.argsort(key)
+    key, history = key[order], history[order]
+    if (twice := np.flatnonzero(key[1:] == key[:-1])).size:
+        row = visits.iloc[rows[order[twice[0]]]]
+        raise UserError(
+            f"visits: replicate {row['replicate']:.0f}, problem {row['problem']:.0f} has visit "
+            f"{row['visit']:.0f} twice; keep one run per folder"
+        )
+    start = np.flatnonzero(np.diff(history, prepend=-1))
+    return Histories(rows[order], start, np.diff(start, append=len(order)))
+
+
+def _below(value: Floats, bound: Floats | float) -> Bools:
+    return value < bound - _ROUNDING
+
+
+def _history_id(table: pd.DataFrame, width: int) -> Ints:
+    return ints(table, "replicate") * width + ints(table, "problem")
+
+
+def _check_length(visits: pd.DataFrame, found: Histories) -> None:
+    shortest = int(np.argmin(found.length))
+    if found.length[shortest] >= MIN_VISITS:
+        return
+    row = visits.iloc[found.order[found.start[shortest]]]
+    raise UserError(
+        f"fates: replicate {row['replicate']:.0f}, problem {row['problem']:.0f} has "
+        f"{found.length[shortest]} visits, at least {MIN_VISITS} are needed; train longer"
+    )

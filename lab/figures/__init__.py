@@ -1,0 +1,17 @@
+"""Figures: pure functions from a table to a plotly figure, all in the look of `style`."""
+
+from __future__ import annotations
+
+from lab.figures.fates import fate_bars
+from lab.figures.guarding import guard_action, routes
+from lab.figures.paired import paired_differences
+from lab.figures.progress import lost_votes, training_progress
+
+__all__ = [
+    "fate_bars",
+    "guard_action",
+    "lost_votes",
+    "paired_differences",
+    "routes",
+    "training_progress",
+]

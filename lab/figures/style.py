@@ -1,0 +1,152 @@
+"""The one look of all figures: a colour for every fate and arm, axes, fonts.
+
+Colours are those of Okabe and Ito (2008), which readers with any common colour blindness can tell
+apart; dashes, symbols and hatching repeat the distinction for print in grey.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab import arms
+from lab.schema import ROUTES
+
+ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
+VERMILLION, PURPLE = "#D55E00", "#CC79A7"
+GREY, PALE, INK, GRID = "#8A8F98", "#C4C8CE", "#1F2328", "#E3E6EA"
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+FATE_COLOURS = {
+    "Stable Always Right": GREEN,
+    "Learned": BLUE,
+    "Marginal Stable": SKY,
+    "Marginal Degraded": ORANGE,
+    "Degraded": VERMILLION,
+    "Always Wrong": GREY,
+    "Unclassified": PALE,
+}
+"""From the best end to the worst, the order in which bars are stacked."""
+
+FATE_PATTERNS = {"Marginal Degraded": "/", "Marginal Stable": ".", "Unclassified": "x"}
+
+ROUTE_COLOURS = dict(zip(ROUTES.values(), (PALE, ORANGE, VERMILLION, BLUE), strict=True))
+"""Stable visits, most of all, are pale: what the guard sees in the others is the point."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStyle:
+    """How one arm is drawn in every figure."""
+
+    colour: str
+    dash: str = "solid"
+    symbol: str = "circle"
+
+
+_ARM_STYLES = {
+    "ttrl": ArmStyle(VERMILLION, "solid", "circle"),
+    "guard": ArmStyle(BLUE, "solid", "square"),
+    "matched": ArmStyle(ORANGE, "dash", "diamond"),
+    "frozen": ArmStyle(PURPLE, "dot", "triangle-up"),
+    "memory": ArmStyle(GREEN, "dashdot", "triangle-down"),
+    "memory_guard": ArmStyle(SKY, "longdash", "cross"),
+    "truth": ArmStyle(GREY, "longdashdot", "star"),
+    "release": ArmStyle(BLUE, "dot", "square-open"),
+    "frs": ArmStyle(SKY, "dash", "circle-open"),
+    "mps": ArmStyle(PURPLE, "dash", "diamond-open"),
+    "rcsu": ArmStyle(GREEN, "dot", "triangle-up-open"),
+}
+_SPARE_COLOURS = (SKY, PURPLE, ORANGE, GREEN, BLUE, VERMILLION)
+_SPARE_SYMBOLS = ("hexagon", "pentagon", "bowtie", "hourglass", "x")
+
+
+def arm_style(name: str) -> ArmStyle:
+    """Colour, dash and symbol of an arm; those of unknown arms follow from the name alone."""
+    if name in _ARM_STYLES:
+        return _ARM_STYLES[name]
+    code = zlib.crc32(name.encode())
+    colour = _SPARE_COLOURS[code % len(_SPARE_COLOURS)]
+    return ArmStyle(colour, "longdashdot", _SPARE_SYMBOLS[code // 7 % len(_SPARE_SYMBOLS)])
+
+
+def arm_order(names: Iterable[str]) -> list[str]:
+    """The distinct arms in the order in which they are always shown; unknown ones last."""
+    found = set(names)
+    return [name for name in _ARM_STYLES if name in found] + sorted(found - set(_ARM_STYLES))
+
+
+def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:
+    """The title of an arm, as it is (not escaped)."""
+    return (titles or {}).get(name, arms.title(name))
+
+
+def safe(text: object) -> str:
+    """Text as plotly shall show it: its labels read a subset of HTML, so markup is escaped."""
+    return html.escape(str(text), quote=False)
+
+
+def wrapped(text: object, width: int = 15) -> str:
+    """Escaped text broken over lines, for tick labels on a phone."""
+    return "<br>".join(safe(line) for line in textwrap.wrap(str(text), width)) or safe(text)
+
+
+def translucent(colour: str, alpha: float) -> str:
+    """A hex colour as rgba."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def _axis() -> dict[str, Any]:
+    return {
+        "gridcolor": GRID,
+        "linecolor": GREY,
+        "zeroline": False,
+        "ticks": "outside",
+        "tickcolor": GREY,
+        "ticklen": 4,
+        "automargin": True,
+        "title": {"standoff": 8, "font": {"size": 12}},
+    }
+
+
+_LEGEND = {
+    "orientation": "h",
+    "yanchor": "bottom",
+    "y": 1.0,
+    "xanchor": "left",
+    "x": 0,
+    "font": {"size": 12},
+}
+
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "colorway": [BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY],
+        "margin": {"l": 56, "r": 22, "t": 24, "b": 44},
+        "hoverlabel": {"font": {"family": FONT, "size": 12}, "namelength": -1},
+        "legend": _LEGEND,
+        "xaxis": _axis(),
+        "yaxis": _axis(),
+    }
+)
+
+
+def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+    """Give a figure the one look.
+
+    Args:
+        figure: changed in place and returned.
+        height: pixels; the width is that of the page's column.
+        layout: further layout settings of plotly.
+    """
+    figure.update_layout(template=TEMPLATE, height=height, **layout)
+    return figure

@@ -1,0 +1,106 @@
+"""Differences between two arms over paired replicates, and what may be said about them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+LEVEL = 0.95
+"""Coverage of the intervals, under a t distribution."""
+
+# Equal results may differ in their last bit: that is no difference.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over replicates with its spread."""
+
+    mean: float
+    sd: float
+    """Spread of single replicates, n-1; NaN for fewer than two."""
+    low: float
+    high: float
+    """95 % t-interval of the mean; NaN for fewer than two replicates."""
+    n: int
+    """Replicates, or pairs of them; those with NaN do not count."""
+
+    @property
+    def has_interval(self) -> bool:
+        """There are at least two replicates."""
+        return self.n >= 2
+
+    @property
+    def within_noise(self) -> bool:
+        """The interval contains 0, or there is none: no difference was shown."""
+        return not self.has_interval or (self.low <= _ROUNDING and self.high >= -_ROUNDING)
+
+    @property
+    def verdict(self) -> str:
+        """What a paired difference shows, in words."""
+        if self.n == 0:
+            return "not measured"
+        if not self.has_interval:
+            return "one pair only: no interval, so nothing is shown"
+        if self.within_noise:
+            return f"within noise ({self.n} pairs)"
+        side = "above" if self.mean > 0 else "below"
+        return f"{side} zero beyond noise ({self.n} pairs)"
+
+
+def estimate(values: pd.Series | NDArray[np.float64]) -> Estimate:
+    """Mean, spread and 95 % t-interval of the mean; NaN values are left out."""
+    numbers = np.asarray(values, np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    n = len(numbers)
+    mean = float(numbers.mean()) if n else math.nan
+    if n < 2:
+        return Estimate(mean, math.nan, math.nan, math.nan, n)
+    sd = float(numbers.std(ddof=1))
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(n)
+    return Estimate(mean, sd, mean - half, mean + half, n)
+
+
+def paired(first: pd.Series, second: pd.Series) -> Estimate:
+    """The mean of first - second over the replicates that both have.
+
+    Args:
+        first: one number per replicate, indexed by replicate.
+        second: the same for the other arm; replicates of one number share their seed.
+    """
+    return estimate(differences(first, second))
+
+
+def differences(first: pd.Series, second: pd.Series) -> pd.Series:
+    """First - second, per replicate that both have and where neither is NaN."""
+    common = first.index.intersection(second.index)
+    numbers = first.loc[common].to_numpy(float) - second.loc[common].to_numpy(float)
+    measured = np.isfinite(numbers)
+    return pd.Series(numbers[measured], common[measured])
+
+
+def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Every arm minus one arm, for every metric.
+
+    Args:
+        metrics: one row per (arm, replicate), one column per metric.
+        against: the arm that is subtracted.
+
+    Returns:
+        One row per other arm and metric: arm, metric, mean, sd, low, high, n, verdict.
+    """
+    by_arm = {name: part.droplevel("arm") for name, part in metrics.groupby("arm", sort=False)}
+    base = by_arm.pop(against)
+    rows = []
+    for arm, own in by_arm.items():
+        for metric in metrics.columns:
+            result = paired(pd.Series(own[metric]), pd.Series(base[metric]))
+            rows.append({"arm": arm, "metric": metric} | asdict(result))
+            rows[-1]["verdict"] = result.verdict
+    columns = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,120 @@
+"""Everything the page shows of one comparison, reduced to small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lab import arms
+from lab.arms import BASELINE, MATCHED
+from lab.collection import Collection, Comparison, Skipped, collect
+from lab.columns import floats, ints
+from lab.dynamics import dynamics
+from lab.figures.curves import of_arm
+from lab.headline import Finding, headline
+from lab.manifest import Manifest
+from lab.paired import paired_table
+from lab.tables import comparison_table, metrics
+
+REFERENCES = (BASELINE, MATCHED)
+"""Arms that the others are compared with."""
+RULES = ("frs", "mps", "rcsu")
+_TOUCHES = ("weighted_share", "beta", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One comparison as the page shows it; no table has a row per visit."""
+
+    comparison: Comparison
+    titles: dict[str, str]
+    """Arm to title, not escaped."""
+    metrics: pd.DataFrame
+    """`lab.tables.metrics`, indexed by (arm, replicate)."""
+    summary: pd.DataFrame
+    """`lab.tables.comparison_table`, indexed by arm."""
+    dynamics: pd.DataFrame
+    """`lab.dynamics` of all arms with the column `arm`; progress counts from the longest run."""
+    findings: list[Finding]
+    pairs: dict[str, pd.DataFrame]
+    """Reference arm to `lab.paired.paired_table`."""
+
+    @property
+    def name(self) -> str:
+        """Title of the comparison, not escaped."""
+        return self.comparison.title
+
+    @property
+    def guarded(self) -> list[str]:
+        """Arms with a guard that is switched on or that touched a visit."""
+        return [arm for arm in self.comparison.arms if self._is_guarded(arm)]
+
+    @property
+    def planted(self) -> bool:
+        """The embedded tiny task, whose wrong rivals were trained into the model."""
+        runs = (run for found in self.comparison.runs.values() for run in found)
+        return self.comparison.world == "real" and any(
+            run.task.startswith("tiny") and run.config.get("problems") is None for run in runs
+        )
+
+    def of_arm(self, arm: str) -> pd.DataFrame:
+        """The dynamics of one arm."""
+        return of_arm(self.dynamics, arm)
+
+    def _is_guarded(self, arm: str) -> bool:
+        own = self.of_arm(arm)
+        touched = any(np.nansum(floats(own, name)) > 0 for name in _TOUCHES)
+        return touched or any(_rules(run) for run in self.comparison.runs[arm])
+
+
+def read(folders: Sequence[Path | str]) -> tuple[list[World], list[Skipped]]:
+    """Read and digest all runs under some folders.
+
+    Raises:
+        UserError: a folder does not exist, or no run can be used.
+    """
+    found: Collection = collect(folders)
+    return [digest(comparison) for comparison in found.comparisons], found.skipped
+
+
+def digest(comparison: Comparison) -> World:
+    """Reduce a comparison to what the page shows."""
+    table = metrics(comparison)
+    present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
+    return World(
+        comparison=comparison,
+        titles={arm: _title(comparison, arm) for arm in comparison.arms},
+        metrics=table,
+        summary=comparison_table(table),
+        dynamics=_dynamics(comparison, table),
+        findings=headline(comparison, table),
+        pairs={arm: paired_table(table, arm) for arm in present},
+    )
+
+
+def _rules(run: Manifest) -> list[str]:
+    """Names of the guard's rules that a run had switched on."""
+    guard = run.config.get("guard")
+    return [rule for rule in RULES if isinstance(guard, dict) and guard.get(rule) is True]
+
+
+def _title(comparison: Comparison, arm: str) -> str:
+    """The arm's own name, or that in its runs where `lab.arms` does not know it."""
+    known = arms.title(arm)
+    return comparison.runs[arm][0].title or known if known == arm else known
+
+
+def _dynamics(comparison: Comparison, table: pd.DataFrame) -> pd.DataFrame:
+    parts = []
+    for arm, trace in comparison.traces.items():
+        known = np.isfinite(floats(table, "TotalDeg")[table.index.get_level_values("arm") == arm])
+        fates = comparison.fates(arm) if known.any() else None
+        parts.append(dynamics(trace.visits, trace.evals, fates).assign(arm=arm))
+    whole = pd.concat(parts, ignore_index=True)
+    # A run that stopped early must not look as if it had gone all the way.
+    longest = max(int(ints(whole, "epoch").max()), 1)
+    return whole.assign(progress=whole["epoch"] / longest)

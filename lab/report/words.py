@@ -1,0 +1,153 @@
+"""What the page says in sentences, and the meaning of its terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.headline import Finding, Part
+from lab.paired import Estimate
+from lab.report.digest import World
+
+QUESTION = (
+    "Does a learner that trains on its own majority vote extinguish correct answers that it could "
+    "already give, and does a guard that sees no true answer save them?"
+)
+
+NOISE = (
+    "Every difference is paired by seed. It counts as within noise when its 95 % interval (t "
+    "distribution over the pairs) contains zero; with few pairs only large differences can be "
+    "shown, and with several comparisons on one page some cross the line by chance."
+)
+
+PLANTED = (
+    "The tiny task is not a natural one. Its wrong rivals are planted: before any run the model "
+    "was trained on a mixture of the right rule and two misconceptions, so that strong wrong "
+    "majorities exist to be amplified. It shows the mechanism in a real model under real GRPO; how "
+    "often rivals are that strong in practice it cannot show."
+)
+
+SIMULATED = (
+    "The simulator has no language model: a softmax policy over each problem's answers is moved by "
+    "the same update and watched by the same guard. What it shows depends on the population and "
+    "the coupling that were assumed."
+)
+
+TABLE = (
+    "Mean ± standard deviation over n replicates. TotalDeg is the share of problems that training "
+    "made worse (Degraded and Marginal Degraded); L/D is Learned by Degraded, not defined where "
+    "nothing degraded. The best pass@1 on the way is chosen with hindsight, from the true answers."
+)
+
+ARMS = {
+    "ttrl": "The answer with most votes at this visit is the label; no guard.",
+    "guard": "TTRL under the guard with the paper's settings: lower weights for confident "
+    "flip-prone problems (FRS), a share of the loss for strong minority answers (MPS), random "
+    "skipping of high-risk problems (RCSU).",
+    "release": "TTRL under the guard as in the authors' released code.",
+    "frs": "Only the guard's weights.",
+    "mps": "Only the guard's minority share.",
+    "rcsu": "Only the guard's skipping.",
+    "matched": "TTRL without a guard, its learning rate multiplied by one constant so that it "
+    "moves as far per step as the guard's run: what moving less does by itself. Only what the "
+    "guard gains over this arm is its own.",
+    "frozen": "The label is the majority before training and never changes.",
+    "memory": "The label is the answer with most votes over all visits so far.",
+    "memory_guard": "Vote memory under the guard.",
+    "truth": "Trained on the true answers: the ceiling, which no label-free rule can pass.",
+}
+"""Arm to what it is trained on."""
+
+_DUEL = {
+    "guard": (title(GUARD), title(MATCHED)),
+    "rival": ("The best simple rival", title(GUARD)),
+}
+
+
+def summary(world: World) -> str:
+    """What is compared and the numbers that matter, with their uncertainty, in sentences."""
+    arms, pairs = len(world.comparison.arms), len(world.comparison.pairs)
+    size = f"({counted(arms, 'arm')}, {counted(pairs, 'replicate')})"
+    findings = " ".join(sentence(finding) for finding in world.findings)
+    return f"{size}: {findings}"
+
+
+def sentence(finding: Finding) -> str:
+    """A finding with its uncertainty, and whether it is more than noise."""
+    parts = [part for part in finding.parts if part.value.n]
+    if not parts:
+        return f"{finding.title}: not measured{_bracket(finding.note)}."
+    if finding.key == "damage":
+        value = parts[0].value
+        worse = f"{value.mean:.1f} % of the problems worse"
+        return f"{title(BASELINE)} makes {worse} (TotalDeg, {_range(value)})."
+    subject, reference = _DUEL[finding.key]
+    numbers = " and ".join(_number(part) for part in parts)
+    return f"{subject} {_outcome(parts)} {reference}: {numbers}."
+
+
+def verdict(value: Estimate) -> tuple[str, str]:
+    """What a paired difference shows, and the class that it is styled with."""
+    if value.n == 0:
+        return "not measured", "noise"
+    if not value.has_interval:
+        return "one pair shows nothing", "noise"
+    if value.within_noise:
+        return "within noise", "noise"
+    return ("better", "better") if value.mean > 0 else ("worse", "worse")
+
+
+def interval(part: Part) -> str:
+    """The 95 % interval of a part and what it rests on."""
+    value, paired = part.value, part.unit == "points"
+    count = counted(value.n, "pair" if paired else "replicate")
+    if not value.has_interval:
+        return f"no interval from {count}"
+    sign = "+" if paired else ""
+    return f"95 % interval {value.low:{sign}.1f} to {value.high:{sign}.1f}, {count}"
+
+
+def plus_minus(mean: float, sd: float, digits: int) -> tuple[str, str]:
+    """A mean and its spread as text; the spread is empty for a single replicate."""
+    if math.isnan(mean):
+        return "not measured", ""
+    return f"{mean:.{digits}f}", "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _number(part: Part) -> str:
+    value = part.value
+    kind, _ = verdict(value)
+    facts = [_range(value, "+")] if value.has_interval else []
+    facts += [kind] if value.within_noise else []
+    return f"{part.label} {value.mean:+.1f} points ({', '.join(facts)})"
+
+
+def _range(value: Estimate, sign: str = "") -> str:
+    if not value.has_interval:
+        return f"no interval from {counted(value.n, 'replicate')}"
+    return f"95 % interval {value.low:{sign}.1f} to {value.high:{sign}.1f}"
+
+
+def _outcome(parts: Sequence[Part]) -> str:
+    shown = [part.value.mean > 0 for part in parts if not part.value.within_noise]
+    if not shown:
+        return "shows no difference beyond noise from"
+    if len(set(shown)) > 1:
+        return "does better in one number and worse in the other than"
+    side = "better" if shown[0] else "worse"
+    some = len(shown) < len(parts)
+    return (
+        f"does {side} in one number, with the other within noise, than"
+        if some
+        else (f"does {side} than")
+    )
+
+
+def _bracket(note: str) -> str:
+    return f" ({note})" if note else ""

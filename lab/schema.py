@@ -1,0 +1,213 @@
+"""The columns of a trace, defined once: name, dtype, unit and meaning.
+
+Both worlds write the same three tables. Counting starts at 1: step 0, epoch 0 and visit 0 are the
+votes and the evaluation before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from guard_core import Route
+
+SCHEMA_VERSION = 1
+"""Raised when a reader of the old schema would misread a folder of the new one."""
+
+Table = Literal["visits", "steps", "evals"]
+Columns = Mapping[str, ArrayLike]
+"""Column name to one value per row, or one value for all rows of the call."""
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    dtype: str
+    unit: str
+    meaning: str
+    required: bool = True
+    needs_truth: bool = False
+    """Computed from the true answer, which no guard may see."""
+
+
+_REPLICATE = Column("replicate", "int16", "index", "replicate of the run, one seed each")
+_STEP = Column("step", "int32", "batches", "batch of the run, the first is 1; 0 before training")
+_EPOCH = Column("epoch", "int32", "passes", "pass over the problems, from 1; 0 before training")
+
+VISITS = (
+    _REPLICATE,
+    _STEP,
+    _EPOCH,
+    Column("visit", "int32", "visits", "visit of this problem, the first is 1; 0 before training"),
+    Column("problem", "int32", "index", "problem, 0 to N-1"),
+    Column("n_votes", "int32", "responses", "votes drawn, unparseable ones included"),
+    Column("n_unparseable", "int32", "responses", "responses without an answer"),
+    Column("label", "int32", "answer id", "pseudo-label, -1 for none yet"),
+    Column("flipped", "bool", "", "the label changed since the visit before"),
+    Column("tie", "bool", "", "several answers shared the first place"),
+    Column("match_rate", "float64", "share of votes", "MR: votes that the label got"),
+    Column("flip_rate", "float64", "share of visits", "FR of the problem over its last W visits"),
+    Column("mean_match_rate", "float64", "share of votes", "mean MR over the last W visits"),
+    Column("had_competition", "bool", "", "the flip rate once exceeded tau_FR"),
+    Column("route", "int8", "code", "route taken, see ROUTES"),
+    Column("weight", "float64", "factor", "FRS weight of the problem's loss"),
+    Column("beta", "float64", "share of loss", "share of the minority loss"),
+    Column("n_minority", "int16", "answers", "minority candidates"),
+    Column("skipped", "bool", "", "the problem sat this step out"),
+    Column(
+        "label_accuracy",
+        "float64",
+        "share of votes",
+        "LA: votes equal to the true answer; NaN where no true answer is known",
+        needs_truth=True,
+    ),
+    Column("label_correct", "bool", "", "the label is the true answer", needs_truth=True),
+    Column(
+        "correct_competitive",
+        "bool",
+        "",
+        "the true answer holds at least a quarter of the votes",
+        needs_truth=True,
+    ),
+)
+
+STEPS = (
+    _REPLICATE,
+    _STEP,
+    _EPOCH,
+    Column("lr", "float64", "per step", "learning rate or logit step, any factor included"),
+    Column(
+        "update_norm",
+        "float64",
+        "L2 norm",
+        "mean over the batch's scheduled optimizer steps of the norm of the parameter (real) or"
+        " logit (sim) change; a step left out counts as 0",
+    ),
+    Column("n_problems", "int32", "problems", "problems in the batch"),
+    Column("n_skipped", "int32", "problems", "problems of the batch that sat out"),
+    Column("loss", "float64", "nats", "mean policy loss", required=False),
+    Column("grad_norm", "float64", "L2 norm", "mean norm before clipping", required=False),
+    Column("clip_fraction", "float64", "share of tokens", "tokens at the clip", required=False),
+    Column("entropy", "float64", "nats per token", "mean policy entropy", required=False),
+    Column("kl", "float64", "nats per token", "divergence from the sampler", required=False),
+    Column("tokens", "float64", "tokens", "response tokens trained on", required=False),
+    Column("tokens_sampled", "float64", "tokens", "response tokens sampled", required=False),
+    Column("n_uniform", "float64", "problems", "groups with equal rewards", required=False),
+    Column("n_updates", "float64", "steps", "optimizer steps made", required=False),
+    Column("mean_length", "float64", "tokens", "mean response length", required=False),
+    Column("seconds_rollout", "float64", "s", "time to sample the responses", required=False),
+    Column("seconds_grade", "float64", "s", "time to read the answers", required=False),
+    Column("seconds_guard", "float64", "s", "time of the guard", required=False),
+    Column("seconds_update", "float64", "s", "time of forward, backward, step", required=False),
+    Column("seconds_sync", "float64", "s", "time to hand over the weights", required=False),
+)
+
+EVALS = (
+    _REPLICATE,
+    _STEP,
+    _EPOCH,
+    Column("pass_at_1", "float64", "share", "chance that one response is right", needs_truth=True),
+    Column(
+        "maj_accuracy",
+        "float64",
+        "share of problems",
+        "problems whose majority vote is right; NaN where not measured",
+        needs_truth=True,
+    ),
+)
+
+TABLES: dict[Table, tuple[Column, ...]] = {"visits": VISITS, "steps": STEPS, "evals": EVALS}
+
+ROUTES: dict[int, str] = {
+    Route.STABLE: "Stable",
+    Route.AT_RISK: "At risk",
+    Route.HIGH_RISK: "High risk",
+    Route.SKIPPED: "Skipped",
+}
+"""Route code to the name shown to readers."""
+
+
+def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
+    """Column names in order; with `required`, only those that every row has."""
+    return tuple(c.name for c in TABLES[table] if c.required or not required)
+
+
+def missing(table: Table, found: set[str]) -> list[str]:
+    """Required columns that are not among `found`."""
+    return [name for name in names(table, required=True) if name not in found]
+
+
+def checked(table: Table, columns: Columns) -> Arrays:
+    """The rows of one call as arrays of the schema's dtypes, in the schema's order.
+
+    Args:
+        table: which table.
+        columns: (rows,) arrays of one length; a scalar stands for every row.
+
+    Raises:
+        ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
+    """
+    _check_names(table, set(columns))
+    raw = {name: np.asarray(values) for name, values in columns.items()}
+    n_rows = _row_count(table, raw)
+    known = {c.name: c for c in TABLES[table]}
+    rows = {
+        name: _cast(table, known[name], raw[name], n_rows) for name in names(table) if name in raw
+    }
+    _check_start(table, rows)
+    return rows
+
+
+def _check_names(table: Table, given: set[str]) -> None:
+    lacking = missing(table, given)
+    if lacking:
+        raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
+    unknown = sorted(given - set(names(table)))
+    if unknown:
+        raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/schema.py)")
+
+
+def _row_count(table: Table, raw: Arrays) -> int:
+    if any(values.ndim > 1 for values in raw.values()):
+        bad = next(name for name, values in raw.items() if values.ndim > 1)
+        raise ValueError(f"{table}: {bad}: shape {raw[bad].shape}, must be one-dimensional")
+    lengths = {len(values) for values in raw.values() if values.ndim == 1}
+    if len(lengths) > 1:
+        raise ValueError(f"{table}: columns of different lengths {sorted(lengths)}")
+    return lengths.pop() if lengths else 1
+
+
+def _cast(
+    table: Table, column: Column, values: NDArray[np.generic], n_rows: int
+) -> NDArray[np.generic]:
+    wanted = np.dtype(column.dtype)
+    fits = {"b": "b", "i": "iu", "f": "iuf"}[wanted.kind]
+    if values.dtype.kind not in fits:
+        raise ValueError(f"{table}: {column.name}: {values.dtype}, must be {wanted}")
+    if wanted.kind == "i" and values.size and not np.can_cast(values.dtype, wanted):
+        limits = np.iinfo(wanted)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise ValueError(f"{table}: {column.name}: value outside {wanted}")
+    # A copy: the caller may reuse its arrays before the rows are written.
+    return np.broadcast_to(values, (n_rows,)).astype(wanted, copy=True)
+
+
+def _check_start(table: Table, rows: Arrays) -> None:
+    """Step, epoch and visit are 0 together, before training, and only there."""
+    start = rows["step"] == 0
+    places = [name for name in ("epoch", "visit") if name in rows]
+    if table == "steps" and start.any():
+        raise ValueError("steps: step 0 is before training, the first batch is step 1")
+    if any(rows[name].min(initial=0) < 0 for name in ("step", *places)):
+        raise ValueError(f"{table}: step, epoch and visit cannot be negative")
+    if table == "visits" and any(((rows[name] == 0) != start).any() for name in places):
+        raise ValueError(
+            "visits: step, epoch and visit must be 0 together (before training) and from 1 in it"
+        )

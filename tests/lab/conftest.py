@@ -1,0 +1,132 @@
+"""Builders of small traces, shared by the tests of lab."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from lab.manifest import Manifest
+from lab.schema import VISITS, Columns
+from lab.store import RunFolder
+from lab.trace import Trace
+
+
+def _manifest(arm: str = "ttrl", **changes: Any) -> Manifest:
+    values: dict[str, Any] = {
+        "n_problems": 2,
+        "n_votes": 64,
+        "config": {"step": 0.1},
+        "seeds": [0],
+        "task": "test",
+    }
+    world = changes.pop("world", "sim")
+    return Manifest.new(world, arm, changes.pop("title", arm), **(values | changes))
+
+
+def _visits(accuracy: ArrayLike, *, replicates: Sequence[int] | None = None, **columns: Any):
+    """Visit columns from label accuracies (R, N, 1 + visits); the first is before training."""
+    accuracy_RNE = np.asarray(accuracy, float)
+    n_replicates, n_problems, n_visits = accuracy_RNE.shape
+    replicates = range(n_replicates) if replicates is None else replicates
+    replicate, problem, visit = np.meshgrid(
+        list(replicates), np.arange(n_problems), np.arange(n_visits), indexing="ij"
+    )
+    size = accuracy_RNE.size
+    table: dict[str, Any] = {c.name: np.zeros(size, c.dtype) for c in VISITS}
+    table |= {
+        "replicate": replicate.ravel(),
+        "problem": problem.ravel(),
+        "visit": visit.ravel(),
+        "epoch": visit.ravel(),
+        "step": visit.ravel(),
+        "n_votes": np.full(size, 64),
+        "weight": np.ones(size),
+        "label_accuracy": accuracy_RNE.ravel(),
+        "label_correct": accuracy_RNE.ravel() > 0.5,
+        "correct_competitive": accuracy_RNE.ravel() >= 0.25,
+    }
+    return table | {name: np.ravel(values) for name, values in columns.items()}
+
+
+def _steps(replicates: Sequence[int], n_steps: int, norm: float | Sequence[float] = 1.0) -> Columns:
+    """Step columns; `norm` is one number or one per replicate."""
+    norms = np.broadcast_to(np.asarray(norm, float), (len(replicates),))
+    return {
+        "replicate": np.repeat(list(replicates), n_steps),
+        "step": np.tile(np.arange(1, n_steps + 1), len(replicates)),
+        "epoch": np.tile(np.arange(1, n_steps + 1), len(replicates)),
+        "lr": 0.1,
+        "update_norm": np.repeat(norms, n_steps),
+        "n_problems": 2,
+        "n_skipped": 0,
+    }
+
+
+def _evals(pass_at_1: ArrayLike, replicates: Sequence[int] | None = None) -> Columns:
+    """Evaluation columns from (R, 1 + epochs) scores; the first is before training."""
+    pass_RE = np.asarray(pass_at_1, float)
+    replicates = range(len(pass_RE)) if replicates is None else replicates
+    replicate, epoch = np.meshgrid(list(replicates), np.arange(pass_RE.shape[1]), indexing="ij")
+    return {
+        "replicate": replicate.ravel(),
+        "step": epoch.ravel(),
+        "epoch": epoch.ravel(),
+        "pass_at_1": pass_RE.ravel(),
+        "maj_accuracy": np.where(epoch.ravel() == 0, 0.5, np.nan),
+    }
+
+
+def _trace(
+    arm: str,
+    accuracy: ArrayLike,
+    pass_at_1: ArrayLike,
+    norm: float | Sequence[float] = 1.0,
+    **changes: Any,
+) -> Trace:
+    """A trace in memory from label accuracies (R, N, 1 + E) and scores (R, 1 + E)."""
+    accuracy_RNE = np.asarray(accuracy, float)
+    manifest = _manifest(arm, n_problems=accuracy_RNE.shape[1], **changes)
+    replicates = range(len(accuracy_RNE))
+    steps = _steps(replicates, accuracy_RNE.shape[2] - 1, norm)
+    return Trace.in_memory(manifest, _visits(accuracy_RNE), steps, _evals(pass_at_1))
+
+
+def _save(trace: Trace, folder: Path) -> Path:
+    with RunFolder.create(folder, trace.run) as run:
+        run.write_visits({name: trace.visits[name].to_numpy() for name in trace.visits})
+        run.write_steps({name: trace.steps[name].to_numpy() for name in trace.steps})
+        run.write_evals({name: trace.evals[name].to_numpy() for name in trace.evals})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_manifest() -> Callable[..., Manifest]:
+    return _manifest
+
+
+@pytest.fixture(scope="session")
+def make_visits() -> Callable[..., dict[str, Any]]:
+    return _visits
+
+
+@pytest.fixture(scope="session")
+def make_steps() -> Callable[..., Columns]:
+    return _steps
+
+
+@pytest.fixture(scope="session")
+def make_evals() -> Callable[..., Columns]:
+    return _evals
+
+
+@pytest.fixture(scope="session")
+def make_trace() -> Callable[..., Trace]:
+    return _trace
+
+
+@pytest.fixture(scope="session")
+def save() -> Callable[[Trace, Path], Path]:
+    return _save

@@ -1,0 +1,141 @@
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import tyro
+
+from guard_core import GuardConfig
+from lab.cli import read_option, run_cli
+from lab.errors import UserError
+from lab.settings import read_toml
+
+
+@dataclass(frozen=True)
+class Settings:
+    size: int = 3
+    mode: Literal["fast", "slow"] = "fast"
+    guard: GuardConfig = field(default_factory=GuardConfig)
+
+
+@dataclass
+class Show:
+    """Print the settings."""
+
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """TOML file with settings."""
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+
+    @classmethod
+    def defaults(cls, argv: list[str]) -> "Show":
+        path = read_option(argv, "--config")
+        return cls() if path is None else cls(settings=read_toml(Path(path), Settings))
+
+    def run(self) -> None:
+        print(self.settings.size, self.settings.mode, self.settings.guard.W)
+
+
+@dataclass
+class Raise:
+    """Fail in one of several ways."""
+
+    how: Literal["user", "config", "interrupt", "code", "bug"]
+
+    def run(self) -> int | None:
+        if self.how == "user":
+            raise UserError("problems.json: row 3\n  has no answer; add one")
+        if self.how == "config":
+            GuardConfig(W=0)
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        if self.how == "bug":
+            raise RuntimeError("a mistake of ours")
+        return 7
+
+
+def call(capsys, *argv: str, commands=None) -> tuple[int, str, str]:
+    code = run_cli("guard-test", commands or {"show": Show, "raise": Raise}, argv)
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def one_line(err: str) -> str:
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert err.startswith("guard-test: ")
+    assert "Traceback" not in err
+    return err
+
+
+def test_a_command_runs_with_its_options(capsys):
+    assert call(capsys, "show") == (0, "3 fast 5\n", "")
+    code, out, _ = call(capsys, "show", "--size", "8", "--mode", "slow", "--guard.W", "7")
+    assert (code, out) == (0, "8 slow 7\n")
+
+
+def test_a_program_with_one_command_has_no_subcommand(capsys):
+    assert call(capsys, "--size", "9", commands={"": Show}) == (0, "9 fast 5\n", "")
+
+
+def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text("size = 8\n[guard]\nW = 9\n")
+    assert call(capsys, "show", "--config", str(path))[1] == "8 fast 9\n"
+    assert call(capsys, "show", f"--config={path}", "--size", "1")[1] == "1 fast 9\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["show", "--sizes", "4"], "--sizes"),
+        (["show", "--size", "many"], "many"),
+        (["show", "--mode", "medium"], "medium"),
+        (["show", "--guard.W", "0"], "W = 0"),
+        (["show", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["shout"], "shout"),
+        (["raise"], "how"),
+        ([], "show"),
+    ],
+)
+def test_a_wrong_line_is_one_line_and_exit_code_2(capsys, argv, named):
+    code, out, err = call(capsys, *argv)
+    assert code == 2
+    assert not out
+    assert named in one_line(err)
+
+
+def test_an_unknown_key_of_the_file_is_named(capsys, tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text("[guard]\ntau = 0.3\n")
+    code, _, err = call(capsys, "show", "--config", str(path))
+    assert code == 2
+    assert f"{path}: guard.tau: no such setting" in one_line(err)
+
+
+def test_what_a_command_raises(capsys):
+    code, _, err = call(capsys, "raise", "--how", "user")
+    assert (code, err) == (2, "guard-test: problems.json: row 3 has no answer; add one\n")
+    code, _, err = call(capsys, "raise", "--how", "config")
+    assert code == 2
+    assert "W = 0" in one_line(err)
+    code, _, err = call(capsys, "raise", "--how", "interrupt")
+    assert code == 130
+    assert "interrupted" in one_line(err)
+    assert call(capsys, "raise", "--how", "code")[0] == 7
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        call(capsys, "raise", "--how", "bug")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["show", "--help"]])
+def test_help_is_no_mistake(capsys, argv):
+    with pytest.raises(SystemExit) as stop:
+        call(capsys, *argv)
+    assert stop.value.code == 0
+    assert "show" in capsys.readouterr().out
+
+
+def test_read_option():
+    assert read_option(["run", "--config", "a"], "--config") == "a"
+    assert read_option(["--config=b", "x"], "--config") == "b"
+    assert read_option(["--config"], "--config") is None
+    assert read_option(["--configs", "a"], "--config") is None

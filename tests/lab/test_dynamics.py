@@ -1,0 +1,118 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from guard_core import Route
+from lab.dynamics import dynamics, mean_over_replicates
+from lab.errors import UserError
+from lab.fate import PAPER_LOST, fates
+
+
+@pytest.fixture
+def visits(make_visits):
+    """One replicate, two problems, visits 0 to 2."""
+    return pd.DataFrame(
+        make_visits(
+            [[[0.9, 0.8, 0.2], [0.1, 0.0, 0.6]]],
+            flipped=[False, True, False, False, True, True],
+            match_rate=[0.9, 0.8, 0.7, 0.5, 0.6, 0.7],
+            flip_rate=[0, 0.2, 0.2, 0, 0.2, 0.4],
+            route=[0, Route.STABLE, Route.SKIPPED, 0, Route.AT_RISK, Route.AT_RISK],
+            weight=[1, 0.5, 1, 1, 0.7, 0.9],
+            beta=[0, 0.1, 0, 0, 0.1, 0.3],
+            n_minority=[0, 2, 0, 0, 0, 1],
+            skipped=[False, False, True, False, False, False],
+        )
+    )
+
+
+def test_means_over_the_problems_of_each_epoch(visits):
+    table = dynamics(visits).set_index("epoch")
+    assert table["progress"].tolist() == [0, 0.5, 1]
+    first, second = table.loc[1], table.loc[2]
+    assert first["flip_rate"] == 1.0
+    assert second["flip_rate"] == 0.5
+    assert second["mean_problem_flip_rate"] == pytest.approx(0.3)
+    assert table["match_rate"].tolist() == pytest.approx([0.7, 0.7, 0.7])
+    assert table["label_accuracy"].tolist() == pytest.approx([0.5, 0.4, 0.4])
+    assert table["correct_vote_rate"].tolist() == [0.5, 0.5, 0.5]
+    assert first["weight"] == pytest.approx(0.6)
+    assert (first["weighted_share"], second["weighted_share"]) == (1.0, 0.5)
+    assert second["beta"] == pytest.approx(0.15)
+    assert (first["minority_share"], second["skipped"]) == (0.5, 0.5)
+    assert (first["route_stable"], first["route_at_risk"]) == (0.5, 0.5)
+    assert (second["route_skipped"], second["route_high_risk"]) == (0.5, 0.0)
+
+
+def test_before_training_the_guard_has_said_nothing(visits):
+    start = dynamics(visits).iloc[0]
+    for name in ("flip_rate", "weight", "beta", "skipped", "route_stable", "minority_share"):
+        assert np.isnan(start[name]), name
+    assert start["match_rate"] == pytest.approx(0.7)
+    assert start["correct_vote_rate"] == 0.5
+
+
+def test_the_last_measured_score_of_an_epoch_counts(visits):
+    evals = pd.DataFrame(
+        {
+            "replicate": 0,
+            "step": [3, 0, 2, 4],
+            "epoch": [2, 0, 1, 2],
+            "pass_at_1": [0.3, 0.1, 0.2, 0.4],
+            "maj_accuracy": [0.7, 0.5, np.nan, np.nan],
+        }
+    )
+    table = dynamics(visits, evals)
+    assert table["pass_at_1"].tolist() == [0.1, 0.2, 0.4]
+    assert table["maj_accuracy"].fillna(-1).tolist() == [0.5, -1, 0.7]
+    assert dynamics(visits)["pass_at_1"].isna().all()
+
+
+def test_a_score_before_training_needs_no_visit_zero(visits, make_evals):
+    table = dynamics(visits[visits["visit"] > 0], pd.DataFrame(make_evals([[0.1, 0.2, 0.3]])))
+    assert table["pass_at_1"].tolist() == [0.1, 0.2, 0.3]
+    assert np.isnan(table["match_rate"][0])
+
+
+def test_lost_problems_by_either_definition(make_visits):
+    falling, wrong, right = [*[1.0] * 5, *[0.0] * 8], [0.1] * 13, [0.9] * 13
+    visits = pd.DataFrame(make_visits([[falling, wrong, right]]))
+    found = fates(visits)
+    assert found["fate"].tolist() == ["Degraded", "Always Wrong", "Stable Always Right"]
+    own = dynamics(visits, fates=found).set_index("epoch")["correct_vote_rate_lost"]
+    assert own.tolist() == [1.0] * 5 + [0.0] * 8
+    paper = dynamics(visits, fates=found, lost=PAPER_LOST)["correct_vote_rate_lost"]
+    assert paper.tolist() == [0.5] * 5 + [0.0] * 8
+    none = dynamics(visits, fates=found, lost=("Learned",))["correct_vote_rate_lost"]
+    assert none.isna().all()
+
+
+def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_evals):
+    long = pd.DataFrame(make_visits([[[0.5] * 5]], replicates=[0]))
+    short = pd.DataFrame(make_visits([[[1.0] * 3]], replicates=[2]))
+    table = dynamics(pd.concat([short, long]))
+    assert table["replicate"].tolist() == [0] * 5 + [2] * 3
+    assert table["progress"].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0.5, 1]
+    means = mean_over_replicates(table).set_index(["epoch", "quantity"])
+    both = means.loc[(1, "label_accuracy")]
+    assert (both["mean"], both["n"]) == (0.75, 2)
+    assert both["sd"] == pytest.approx(np.sqrt(0.125))
+    alone = means.loc[(4, "label_accuracy")]
+    assert (alone["mean"], alone["n"]) == (0.5, 1)
+    assert np.isnan(alone["sd"])
+
+
+def test_problems_without_a_true_answer_have_no_vote_rate(make_visits):
+    accuracy = np.full((1, 2, 3), 0.9)
+    accuracy[0, 1] = np.nan
+    assert dynamics(pd.DataFrame(make_visits(accuracy)))["correct_vote_rate"].tolist() == [1.0] * 3
+
+
+def test_what_is_missing_is_named(visits, make_evals):
+    with pytest.raises(UserError, match="missing columns beta, skipped"):
+        dynamics(visits.drop(columns=["skipped", "beta"]))
+    evals = pd.DataFrame(make_evals([[0.1]])).drop(columns="maj_accuracy")
+    with pytest.raises(UserError, match="missing columns maj_accuracy"):
+        dynamics(visits, evals)
+    with pytest.raises(UserError, match="no visits"):
+        dynamics(visits.iloc[:0])

@@ -1,0 +1,46 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.effort import achieved_ratio, matched_factor, mean_update, update_by_replicate
+from lab.errors import UserError
+
+
+def steps(norms, sizes=8, replicate=0):
+    return pd.DataFrame({"replicate": replicate, "update_norm": norms, "n_problems": sizes})
+
+
+def test_the_factor_is_the_ratio_of_mean_norms():
+    guard, baseline = steps([0.2, 0.4]), steps([0.5, 0.7])
+    assert matched_factor(guard, baseline) == pytest.approx(0.5)
+    assert achieved_ratio(baseline, guard) == pytest.approx(2.0)
+
+
+def test_each_scheduled_optimizer_step_counts_once():
+    assert mean_update(steps([1.0, 4.0], [8, 4])) == pytest.approx(2.0)
+
+
+def test_norms_of_each_replicate():
+    both = pd.concat([steps([1.0, 3.0], replicate=4), steps([1.0, 4.0], [8, 4], replicate=2)])
+    found = update_by_replicate(both)
+    assert found.index.tolist() == [2, 4]
+    assert found.tolist() == pytest.approx([2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("guard", "baseline", "message"),
+    [
+        (steps([0.1]), steps([0.0]), "the baseline did not move"),
+        (steps([]), steps([0.1]), "update norms are missing"),
+        (steps([0.1]), steps([np.nan]), "update norms are missing"),
+        (steps([0.1]), steps([0.1]).drop(columns="n_problems"), "missing columns n_problems"),
+    ],
+)
+def test_what_cannot_be_matched(guard, baseline, message):
+    with pytest.raises(UserError, match=message):
+        matched_factor(guard, baseline)
+
+
+def test_a_guard_that_never_moved_has_no_achieved_ratio():
+    with pytest.raises(UserError, match="the guard's run did not move"):
+        achieved_ratio(steps([0.1]), steps([0.0]))

@@ -1,0 +1,84 @@
+import re
+import subprocess
+import sys
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from lab import manifest
+from lab.manifest import encode, machine, read_manifest, versions
+
+
+def test_provenance_is_filled_in(make_manifest):
+    run = make_manifest()
+    assert datetime.fromisoformat(run.started).tzinfo is not None
+    assert (run.status, run.ended, run.progress) == ("running", None, 0.0)
+    assert run.versions["numpy"] == np.__version__
+    assert run.machine["cores"] >= 1
+
+
+def test_the_machine_has_no_name_and_no_path():
+    import platform
+
+    assert set(machine()) == {"cpu", "cores", "platform"}
+    text = str(machine())
+    assert "/" not in machine()["platform"]
+    assert not platform.node() or platform.node() not in text
+
+
+def test_versions_name_only_what_was_loaded():
+    code = "from lab.manifest import versions; print(*versions())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout.split()
+    assert "python" in done.stdout.split()
+    assert "numpy" in versions()
+
+
+def test_commit_is_of_this_code_alone(tmp_path, monkeypatch):
+    def git(*words):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True, capture_output=True)
+
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "manifest.py"))
+    find = manifest.commit.__wrapped__
+    (tmp_path / "manifest.py").write_text("x")
+    git("init")
+    assert find() is None, "untracked: an installed copy inside another repository"
+    git("add", "manifest.py")
+    git("commit", "-m", "x")
+    git("tag", "v9")
+    assert re.fullmatch("[0-9a-f]{40}", find())
+    (tmp_path / "manifest.py").write_text("y")
+    assert re.fullmatch("[0-9a-f]{40}-dirty", find())
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["/opt/bin/guard-sim", "run", "--task", "a b"], "guard-sim run --task 'a b'"),
+        (["/src/sim/__main__.py", "run"], "python -m sim run"),
+        (["/x/ipykernel_launcher.py", "-f", "/home/me/k.json"], "notebook"),
+        (["-c"], "python"),
+        ([""], "python"),
+    ],
+)
+def test_the_command_line_has_no_path_to_its_program(monkeypatch, argv, shown):
+    monkeypatch.setattr(sys, "argv", argv)
+    assert manifest.command() == shown
+
+
+def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):
+    run = make_manifest(extra={"nan": float("nan"), "n": np.int64(3)}, title="<b>µ</b>")
+    (tmp_path / "run.json").write_bytes(encode(run))
+    back = read_manifest(tmp_path)
+    assert back.extra == {"nan": None, "n": 3}
+    assert back.title == "<b>µ</b>"
+    with pytest.raises(TypeError, match=r"cannot stand in run\.json"):
+        encode(make_manifest(extra={"what": object()}))
+
+
+def test_unknown_fields_of_a_later_version_are_passed_over(tmp_path, make_manifest):
+    text = encode(make_manifest()).decode().replace("{", '{"novel": 1,', 1)
+    (tmp_path / "run.json").write_text(text)
+    assert read_manifest(tmp_path).arm == "ttrl"

@@ -1,0 +1,76 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lab.paired import differences, estimate, paired, paired_table
+
+
+def series(values, index=None):
+    return pd.Series(values, range(len(values)) if index is None else index, dtype=float)
+
+
+def test_three_pairs_by_hand():
+    # Differences 1, 2, 3: mean 2, sd 1, t(2, .975) = 4.30265, half = 4.30265 / sqrt(3).
+    found = paired(series([11, 22, 33]), series([10, 20, 30]))
+    assert (found.mean, found.sd, found.n) == (2.0, 1.0, 3)
+    assert found.low == pytest.approx(2 - 2.48414, abs=1e-5)
+    assert found.high == pytest.approx(2 + 2.48414, abs=1e-5)
+    assert found.within_noise
+    assert found.verdict == "within noise (3 pairs)"
+
+
+def test_the_interval_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(1, 1, 20), rng.normal(0, 1, 20)
+    found = paired(series(first), series(second))
+    result = stats.ttest_rel(first, second)
+    low, high = result.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.within_noise == (result.pvalue > 0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([5.0, 5.1, 4.9], "above zero beyond noise (3 pairs)"),
+        ([-5.0, -5.1, -4.9], "below zero beyond noise (3 pairs)"),
+        ([1.0, -1.0], "within noise (2 pairs)"),
+        ([0.0, 0.0, 0.0], "within noise (3 pairs)"),
+        ([1e-14, 1e-14, 1e-14], "within noise (3 pairs)"),
+        ([2.0, 2.0], "above zero beyond noise (2 pairs)"),
+        ([7.0], "one pair only: no interval, so nothing is shown"),
+        ([], "not measured"),
+    ],
+)
+def test_verdicts(values, verdict):
+    assert estimate(series(values)).verdict == verdict
+
+
+def test_one_pair_has_a_mean_and_no_interval():
+    found = estimate(series([7.0]))
+    assert (found.mean, found.n, found.has_interval, found.within_noise) == (7.0, 1, False, True)
+    assert np.isnan([found.sd, found.low, found.high]).all()
+
+
+def test_pairs_are_made_by_replicate_and_need_both_numbers():
+    first = series([1, 2, 3, np.nan], index=[0, 2, 5, 6])
+    second = series([10, 20, 30, 40], index=[6, 5, 2, 1])
+    found = differences(first, second)
+    assert found.to_dict() == {2: -28.0, 5: -17.0}
+
+
+def test_the_table_has_every_other_arm_and_metric():
+    index = pd.MultiIndex.from_product(
+        [["guard", "ttrl", "frozen"], [0, 1]], names=["arm", "replicate"]
+    )
+    metrics = pd.DataFrame(
+        {"TotalDeg": [3.0, 4, 5, 7, 1, 1], "L/D": [1, np.nan, 2, 3, np.nan, np.nan]}, index
+    )
+    table = paired_table(metrics, against="ttrl").set_index(["arm", "metric"])
+    assert table.index.tolist() == [
+        (arm, metric) for arm in ("guard", "frozen") for metric in ("TotalDeg", "L/D")
+    ]
+    assert table.loc[("guard", "TotalDeg"), "mean"] == -2.5
+    assert table.loc[("guard", "L/D"), ["mean", "n"]].tolist() == [-1, 1]
+    assert table.loc[("frozen", "L/D"), "verdict"] == "not measured"

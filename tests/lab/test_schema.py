@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from guard_core import Route
+from lab.schema import EVALS, ROUTES, STEPS, TABLES, VISITS, checked, names
+
+STEP = {
+    "replicate": 0,
+    "step": 1,
+    "epoch": 1,
+    "lr": 0.1,
+    "update_norm": 0.2,
+    "n_problems": 8,
+    "n_skipped": 0,
+}
+
+
+def test_every_column_says_what_it_is_and_none_holds_objects():
+    for table in TABLES.values():
+        assert len({column.name for column in table}) == len(table)
+        for column in table:
+            assert column.meaning
+            assert np.dtype(column.dtype).kind in "bif"
+    # Optional columns are NaN where not measured.
+    assert {c.dtype for c in STEPS if not c.required} == {"float64"}
+    assert all(column.required for column in (*VISITS, *EVALS))
+
+
+def test_the_columns_of_the_design_are_there():
+    wanted = (
+        "replicate step epoch visit problem n_votes n_unparseable label flipped tie match_rate "
+        "flip_rate mean_match_rate had_competition route weight beta n_minority skipped "
+        "label_accuracy label_correct correct_competitive"
+    )
+    assert names("visits") == tuple(wanted.split())
+    truth = [column.name for column in VISITS if column.needs_truth]
+    assert truth == ["label_accuracy", "label_correct", "correct_competitive"]
+
+
+def test_every_route_has_a_name():
+    assert set(ROUTES) == set(Route)
+    limits = np.iinfo(next(c.dtype for c in VISITS if c.name == "route"))
+    assert limits.min <= min(Route) <= max(Route) <= limits.max
+
+
+def test_scalars_stand_for_all_rows_and_dtypes_follow_the_schema():
+    rows = checked("steps", STEP | {"step": np.array([1, 2, 3]), "lr": np.float32(0.5)})
+    assert [len(values) for values in rows.values()] == [3] * len(STEP)
+    for column in STEPS:
+        if column.name in rows:
+            assert rows[column.name].dtype == column.dtype
+    assert rows["lr"].tolist() == [0.5] * 3
+    assert len(checked("steps", STEP)["step"]) == 1
+
+
+def test_rows_are_copies():
+    step = np.array([1, 2], np.int32)
+    rows = checked("steps", STEP | {"step": step})
+    step[:] = 9
+    assert rows["step"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"surprise": 1.0}, "surprise: not in the schema"),
+        ({"step": 1.5}, "step: float64, must be int32"),
+        ({"n_skipped": True}, "n_skipped: bool, must be int32"),
+        ({"replicate": 40_000}, "replicate: value outside int16"),
+        ({"lr": np.zeros(2), "update_norm": np.zeros(3)}, r"different lengths \[2, 3\]"),
+        ({"lr": np.zeros((2, 2))}, r"lr: shape \(2, 2\)"),
+        ({"step": 0}, "the first batch is step 1"),
+        ({"epoch": -1}, "cannot be negative"),
+    ],
+)
+def test_wrong_rows_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        checked("steps", STEP | change)
+
+
+def test_missing_columns_are_all_named():
+    with pytest.raises(ValueError, match="missing columns lr, n_skipped"):
+        checked("steps", {k: v for k, v in STEP.items() if k not in ("lr", "n_skipped")})
+
+
+def test_visit_zero_is_step_zero_and_epoch_zero(make_visits):
+    visits = make_visits(np.full((1, 1, 3), 0.5))
+    assert checked("visits", visits)["visit"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="must be 0 together"):
+        checked("visits", visits | {"epoch": np.array([0, 0, 1])})

@@ -1,0 +1,73 @@
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.settings import from_values, read_toml, to_values
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    lr: float = 0.1
+    kind: Literal["sgd", "adam"] = "sgd"
+
+
+@dataclass(frozen=True)
+class Config:
+    n_problems: int = 4
+    optimizer: Optimizer = Optimizer(lr=0.2)
+    guard: GuardConfig = field(default_factory=GuardConfig.paper)
+    seeds: tuple[int, ...] = (0,)
+
+    def __post_init__(self):
+        if self.n_problems < 1:
+            raise ValueError(f"n_problems = {self.n_problems}: must be at least 1")
+
+
+def read(tmp_path, text: str | bytes) -> Config:
+    path = tmp_path / "a.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_toml(path, Config)
+
+
+def test_nested_settings_and_defaults(tmp_path):
+    config = read(tmp_path, 'seeds = [1, 2]\n[guard]\nW = 3\n[optimizer]\nkind = "adam"\n')
+    assert config == Config(seeds=(1, 2), guard=GuardConfig(W=3), optimizer=Optimizer(kind="adam"))
+    assert read(tmp_path, "") == Config()
+
+
+def test_plain_values_come_back_the_same():
+    config = Config(7, Optimizer(0.3, "adam"), GuardConfig.release(), (3, 1))
+    values = to_values(config)
+    assert values["guard"]["flip_rate"] == "instant"
+    assert from_values(values, Config, "test") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n_problem = 3", "n_problem: no such setting"),
+        ("[optimizer]\nrate = 1.0", "optimizer.rate: no such setting"),
+        ("[guard]\ntau = 0.3", "guard.tau: no such setting"),
+        ('n_problems = "many"', "n_problems"),
+        ("n_problems = 0", "n_problems = 0: must be at least 1"),
+        ("[guard]\nW = 0", "W = 0"),
+        ('[optimizer]\nkind = "lion"', "lion"),
+        ("guard = 3", "guard"),
+        ("n_problems = ", "not valid TOML"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault(tmp_path, text, message):
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.toml'}: ")
+    assert message in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    for path in (tmp_path / "nowhere.toml", tmp_path):
+        with pytest.raises(UserError, match="cannot be read"):
+            read_toml(path, Config)

@@ -1,0 +1,254 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import store
+from lab.errors import UserError
+from lab.manifest import read_manifest
+from lab.store import MemoryRun, RunFolder
+from lab.trace import Trace, load
+
+STEP = {
+    "replicate": 0,
+    "epoch": 1,
+    "lr": 0.1,
+    "update_norm": 0.2,
+    "n_problems": 8,
+    "n_skipped": 0,
+}
+
+
+def parts(folder: Path, table: str) -> list[str]:
+    return sorted(path.name for path in (folder / table).iterdir())
+
+
+def test_a_round_trip_keeps_every_value_and_type(tmp_path, make_trace, save):
+    rng = np.random.default_rng(0)
+    trace = make_trace("ttrl", rng.random((2, 3, 9)), rng.random((2, 9)))
+    back = load(save(trace, tmp_path / "deep" / "run"))
+    pd.testing.assert_frame_equal(back.visits, trace.visits)
+    pd.testing.assert_frame_equal(back.steps, trace.steps)
+    pd.testing.assert_frame_equal(back.evals, trace.evals)
+    assert back.run == trace.run
+    assert (back.run.status, back.run.progress, back.run.error) == ("finished", 1.0, None)
+    assert back.run.ended is not None
+    assert all(dtype.kind in "bif" for dtype in back.visits.dtypes)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 7), max_size=12), st.integers(1, 20))
+def test_parts_join_to_what_was_written(
+    tmp_path_factory, make_manifest, make_visits, sizes, flush_rows
+):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    rng = np.random.default_rng(len(sizes))
+    norms = [rng.random(size) for size in sizes]
+    with RunFolder.create(folder, make_manifest(), flush_rows=flush_rows) as run:
+        run.write_visits(make_visits([[[0.5, 0.5]]]))
+        for norm in norms:
+            run.write_steps({**STEP, "step": 1, "update_norm": norm})
+    written = [value for norm in norms for value in norm]
+    assert load(folder).steps["update_norm"].tolist() == written
+    assert len(parts(folder, "steps")) <= 1 + len(written) // flush_rows
+
+
+def test_memory_and_folder_hold_the_same_rows(tmp_path, make_manifest, make_visits, make_evals):
+    with (
+        MemoryRun(make_manifest()) as memory,
+        RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1) as folder,
+    ):
+        for recorder in (memory, folder):
+            recorder.write_visits(make_visits([[[0.5, 0.25]]]))
+            recorder.write_steps({**STEP, "step": 1})
+            recorder.write_steps({**STEP, "step": 2, "loss": 0.5})
+            recorder.write_evals(make_evals([[0.5, 0.6]]))
+            recorder.note(progress=0.5, achieved_ratio=np.float32(0.5), counts=np.arange(2))
+    kept, stored = Trace.of(memory), load(tmp_path / "run")
+    assert kept.run.status == stored.run.status == "finished"
+    pd.testing.assert_frame_equal(kept.visits, stored.visits)
+    pd.testing.assert_frame_equal(kept.steps, stored.steps)
+    pd.testing.assert_frame_equal(kept.evals, stored.evals)
+    assert np.isnan(stored.steps["loss"][0])
+    assert stored.steps["loss"][1] == 0.5
+    assert stored.run.extra == {"achieved_ratio": 0.5, "counts": [0, 1]}
+
+
+def test_rows_reach_the_disk_by_age(tmp_path, make_manifest, make_visits):
+    run = RunFolder.create(tmp_path / "run", make_manifest(), flush_seconds=0.0)
+    run.note(progress=0.25)
+    run.write_visits(make_visits([[[0.5, 0.25]]]))
+    trace = load(tmp_path / "run")
+    assert len(trace.visits) == 2
+    assert (trace.run.status, trace.run.progress, trace.run.ended) == ("running", 0.25, None)
+
+
+def test_an_existing_run_is_never_touched(tmp_path, make_trace, save, make_manifest):
+    folder = save(make_trace("ttrl", [[[0.5, 0.5]]], [[0.5, 0.5]]), tmp_path / "run")
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(UserError, match="already holds a run; choose another folder"):
+        RunFolder.create(folder, make_manifest())
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_places_where_no_run_can_go(tmp_path, make_manifest):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for place, reason in (
+        ("full", "is not empty"),
+        ("file", "is a file"),
+        ("file/run", "cannot be made"),
+    ):
+        with pytest.raises(UserError, match=reason) as caught:
+            RunFolder.create(tmp_path / place, make_manifest())
+        assert str(tmp_path / place) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "thesis.txt"]
+
+
+def test_a_parent_without_permission_is_a_user_error(tmp_path, make_manifest, monkeypatch):
+    def refuse(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=r"cannot be made \(Permission denied\)"):
+        RunFolder.create(tmp_path / "run", make_manifest())
+
+
+def test_an_empty_folder_may_be_used(tmp_path, make_manifest):
+    (tmp_path / "run").mkdir()
+    RunFolder.create(tmp_path / "run", make_manifest()).finish()
+    assert read_manifest(tmp_path / "run").status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (KeyboardInterrupt(), "interrupted", None),
+        (RuntimeError("out of luck\nand more"), "failed", "RuntimeError: out of luck"),
+        (SystemExit(), "failed", "SystemExit: "),
+    ],
+)
+def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
+    tmp_path, make_manifest, make_visits, error, status, line
+):
+    with (
+        pytest.raises(type(error)),
+        RunFolder.create(tmp_path / "run", make_manifest()) as run,
+    ):
+        run.write_visits(make_visits([[[0.5, 0.25]]]))
+        run.note(progress=0.5)
+        raise error
+    trace = load(tmp_path / "run")
+    assert (trace.run.status, trace.run.error, trace.run.progress) == (status, line, 0.5)
+    assert trace.visits["label_accuracy"].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_while_writing_loses_and_repeats_nothing(
+    tmp_path, make_manifest, make_visits, monkeypatch, moment
+):
+    write, replace, calls = store.pq.write_table, os.replace, []
+
+    def interrupted_write(*args, **options):
+        calls.append(args)
+        if len(calls) == 1 and moment == "before":
+            raise KeyboardInterrupt
+        write(*args, **options)
+
+    def interrupted_replace(*args):
+        replace(*args)
+        if len(calls) == 1 and moment == "after" and "part" in str(args[1]):
+            raise KeyboardInterrupt
+
+    run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
+    monkeypatch.setattr(store.pq, "write_table", interrupted_write)
+    monkeypatch.setattr(store.os, "replace", interrupted_replace)
+    with pytest.raises(KeyboardInterrupt), run:
+        run.write_visits(make_visits([[[0.5, 0.25]]]))
+    trace = load(tmp_path / "run")
+    assert trace.visits["visit"].tolist() == [0, 1]
+    assert trace.run.status == "interrupted"
+
+
+def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
+    tmp_path, make_manifest, make_visits, monkeypatch
+):
+    run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
+    run.write_visits(make_visits([[[0.5, 0.25]]]))
+
+    def full(_, where, **__):
+        Path(where).write_bytes(b"half a part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.pq, "write_table", full)
+    with pytest.raises(UserError, match="No space left on device"), run:
+        run.write_visits(make_visits([[[0.5, 0.25]]]))
+    trace = load(tmp_path / "run")
+    assert len(trace.visits) == 2
+    assert trace.run.status == "running"
+
+
+WRITER = """
+    import sys
+    import numpy as np
+    from lab.manifest import Manifest
+    from lab.schema import VISITS
+    from lab.store import RunFolder
+
+    run = RunFolder.create(
+        sys.argv[1], Manifest("sim", "ttrl", "TTRL", n_problems=1, n_votes=64), flush_rows=500
+    )
+    visit = 0
+    while True:
+        visit += 1
+        rows = {c.name: np.ones(500, c.dtype) for c in VISITS}
+        for name in ("visit", "epoch", "step"):
+            rows[name][:] = visit
+        run.write_visits(rows)
+        print(visit, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_a_readable_folder(tmp_path):
+    folder = tmp_path / "run"
+    for round_ in range(3):
+        target = folder / str(round_)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITER), str(target)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        for _ in range(4 + 3 * round_):
+            writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+        announced = [int(line) for line in writer.stdout.read().splitlines()]
+        writer.wait()
+        trace = load(target)
+        visits, rows = np.unique(trace.visits["visit"], return_counts=True)
+        assert visits.tolist() == list(range(1, len(visits) + 1))
+        assert set(rows) == {500}
+        # The last announced part was complete; at most one more was renamed before the kill.
+        last = announced[-1] if announced else 4 + 3 * round_
+        assert last <= len(visits) <= last + 1
+        assert trace.run.status == "running"
+
+
+def test_the_manifest_is_plain_json(tmp_path, make_manifest):
+    RunFolder.create(tmp_path / "run", make_manifest(config={"guard": {"W": 5}})).finish()
+    values = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert values["config"] == {"guard": {"W": 5}}
+    assert values["schema_version"] == 1
+    assert not list((tmp_path / "run").rglob("*.tmp"))

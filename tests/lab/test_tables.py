@@ -1,0 +1,174 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.collection import gather
+from lab.errors import UserError
+from lab.headline import headline
+from lab.tables import METRICS, comparison_table, metrics, text_table
+
+# Nine visits each, the first before training: one label accuracy history per fate.
+RIGHT = [1.0] * 9
+LOST = [1.0] * 4 + [0.0] * 5
+LEARNED = [0.0] * 4 + [1.0] * 5
+WRONG = [0.0] * 9
+
+
+@pytest.fixture
+def compare(make_trace):
+    """A comparison from {arm: (problem histories per replicate, final pass@1, update norm)}."""
+
+    def compare(arms, **changes):
+        traces = []
+        for arm, (problems, finals, norm) in arms.items():
+            scores = [[0.5, 0.75, *[final] * 7] for final in finals]
+            traces.append(make_trace(arm, problems, scores, norm, **changes))
+        ((comparison,), skipped) = gather(traces)
+        assert not skipped
+        return comparison
+
+    return compare
+
+
+@pytest.fixture
+def five(compare):
+    """Two replicates of two problems for each arm of the demo."""
+    return compare(
+        {
+            "memory": ([[RIGHT, RIGHT], [RIGHT, RIGHT]], [0.7, 0.8], 0.5),
+            "ttrl": ([[LOST, LOST], [LOST, LEARNED]], [0.3, 0.4], [1.0, 2.0]),
+            "guard": ([[LOST, RIGHT], [LOST, WRONG]], [0.35, 0.35], [0.5, 1.0]),
+            "matched": ([[LOST, LOST], [LOST, WRONG]], [0.3, 0.4], [0.5, 1.1]),
+            "frozen": ([[RIGHT, LOST], [RIGHT, RIGHT]], [0.6, 0.6], 0.5),
+        }
+    )
+
+
+def test_metrics_of_every_replicate(five):
+    table = metrics(five)
+    assert list(table.columns) == [metric.name for metric in METRICS]
+    assert table.index.get_level_values("arm").unique().tolist() == [
+        "ttrl",
+        "guard",
+        "matched",
+        "frozen",
+        "memory",
+    ]
+    first, second = table.loc[("ttrl", 0)], table.loc[("ttrl", 1)]
+    assert (first["TotalDeg"], second["TotalDeg"]) == (100, 50)
+    assert (first["L/D"], second["L/D"]) == (0, 1)
+    assert (first["pass_start"], first["pass_best"]) == (50, 75)
+    assert first["pass_final"] == pytest.approx(30)
+    assert (first["maj_start"], first["maj_final"]) == (50, 50)
+    assert table.loc[("guard", slice(None)), "update"].tolist() == [50, 50]
+    assert table.loc[("memory", slice(None)), "update"].tolist() == [50, 25]
+    assert np.isnan(table.loc[("memory", 0), "L/D"])
+
+
+def test_skips_are_a_share_of_the_visits_of_training(make_trace):
+    trace = make_trace("guard", np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5))
+    trace.visits["skipped"] = trace.visits["visit"] % 2 == 0
+    ((comparison,), _) = gather([trace])
+    table = metrics(comparison)
+    assert table.loc[("guard", 0), "skipped"] == 50
+    assert np.isnan(table.loc[("guard", 0), "update"]), "no TTRL run to relate it to"
+
+
+def test_the_table_has_mean_spread_and_count(five):
+    table = comparison_table(metrics(five))
+    assert table.loc["ttrl", ("TotalDeg", "mean")] == 75
+    assert table.loc["ttrl", ("TotalDeg", "sd")] == pytest.approx(np.sqrt(1250))
+    assert table.loc["ttrl", ("TotalDeg", "n")] == 2
+    assert table.loc["frozen", ("L/D", "n")] == 1
+    assert np.isnan(table.loc["frozen", ("L/D", "sd")])
+    shown = text_table(table)
+    assert list(shown.columns)[:2] == ["TTRL", "TTRL-Guard"]
+    assert shown.loc["TotalDeg (% of problems)", "TTRL"] == "75.0 ± 35.4"
+    assert shown.loc["L/D (ratio)", "Vote memory"] == "undefined"
+    assert shown.loc["L/D (ratio)", "Frozen labels"] == "0.000"
+
+
+def test_without_true_answers_there_are_no_fates(compare):
+    unknown = [[[np.nan] * 9] * 2]
+    table = metrics(compare({"ttrl": (unknown, [0.5], 1.0), "guard": (unknown, [0.5], 1.0)}))
+    assert table["TotalDeg"].isna().all()
+    assert table["pass_final"].notna().all()
+    assert "TotalDeg (% of problems)" not in text_table(comparison_table(table)).index
+
+
+def test_too_few_visits_are_a_user_error(make_trace):
+    ((comparison,), _) = gather([make_trace("ttrl", np.full((1, 2, 8), 0.5), np.zeros((1, 8)))])
+    with pytest.raises(UserError, match="has 7 visits, at least 8 are needed"):
+        metrics(comparison)
+
+
+def test_the_three_numbers(five):
+    damage, guard, rival = headline(five)
+    (total,) = damage.parts
+    assert (total.value.mean, total.value.n) == (75, 2)
+    assert total.text.startswith("TotalDeg 75.0 % [95 % interval ")
+
+    fates, scores = guard.parts
+    # Replicate 0: 100 - 50 saved, replicate 1: 50 - 50.
+    assert (fates.value.mean, fates.value.n) == (25, 2)
+    assert fates.value.within_noise
+    assert "TotalDeg saved +25.0 points" in fates.text
+    assert fates.text.endswith("within noise")
+    assert scores.value.mean == pytest.approx(0)
+    assert "moved 1.07 times as far" in guard.note
+
+    fates, scores = rival.parts
+    assert rival.note.startswith("Vote memory, chosen out of Frozen labels and Vote memory")
+    assert fates.value.mean == 50
+    assert fates.text.endswith("better beyond noise")
+    assert scores.value.mean == pytest.approx(40)
+    for finding in (damage, guard, rival):
+        assert "\n" not in finding.text
+
+
+def test_a_guard_that_harms_is_said_to(compare):
+    comparison = compare(
+        {
+            "matched": ([[RIGHT, RIGHT]] * 3, [0.9, 0.9, 0.9], 1.0),
+            "guard": ([[LOST, RIGHT]] * 3, [0.5, 0.51, 0.5], 1.0),
+        }
+    )
+    _, guard, _ = headline(comparison)
+    fates, scores = guard.parts
+    assert fates.value.mean == -50
+    assert "TotalDeg saved -50.0 points" in fates.text
+    assert fates.text.endswith("worse beyond noise")
+    assert scores.text.endswith("worse beyond noise")
+
+
+def test_one_seed_shows_nothing(compare):
+    arms = {"matched": ([[LOST]], [0.3], 1.0), "guard": ([[RIGHT]], [0.9], 1.0)}
+    _, guard, _ = headline(compare(arms))
+    for part in guard.parts:
+        assert "[no interval from one pair]" in part.text
+        assert part.text.endswith("one pair shows nothing")
+
+
+def test_missing_arms_and_pairs_are_said(compare, make_trace):
+    damage, guard, rival = headline(compare({"guard": ([[RIGHT]], [0.9], 1.0)}))
+    assert damage.text.endswith("not measured (no run of TTRL)")
+    assert guard.note == "no run of TTRL at matched effort"
+    assert rival.note == "no run of Frozen labels or Vote memory"
+    assert not damage.parts + guard.parts + rival.parts
+
+    traces = [
+        make_trace(arm, [[RIGHT]], [[0.5] * 9], seeds=[seed])
+        for seed, arm in enumerate(("guard", "matched", "frozen"))
+    ]
+    ((comparison,), _) = gather(traces)
+    _, guard, rival = headline(comparison)
+    assert all("no pair of the same seed" in part.text for part in guard.parts)
+    assert rival.note == "Frozen labels, the only rival run"
+
+
+def test_metrics_are_unique_and_named():
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert all(metric.title and metric.unit for metric in METRICS)
+    index = pd.MultiIndex.from_tuples([("ttrl", 0)], names=["arm", "replicate"])
+    empty = pd.DataFrame(np.nan, index, [metric.name for metric in METRICS])
+    assert text_table(comparison_table(empty)).empty

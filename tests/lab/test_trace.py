@@ -1,0 +1,130 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lab
+from lab.errors import UserError
+from lab.schema import SCHEMA_VERSION
+from lab.trace import load
+
+
+@pytest.fixture
+def folder(tmp_path, make_trace, save):
+    trace = make_trace("ttrl", np.full((2, 2, 9), 0.5), np.full((2, 9), 0.5))
+    return save(trace, tmp_path / "run")
+
+
+def edit_manifest(folder, **changes):
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refused(folder) -> str:
+    with pytest.raises(UserError) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert message.startswith(str(folder))
+    assert "\n" not in message
+    return message
+
+
+def test_the_doors_of_the_package(folder):
+    trace = lab.load(str(folder))
+    assert isinstance(trace, lab.Trace)
+    assert trace.folder == folder
+    assert trace.replicates == [0, 1]
+    assert len(lab.fates(trace.visits)) == 4
+
+
+def test_half_written_parts_are_ignored(folder):
+    (folder / "visits" / "part-00001.parquet.tmp").write_bytes(b"PAR1 half")
+    (folder / "run.json.tmp").write_bytes(b"{")
+    assert len(load(folder).visits) == 36
+
+
+def test_a_newer_schema_is_refused(folder):
+    edit_manifest(folder, schema_version=SCHEMA_VERSION + 1, world="moon")
+    assert "upgrade ttrl-guard-lab" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"name": "other"}', "not of this program"),
+        (b"[1, 2]", "not of this program"),
+        (b'{"schema_version": 1, "world"', "damaged"),
+        (b"\xff\xfe", "damaged"),
+        (b"", "damaged"),
+        (b'{"schema_version": 1}', "damaged"),
+        (b'{"schema_version": "1"}', "not of this program"),
+    ],
+)
+def test_foreign_and_damaged_manifests(folder, content, reason):
+    (folder / "run.json").write_bytes(content)
+    assert reason in refused(folder)
+
+
+def test_a_manifest_of_another_world_is_damaged(folder):
+    edit_manifest(folder, world="moon")
+    assert "damaged" in refused(folder)
+
+
+def test_places_that_are_no_run(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    assert "no such folder" in refused(tmp_path / "nowhere")
+    assert "an empty folder" in refused(tmp_path / "empty")
+    assert "not a run folder (run.json is missing)" in refused(tmp_path / "other")
+    assert "not a folder" in refused(tmp_path / "file")
+
+
+def test_a_run_without_visits(folder):
+    (folder / "visits" / "part-00000.parquet").unlink()
+    assert "holds no visits" in refused(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 nonsense PAR1"])
+def test_a_damaged_part_is_named(folder, content):
+    (folder / "steps" / "part-00000.parquet").write_bytes(content)
+    assert "steps/part-00000.parquet is damaged" in refused(folder)
+
+
+def test_a_truncated_part_is_named(folder):
+    part = folder / "visits" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    assert "visits/part-00000.parquet is damaged" in refused(folder)
+
+
+def test_a_missing_part_is_named(folder):
+    part = folder / "evals" / "part-00000.parquet"
+    part.rename(part.with_name("part-00001.parquet"))
+    assert "evals/part-00000.parquet is missing" in refused(folder)
+
+
+def test_missing_columns_are_named(folder):
+    part = folder / "visits" / "part-00000.parquet"
+    pq.write_table(pq.ParquetFile(part).read().drop_columns(["label", "weight"]), part)
+    assert "visits lacks the columns label, weight" in refused(folder)
+
+
+def test_columns_of_a_wrong_type(folder):
+    part = folder / "visits" / "part-00000.parquet"
+    table = pq.ParquetFile(part).read()
+    place = table.column_names.index("label")
+    words = pa.array(["many"] * len(table))
+    pq.write_table(table.set_column(place, "label", words), part)
+    assert "visits is damaged" in refused(folder)
+
+
+def test_steps_and_evals_may_be_absent(folder):
+    for table in ("steps", "evals"):
+        (folder / table / "part-00000.parquet").unlink()
+    trace = load(folder)
+    assert trace.steps.empty
+    assert trace.evals.empty
+    assert trace.evals["pass_at_1"].dtype == np.float64
