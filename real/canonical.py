@@ -1,0 +1,162 @@
+r"""One cheap spelling for an answer's many spellings: text rewriting only, nothing evaluated.
+
+Rules that would need arithmetic are left out: `2/4` is not `1/2`, `0.5` is not `1/2`, and `1,-2`
+is not `-2,1`. Units, degree and percent signs fall away, for answers have them or not by chance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+MAX_LENGTH = 1_000
+"""Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
+_MAX_PASSES = 30
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+_CHARACTERS = str.maketrans(
+    {
+        "\u2212": "-",  # minus
+        "\u2013": "-",  # en dash
+        "\u00b0": None,  # degree
+        "\u00d7": r"\cdot ",
+        "\u00b7": r"\cdot ",
+        "*": r"\cdot ",
+        "\u03c0": r"\pi ",
+        "\u221e": r"\infty ",
+        "\u222a": r"\cup ",
+        "\u2264": r"\le ",
+        "\u2265": r"\ge ",
+        "\u221a": r"\sqrt ",
+    }
+)
+
+_WRAP = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|boxed|fbox)"
+_UNIT = re.compile(r"[A-Za-z][A-Za-z./ ]*[A-Za-z.]|[mgshLJNWV]")
+_GROUP = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+# A factor that a slash can divide without parentheses: 3, x, 3\pi, 2\sqrt{3}.
+_FACTOR = r"(?:\d+(?:\\pi|\\sqrt\{\w+\}|[a-zA-Z])?|\\pi|\\sqrt\{\w+\}|[a-zA-Z])"
+_OPENED = r"(?:^|(?<=[(\[{,;=&])|(?<=\\\\)|(?<=matrix\}))"
+_BEFORE = rf"(?:{_OPENED}|(?<=[+-]))"
+_AFTER = r"(?=$|[)\]},;=+\-&]|\\\\|\\end|\\cup|\\\})"
+
+
+def _drop_unit(match: re.Match[str]) -> str:
+    """Nothing for a unit at the end of a quantity, else the text without its wrapper."""
+    has_number = any(map(str.isdigit, match.string[: match.start()]))
+    return "" if has_number and _UNIT.fullmatch(match[1].strip()) else match[1] + match[2]
+
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match[0].replace(",", "")
+
+
+def _as_list(match: re.Match[str]) -> str:
+    """`1, 234` is two numbers, `1,234` is one; without spaces only another mark tells them."""
+    return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
+
+
+def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Rule, ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
+
+
+_NO_LETTER = r"(?![A-Za-z])"
+# While spaces still tell `1,\! 234` from `1, 234`.
+_LOOSE = _rules(
+    (r",\\! ?|\{,\}(?=\d)", ","),
+    # Not the second half of `\\\\`, a matrix's line break.
+    (r"(?<!\\)\\[!,;:> ]|~", " "),
+    (rf"\\(?:q?quad|displaystyle|limits|left|right|[bB]igg?[lr]?){_NO_LETTER}\.?", " "),
+    (rf"\\[dtc]frac{_NO_LETTER}", r"\\frac"),
+    (
+        rf"\^ ?(?:\\(?:circ|degree){_NO_LETTER}|\{{ ?\\(?:circ|degree) ?\}})|\\degree{_NO_LETTER}",
+        "",
+    ),
+    (r"\\?[%$]|\\\(|\\\)|^\\\[|\\\]$", ""),
+    (rf"\\(?:times|ast){_NO_LETTER}", r"\\cdot "),
+    (rf"\\(le|ge|ne)q{_NO_LETTER}", r"\\\1 "),
+    (rf"\\varnothing{_NO_LETTER}", r"\\emptyset "),
+    (r"\{[bBvV]?matrix\}", "{pmatrix}"),
+    (rf"{_WRAP} ?\{{([^{{}}]*)\}} ?((?:\^ ?\{{?\d\}}?)?) ?$", _drop_unit),
+    (r"(?<=\d) ?(?:degrees?|percent|dollars?|cents?)$", ""),
+    (rf"{_WRAP} ?\{{([^{{}}]*)\}}", r"\1"),
+    (rf"{_WRAP} ?(?=\{{)", ""),
+    (r"^[+-]?\d{1,3}(?:, ?\d{3})+$", _as_list),
+)
+
+_TIGHT = _rules(
+    # A space stays only where it ends a command's name: \pi r.
+    (r"(\\[A-Za-z]+) (?=[A-Za-z])| ", lambda match: f"{match[1]} " if match[1] else ""),
+    (r"\\frac ?([0-9A-Za-z]|\\pi)", r"\\frac{\1}"),
+    (rf"\\frac({_GROUP})([0-9A-Za-z]|\\pi)", r"\\frac\1{\2}"),
+    (r"\\sqrt ?([0-9A-Za-z])", r"\\sqrt{\1}"),
+    (r"([\^_])\{([0-9A-Za-z])\}", r"\1\2"),
+    (r"\\\\(?=\\end\{)", ""),
+    (r"(?:[.,;:]|(?<!\\)\\)+$", ""),
+    # x=5, f(x)=5, \theta=5, x\in[0,1]: the name falls away where it is the only equation.
+    (r"^(?:[A-Za-z]{1,2}|\\[a-z]{2,8})(?:_\w)?(?:\([a-z]\))?(?:=|\\in(?![a-z]))([^=]+)$", r"\1"),
+    (r"^[+-]?\d{1,3}(?:,\d{3})+(?=\.\d|$)", _without_commas),
+    (r"(?<![\d.])(?<!\d,)0+(?=\d)", ""),
+    (r"(?<!\d)\.(?=\d)", "0."),
+    (r"(\.\d*?[1-9])0++(?!\d|\\overline)", r"\1"),
+    (r"(?<=\d)\.0++(?!\d|\\overline)", ""),
+    (rf"{_OPENED}\\frac\{{-({_FACTOR})\}}", r"-\\frac{\1}"),
+    (rf"{_BEFORE}\\frac\{{({_FACTOR})\}}\{{(\d+)\}}{_AFTER}", r"\1/\2"),
+    (r"^\+", ""),
+    (r"^-0$", "0"),
+    (r"^\(?([A-Z])\)?$", r"\1"),
+    (r"^[A-Za-z]{2,}$", lambda match: match[0].lower()),
+)
+
+_PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
+
+
+def canonical(answer: str) -> str:
+    r"""The canonical string of an answer; equal strings are equal answers.
+
+    `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `1/2`; `1,234` gives
+    `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`; spaces fall away. Applying it twice changes
+    nothing.
+
+    Returns:
+        The string; empty where there is no answer: nothing left, longer than `MAX_LENGTH`
+        characters, or nested so deeply that the rules do not come to rest.
+    """
+    if len(answer) > MAX_LENGTH:
+        return ""
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else _at_rest(answer)
+
+
+@lru_cache(maxsize=8192)
+def _at_rest(text: str) -> str:
+    for _ in range(_MAX_PASSES):
+        if len(text) > MAX_LENGTH:
+            return ""
+        rewritten = _rewrite(text)
+        if rewritten == text:
+            return text
+        text = rewritten
+    return ""
+
+
+def _rewrite(text: str) -> str:
+    text = " ".join(text.translate(_CHARACTERS).split())
+    for pattern, replacement in _LOOSE:
+        text = pattern.sub(replacement, text)
+    text = " ".join(text.split())
+    for pattern, replacement in _TIGHT:
+        text = pattern.sub(replacement, text)
+    return _without_outer_braces(text)
+
+
+def _without_outer_braces(text: str) -> str:
+    if not (text.startswith("{") and text.endswith("}")):
+        return text
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[1:-1] if place == len(text) - 1 else text
+    return text

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.errors import UserError
+from real.answers import NO_TRUTH, UNSEEN, AnswerBook, canonical, classes, last_box
+from real.canonical import MAX_LENGTH
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+PIECES = [
+    r"\boxed{", r"\\boxed{", r"\fbox {", r"\boxed", "{", "}", r"\{", r"\}", "\\", r"\\", "$", " ",
+    r"\frac", r"\dfrac", r"\sqrt", r"\text{", r"\mbox{ cm}", r"\left", r"\right", "(", ")", "[",
+    "]", ",", r"\!", r"\,", "^", "_", r"\circ", r"\pi", r"\%", "%", "=", "x", "C", "+", "-", ".",
+    "/", "0", "00", "1", "25", ".0", "1,234", ", 234", r"\cdot", "*", r"\in", r"\begin{pmatrix}",
+    r"\end{bmatrix}", "&", r"\overline", "degrees", "i", "\x00", "\n", "\u2212", "\u00b0",
+]  # fmt: skip
+latex = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
+anything = st.one_of(latex, st.text(max_size=60))
+
+
+def box(answer: str) -> str:
+    return rf"So the answer is $\boxed{{{answer}}}$."
+
+
+def same(*writings: str) -> bool:
+    return len({canonical(writing) for writing in writings}) == 1 and canonical(writings[0]) != ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no box", None),
+        (r"\boxed{5}", "5"),
+        (r"\boxed{1} wait, \boxed{2}", "2"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed {7}", "7"),
+        (r"\\boxed{7}", "7"),
+        (r"\boxed{}", ""),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{(0, 1\}}", r"(0, 1\}"),
+        (r"\boxed{1 \\ } and more", r"1 \\ "),
+        (r"\boxed{1} and \boxed{2", "1"),
+        (r"\boxed{1} and \boxed{{2}", "1"),
+        (r"\boxed{1 and \boxed{2}", "2"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"}} { \boxed{5} {", "5"),
+        (r"\boxed", None),
+        (r"\boxed{", None),
+        (r"\boxedx{5}", None),
+    ],
+)
+def test_last_box(text: str, expected: str | None) -> None:
+    assert last_box(text) == expected
+
+
+def slow_last_box(text: str) -> str | None:
+    """From the right, the first opening whose brace closes, found by counting."""
+    for start in reversed([m.end() for m in re.finditer(r"\\(?:boxed|fbox) {0,8}\{", text)]):
+        depth, place = 1, start
+        while place < len(text):
+            if text[place] == "\\":
+                place += 1
+            else:
+                depth += (text[place] == "{") - (text[place] == "}")
+            if depth == 0:
+                return text[start:place]
+            place += 1
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([p for p in PIECES if p not in ("\\", r"\\", r"\\boxed{", "\n")])))
+def test_last_box_equals_counting_braces(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert last_box(text) == slow_last_box(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(anything)
+def test_a_box_holds_balanced_braces(text: str) -> None:
+    inside = last_box(text)
+    if inside is not None:
+        bare = re.sub(r"\\[\\{}]", "", inside)
+        assert bare.count("{") == bare.count("}")
+
+
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("box" + "{" * MEGABYTE, None),
+        ("box" + "}" * MEGABYTE, None),
+        ("box" + "\\" * MEGABYTE, None),
+        (r"\boxed{" * (MEGABYTE // 7), None),
+        (r"\boxed" + " " * MEGABYTE, None),
+        (r"\boxed{5}" + r"\boxed{" * (MEGABYTE // 7), "5"),
+        (r"\boxed{" * 70_000 + "}" * 70_000, ""),
+    ],
+)
+def test_a_quadratic_scan_of_hostile_text_would_never_end(text: str, expected: str | None) -> None:
+    assert last_box(text) == expected
+
+
+@pytest.mark.parametrize(
+    "writings",
+    [
+        ("25", "025", "25.0", "25.", "$25$", r"\(25\)", "+25", r"25^\circ", r"25^{\circ}", "25°"),
+        ("25", "x=25", "x = 25", r"\text{25}", r"25\%", "25%", r"\$25", "{25}", r"\boxed{25}"),
+        (
+            "25",
+            r"25\text{ cm}^2",
+            r"25 \mbox{ inches}",
+            "25 degrees",
+            r"\theta = 25^\circ",
+            "25\\,",
+        ),
+        ("142", "142.0", "142.00"),
+        ("0", "-0", "0.0", "00"),
+        ("1/2", r"\frac12", r"\dfrac12", r"\tfrac{1}{2}", r"\frac 12", r"\frac{1}2", "1 / 2"),
+        ("-1/2", r"-\frac12", r"\frac{-1}{2}", "\u22121/2"),
+        (r"\pi/6", r"\frac{\pi}{6}", r"\frac\pi6", "π/6"),
+        (r"\frac{\sqrt{3}}{3}", r"\sqrt3/3"),
+        ("1234", "1,234", r"1,\!234", r"1{,}234", r"1,\! 234", r"\$1,234.0"),
+        ("0.5", ".5", "0.50"),
+        ("C", r"\text{C}", "(C)", r"\text{(C)}", r"\textbf{(C)}", "C."),
+        ("evelyn", r"\text{Evelyn}", "Evelyn"),
+        ("(-2,7]", r"\left(-2, 7\right]", r"x \in (-2,7]"),
+        (r"(3,\pi/2)", r"\left( 3, \frac{\pi}{2} \right)"),
+        (
+            r"\begin{pmatrix}1/5\\0\end{pmatrix}",
+            r"\begin{bmatrix} \frac{1}{5} \\ 0 \\ \end{bmatrix}",
+        ),
+        (r"11\sqrt{2}", r"11 \sqrt2", "11√2"),
+        ("p-q", "p - q"),
+        ("x^2", "x^{2}"),
+        (r"\{1,2\}", r"\left\{1, 2\right\}"),
+        (r"2\cdot3", r"2 \times 3", "2*3"),
+    ],
+)
+def test_writings_of_one_answer_are_one(writings: tuple[str, ...]) -> None:
+    assert same(*writings), [canonical(writing) for writing in writings]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("1/2", "2/1"), ("1/2", "2/4"), ("1/2", "12"), (r"1\frac{4}{5}", r"\frac{14}{5}"),
+        (r"2\frac12", "21/2"), ("1,234", "1, 234"), ("(1,000)", "(1,0)"), ("100", "1"),
+        ("10", "1"), ("0.1", "1"), ("-5", "5"), ("1,-2", "-2,1"), ("(2,4)", "[2,4]"),
+        ("C", "c"), ("6-5i", "6-5"), (r"6-5\text{i}", "6-5"), ("204_5", "204"),
+        (r"\sqrt{51}", r"\sqrt{5}1"), ("x=1,y=2", "2"), (r"0.1\overline{0}", "0.1"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}12\end{pmatrix}"),
+        (r"3\text{ and }5", "3"), ("5x=0", "0"),
+    ],
+)  # fmt: skip
+def test_different_answers_stay_different(pair: tuple[str, str]) -> None:
+    assert canonical(pair[0]) != canonical(pair[1])
+
+
+@settings(max_examples=500, deadline=None)
+@given(anything)
+def test_canonical_comes_to_rest(text: str) -> None:
+    once = canonical(text)
+    assert canonical(once) == once
+    assert len(once) <= MAX_LENGTH
+
+
+def test_over_long_and_empty_answers_are_unparseable() -> None:
+    answers = ["1" * MAX_LENGTH, "1" * (MAX_LENGTH + 1), "", " $ $ ", r"\text{}", r"\text{" * 90]
+    assert [bool(canonical(answer)) for answer in answers[:5]] == [True] + [False] * 4
+    ids, _ = classes([box(answer) for answer in answers])
+    assert ids.tolist() == [0, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("name", ["math500", "amc", "aime24", "aime25"])
+def test_every_reference_answer_is_its_own_class(name: str) -> None:
+    path = DATA / f"{name}.json"
+    if not path.exists() and not os.environ.get("CI"):
+        pytest.skip(f"{path.name} is not beside this checkout")
+    for problem in json.loads(path.read_text(encoding="utf-8")):
+        ids, truth_id = classes(["none", box("no"), box(problem["answer"])], problem["answer"])
+        assert ids.tolist() == [-1, 0, 1], problem
+        assert truth_id == 1
+
+
+def test_classes_in_order_of_first_appearance() -> None:
+    responses = [box("3"), "nothing", box(r"\frac12"), box("3.0"), box("1/2"), box("7")]
+    ids, truth_id = classes(responses, "7")
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [0, -1, 1, 0, 1, 2]
+    assert truth_id == 2
+    assert classes(responses, box("0.5"))[1] == 3  # a new class, equal to no response's
+    assert classes(responses)[1] == NO_TRUTH
+    assert classes([])[0].shape == (0,)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(latex, latex.map(box)), max_size=12), st.one_of(st.none(), latex))
+def test_classes_never_raise_and_follow_one_equality(responses: list[str], truth: str) -> None:
+    ids, truth_id = classes(responses, truth)
+    for response, answer in zip(responses, ids, strict=True):
+        inside = last_box(response)
+        text = "" if inside is None else canonical(inside)
+        assert (answer == -1) == (text == "")
+        if truth is not None and last_box(truth) is None and text:
+            assert (answer == truth_id) == (text == canonical(truth))
+    seen = [answer for answer in dict.fromkeys(ids.tolist()) if answer >= 0]
+    assert seen == list(range(len(seen)))
+
+
+def test_book_keeps_ids_over_visits() -> None:
+    book = AnswerBook(["7", None, "x" * (MAX_LENGTH + 1)])
+    assert len(book) == 3
+    assert book.n_answers == 0
+    assert book.ids(0, [box("3"), box("5")]).tolist() == [0, 1]
+    assert book.truth_id(0) == UNSEEN
+    assert book.ids(0, [box("5"), box("7.0"), "?"]).tolist() == [1, 2, -1]
+    assert book.ids(1, [box("5")]).tolist() == [0]
+    assert [book.truth_id(problem) for problem in range(3)] == [2, NO_TRUTH, NO_TRUTH]
+    assert [book.has_truth(problem) for problem in range(3)] == [True, False, False]
+    assert book.n_answers == 3
+    assert book.text(0, 2) == "7"
+    for wrong in (-1, 3):
+        with pytest.raises(IndexError):
+            book.text(0, wrong)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(latex.map(box), max_size=6), min_size=1, max_size=4))
+def test_book_survives_json(visits: list[list[str]]) -> None:
+    book = AnswerBook(["7"] + [None] * (len(visits) - 1))
+    for problem, responses in enumerate(visits):
+        book.ids(problem, responses)
+    copy = AnswerBook.from_values(json.loads(json.dumps(book.to_values())))
+    assert copy.to_values() == book.to_values()
+    for problem, responses in enumerate(visits):
+        more = [*responses, box("7"), box("new")]
+        assert np.array_equal(copy.ids(problem, more), book.ids(problem, more))
+        assert copy.truth_id(problem) == book.truth_id(problem)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"truths": ["1"], "answers": []},
+        {"truths": [1], "answers": [["1"]]},
+        {"truths": ["1"], "answers": [["1", "1"]]},
+        {"truths": ["1"], "answers": [[1]]},
+        {"truths": ["1"], "answers": ["1"]},
+    ],
+)
+def test_damaged_book_values_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="answer book"):
+        AnswerBook.from_values(values)

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from lab.errors import UserError
+from real.rollouts import Rollouts, TransformersEngine
+from real.sampling import draw
+
+VOCABULARY = 13
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
+
+
+def shape(**extra: Any) -> dict[str, Any]:
+    common = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
+    return common | extra
+
+
+def make(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**shape(tie_word_embeddings=True)))
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**shape()))
+    if kind == "mistral":  # keys older than the window leave the cache
+        return MistralForCausalLM(MistralConfig(**shape(sliding_window=4)))
+    return GPT2LMHeadModel(  # learned positions
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64,
+            initializer_range=0.3, bos_token_id=None, eos_token_id=None,
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Any:
+    return make("qwen2")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def equal(a: Rollouts, b: Rollouts) -> bool:
+    return (
+        torch.equal(a.tokens_PNT, b.tokens_PNT)
+        and torch.allclose(a.logprobs_PNT, b.logprobs_PNT, atol=1e-5)
+        and torch.equal(a.lengths_PN, b.lengths_PN)
+        and torch.equal(a.finished_PN, b.finished_PN)
+    )
+
+
+def full_logprobs(model: Any, prompt: list[int], response: list[int], temperature: float):
+    """Log-probs of one response by one forward pass without cache, mask or padding."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + response])).logits[0]
+    logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, dim=-1)
+    return logprobs[range(len(response)), response]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
+def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]]) -> None:
+    model = make(kind)
+    engine = TransformersEngine(model, 9, temperature=0.7, eos_token_ids=[12, 7])
+    rollouts = engine.sample(prompts, 6, seeded())
+    assert rollouts.tokens_PNT.dtype == torch.int64
+    assert rollouts.logprobs_PNT.dtype == torch.float32
+    for place, prompt in enumerate(prompts):
+        for n in range(6):
+            length = int(rollouts.lengths_PN[place, n])
+            response = rollouts.tokens_PNT[place, n, :length].tolist()
+            expected = full_logprobs(model, prompt, response, 0.7)
+            measured = rollouts.logprobs_PNT[place, n, :length]
+            assert torch.allclose(measured, expected, atol=1e-5, rtol=0)
+
+
+def test_responses_end_at_their_end_token(qwen: Any) -> None:
+    rollouts = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5, 6], pad_token_id=0).sample(
+        PROMPTS, 32, seeded()
+    )
+    assert rollouts.finished_PN.any()
+    assert not rollouts.finished_PN.all()
+    mask_PNT = rollouts.mask_PNT()
+    ends_PNT = torch.isin(rollouts.tokens_PNT, torch.tensor([5, 6])) & mask_PNT
+    assert torch.equal(ends_PNT.sum(-1), rollouts.finished_PN.long())
+    last_PN = rollouts.tokens_PNT.gather(-1, rollouts.lengths_PN[..., None] - 1)[..., 0]
+    assert torch.equal(torch.isin(last_PN, torch.tensor([5, 6])), rollouts.finished_PN)
+    assert (rollouts.lengths_PN[~rollouts.finished_PN] == 8).all()
+    assert (rollouts.tokens_PNT[~mask_PNT] == 0).all()
+    assert (rollouts.logprobs_PNT[~mask_PNT] == 0).all()
+    assert (rollouts.logprobs_PNT[mask_PNT] < 0).all()
+
+
+def test_sampling_stops_when_all_rows_ended(qwen: Any) -> None:
+    every_token = list(range(VOCABULARY))
+    rollouts = TransformersEngine(qwen, 8, 1.0, eos_token_ids=every_token).sample(
+        PROMPTS, 4, seeded()
+    )
+    assert rollouts.tokens_PNT.shape == (4, 4, 1)
+    assert rollouts.finished_PN.all()
+
+
+def test_same_seed_same_tokens(qwen: Any) -> None:
+    engine = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5])
+    first = engine.sample(PROMPTS, 16, seeded(3))
+    assert torch.equal(engine.sample(PROMPTS, 16, seeded(3)).tokens_PNT, first.tokens_PNT)
+    other = engine.sample(PROMPTS, 16, seeded(4))
+    assert other.tokens_PNT.shape != first.tokens_PNT.shape or not torch.equal(
+        other.tokens_PNT, first.tokens_PNT
+    )
+    generator = seeded(3)
+    engine.sample(PROMPTS, 16, generator)
+    assert not torch.equal(generator.get_state(), seeded(3).get_state())
+
+
+@pytest.mark.parametrize("max_rows", [1, 5, 16, 40, 1000])
+@pytest.mark.parametrize("compact_at", [0.0, 0.75, 1.0])
+def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int, compact_at: float) -> None:
+    whole = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5, 6], compact_at=0.0)
+    parts = TransformersEngine(
+        qwen, 8, 1.0, eos_token_ids=[5, 6], max_rows=max_rows, compact_at=compact_at
+    )
+    assert equal(parts.sample(PROMPTS, 8, seeded()), whole.sample(PROMPTS, 8, seeded()))
+
+
+def test_long_responses_outgrow_the_first_buffer(
+    qwen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = TransformersEngine(qwen, 30, 1.0, eos_token_ids=[5]).sample(PROMPTS, 8, seeded())
+    monkeypatch.setattr("real.kv_cache._BLOCK", 3)
+    grown = TransformersEngine(qwen, 30, 1.0, eos_token_ids=[5]).sample(PROMPTS, 8, seeded())
+    assert equal(grown, expected)
+
+
+def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
+    qwen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, ...]] = []
+    forward = qwen.forward
+
+    def recording(**arguments: Any) -> Any:
+        shapes.append(tuple(arguments["input_ids"].shape))
+        return forward(**arguments)
+
+    engine = TransformersEngine(qwen, 3, 1.0, max_rows=20)
+    monkeypatch.setattr(qwen, "forward", recording)
+    engine.sample(PROMPTS, 8, seeded())
+    assert shapes == [(2, 7), (16, 1), (16, 1), (2, 3), (16, 1), (16, 1)]
+
+
+def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
+    """Probabilities of all two-token responses, (A * A,)."""
+    model.eval()
+    pairs = torch.tensor([[*prompt, a] for a in range(VOCABULARY)])
+    with torch.no_grad():
+        logits_AL = model(input_ids=pairs).logits.double()
+    first_A = torch.softmax(logits_AL[0, len(prompt) - 1] / temperature, -1)
+    second_AA = torch.softmax(logits_AL[:, -1] / temperature, -1)
+    return (first_A[:, None] * second_AA).flatten().numpy()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_samples_follow_the_exact_distribution(qwen: Any, temperature: float) -> None:
+    n = 4000
+    prompts = [[1, 2, 3, 4], [9, 8]]
+    engine = TransformersEngine(qwen, 2, temperature, max_rows=2 * n)
+    tokens_PNT = engine.sample(prompts, n, seeded(11)).tokens_PNT.numpy()
+    for prompt, tokens_NT in zip(prompts, tokens_PNT, strict=True):
+        probs = exact_joint(qwen, prompt, temperature)
+        counts = np.bincount(tokens_NT[:, 0] * VOCABULARY + tokens_NT[:, 1], minlength=len(probs))
+        rare = probs * n < 5
+        expected = np.append(probs[~rare], probs[rare].sum()) * n
+        observed = np.append(counts[~rare], counts[rare].sum())
+        expected *= n / expected.sum()
+        assert chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_draw_inverts_the_cumulative_distribution() -> None:
+    probs = torch.tensor([0.25, 0.0, 0.5, 0.25, 0.0])
+    uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
+    tokens, logprobs = draw(probs.log().expand(6, -1), uniforms, 1.0)
+    assert tokens.tolist() == [0, 0, 2, 2, 3, 3]
+    assert torch.allclose(logprobs.exp(), probs[tokens])
+
+
+def test_tokens_of_no_probability_are_never_drawn() -> None:
+    generator = seeded(5)
+    logits = torch.randn(200, 1000, generator=generator) * 4
+    banned = torch.rand(logits.shape, generator=generator) < 0.5
+    logits[banned] = -torch.inf
+    for uniform in (0.0, 2**-24, 0.5, 1 - 2**-24):
+        tokens, logprobs = draw(logits, torch.full((200,), uniform), 0.8)
+        assert not banned[range(200), tokens].any()
+        assert logprobs.isfinite().all()
+
+
+def test_top_p_keeps_the_smallest_likely_set() -> None:
+    probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
+    uniforms = torch.linspace(0, 0.999, 1000)
+    tokens, logprobs = draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=0.6)
+    counts = torch.bincount(tokens, minlength=4) / 1000
+    assert torch.allclose(counts, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]), atol=2e-3)
+    assert torch.allclose(logprobs.exp(), probs[tokens])
+    assert torch.equal(
+        draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=1e-6)[0],
+        torch.ones(1000, dtype=torch.int64),
+    )
+
+
+def test_nan_logits_are_seen_in_the_logprobs() -> None:
+    tokens, logprobs = draw(torch.full((2, 4), torch.nan), torch.tensor([0.0, 0.9]), 1.0)
+    assert ((tokens >= 0) & (tokens < 4)).all()
+    assert logprobs.isnan().all()
+
+
+def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None:
+    qwen.train()
+    qwen.model.norm.eval()
+    rollouts = TransformersEngine(qwen, 4, 1.0).sample(PROMPTS[:1], 4, seeded())
+    assert qwen.training
+    assert not qwen.model.norm.training
+    tokens_NT = rollouts.tokens_PNT[0]
+    logits_NTA = qwen(input_ids=tokens_NT).logits
+    (logits_NTA.mean(-1) * rollouts.logprobs_PNT[0].exp()).sum().backward()
+    assert qwen.lm_head.weight.grad.abs().sum() > 0
+    qwen.zero_grad()
+
+
+def test_new_weights_are_used_at_once(qwen: Any) -> None:
+    model = make("qwen2")
+    engine = TransformersEngine(model, 6, 1.0)
+    before = engine.sample(PROMPTS, 8, seeded())
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(-1.5)
+    after = engine.sample(PROMPTS, 8, seeded())
+    assert not torch.equal(before.tokens_PNT, after.tokens_PNT)
+    response = after.tokens_PNT[0, 0].tolist()
+    expected = full_logprobs(model, PROMPTS[0], response, 1.0)
+    assert torch.allclose(after.logprobs_PNT[0, 0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"temperature": 0.0}, "temperature: 0.0"),
+        ({"temperature": float("nan")}, "temperature: nan"),
+        ({"temperature": -1.0}, "temperature: -1.0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: 0"),
+        ({"top_p": 0.0}, "top_p: 0.0"),
+        ({"top_p": 1.1}, "top_p: 1.1"),
+        ({"max_rows": 0}, "max_rows: 0"),
+    ],
+)
+def test_wrong_settings_are_refused(qwen: Any, settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        TransformersEngine(qwen, **({"max_new_tokens": 4, "temperature": 1.0} | settings))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "n", "expected"),
+    [
+        ([], 4, "none given"),
+        ([[1], []], 4, "prompt 2: no tokens"),
+        ([[1]], 0, "samples per prompt: 0"),
+        ([[1], [1] * 61], 4, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 positions"),
+    ],
+)
+def test_wrong_prompts_are_refused(
+    qwen: Any, prompts: list[list[int]], n: int, expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected):
+        TransformersEngine(qwen, 4, 1.0).sample(prompts, n, seeded())
