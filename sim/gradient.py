@@ -1,0 +1,56 @@
+"""The GRPO update of one visit as a gradient in the problem's logits.
+
+The samples' advantages depend on the answer alone, so with n_a of K samples on answer a
+
+    g_a = (1/K) * sum_k A_k * (1[a_k = a] - p_a) = (n_a * A_a - p_a * sum_b n_b * A_b) / K.
+
+Both streams of the guard enter as their sum, which is exact where the ratio rho is 1: the batch's
+updates are all computed at the probabilities that its votes were drawn from. Unparseable samples
+count in K and in the standardisation; their constant log-probability has no gradient. The sum over
+the advantages of all K samples is 0, so with every sample parseable the p_a term vanishes.
+
+With two answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share
+among the samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True)
+def logit_gradient(
+    samples_RPA: NDArray[np.int64],
+    n_samples: int,
+    p_RPA: NDArray[np.float64],
+    majority_RPA: NDArray[np.float64],
+    minority_RPA: NDArray[np.float64],
+    weight_RP: NDArray[np.float64],
+    drop_RP: NDArray[np.bool_],
+    out_RPA: NDArray[np.float64],
+) -> None:
+    """Weighted gradient of every problem of the batch, 0 where it is dropped.
+
+    Args:
+        samples_RPA: trained samples per answer.
+        n_samples: K.
+        p_RPA: answer probabilities among parseable responses.
+        majority_RPA: advantages per answer, `PolicyStreams.majority`; (R, P, A + 1).
+        minority_RPA: the same for the minority stream.
+        weight_RP: factor on the problem's loss.
+        drop_RP: the problem left the batch.
+        out_RPA: output.
+    """
+    R, P, A = p_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            scale = 0.0 if drop_RP[r, p] else weight_RP[r, p] / n_samples
+            total = 0.0
+            for a in range(A):
+                pay = samples_RPA[r, p, a] * (majority_RPA[r, p, a] + minority_RPA[r, p, a])
+                out_RPA[r, p, a] = pay
+                total += pay
+            for a in range(A):
+                out_RPA[r, p, a] = scale * (out_RPA[r, p, a] - p_RPA[r, p, a] * total)

@@ -1,0 +1,105 @@
+"""Random numbers by position instead of by sequence.
+
+Every random number is a function of (seed, replicate, purpose, epoch, problem, draw) alone. So a
+replicate does not depend on which others run beside it, two arms with one seed see the same
+draws, and any order of computation, on any number of workers, gives the same bits.
+
+A key is folded through SplitMix64's output function once per coordinate; the draws of one key are
+the SplitMix64 sequence (Steele, Lea, Flood 2014) that starts there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+VOTES, TIE, SKIP, PICK, ORDER = range(5)
+"""What a random number is for; numbers of different purposes are independent."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S11 = (np.uint64(shift) for shift in (27, 30, 31, 11))
+_ULP = 2.0**-53
+
+
+_SPAWN = {"population": 0, "loadings": 1}
+
+
+def generator(
+    seed: int, replicate: int, purpose: Literal["population", "loadings"]
+) -> np.random.Generator:
+    """NumPy's generator for the laws that a replicate draws once, before it starts."""
+    key = (replicate, _SPAWN[purpose])
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+@njit(inline="always")
+def mix(x: Any) -> Any:
+    """SplitMix64's bijection of 64-bit words."""
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return x ^ (x >> _S31)
+
+
+@njit(inline="always")
+def fold(key: Any, coordinate: Any) -> Any:
+    """The key of one value of the next coordinate."""
+    return mix(key + (np.uint64(coordinate) + np.uint64(1)) * _GOLDEN)
+
+
+@njit(inline="always")
+def stream(seed: Any, replicate: Any, purpose: Any, epoch: Any) -> Any:
+    """The key of one replicate, purpose and epoch; fold in the problem to draw."""
+    return fold(fold(fold(mix(np.uint64(seed)), replicate), purpose), epoch)
+
+
+@njit(inline="always")
+def unit(key: Any, draw: Any) -> Any:
+    """A uniform number in [0, 1) with 53 bits: draw 0, 1, ... of a key."""
+    word = mix(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
+    return float(word >> _S11) * _ULP
+
+
+@njit(cache=True)
+def _fill(seed: int, first: int, purpose: int, epoch: int, out_RN: NDArray[np.float64]) -> None:
+    for r in range(out_RN.shape[0]):
+        key = stream(seed, first + r, purpose, epoch)
+        for n in range(out_RN.shape[1]):
+            out_RN[r, n] = unit(fold(key, n), 0)
+
+
+def uniforms(
+    seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
+) -> NDArray[np.float64]:
+    """One uniform number in [0, 1) per replicate and problem.
+
+    Args:
+        seed: of the run.
+        first: number of the first replicate.
+        replicates: R.
+        purpose: `TIE`, `SKIP`, `PICK` or `ORDER`.
+        epoch: 0 before training.
+        n_problems: N.
+
+    Returns:
+        (R, N).
+    """
+    out_RN = np.empty((replicates, n_problems))
+    _fill(seed, first, purpose, epoch, out_RN)
+    return out_RN
+
+
+def orders(
+    seed: int, first: int, replicates: int, epoch: int, n_problems: int
+) -> NDArray[np.int64]:
+    """A fresh uniform permutation of the problems per replicate: the ranks of random keys.
+
+    Returns:
+        (R, N) problem indices in visiting order.
+    """
+    keys_RN = uniforms(seed, first, replicates, ORDER, epoch, n_problems)
+    return np.argsort(keys_RN, axis=1, kind="stable")

@@ -1,0 +1,215 @@
+"""The two-answer process: one visit's votes, label and logit move, written down exactly.
+
+One problem has a correct and a wrong answer; `x` is the logit of the correct one. A visit draws V
+votes, labels the problem by their majority (a tie by a fair coin) and makes one GRPO step on the
+first K. With standardised advantages that step moves `x` towards the label by
+`2 * step * sqrt(ph * (1 - ph) * (K - 1) / K)`, `ph` the share of either answer among the K.
+The 1e-6 that GRPO adds to the standard deviation is left out: it is below 1e-5 of any move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, log_expit
+
+from lab.errors import UserError
+
+Floats = NDArray[np.float64]
+
+_MOST_TABLE_CELLS = 8_000_000
+_FAR = 300.0
+"""Logits are cut here, where chances are still larger than the smallest double."""
+
+
+class VisitLaw(NamedTuple):
+    """Joint law of the label and of the size of the move, from each of N logits."""
+
+    sizes_M: Floats
+    """(M,) sizes of the moves, M = K // 2 + 1; the first is 0, a group that agrees with itself."""
+    up_NM: Floats
+    """(N, M) probability that the correct answer is the label and the move has that size."""
+    down_NM: Floats
+    """(N, M) the same for the wrong answer, which moves `x` down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A two-answer problem under TTRL.
+
+    Raises:
+        UserError: a value is outside its bounds.
+    """
+
+    step: float
+    """Logit step per unit of standardised advantage (eta in the notes)."""
+    n_votes: int
+    """V, at least 3: of two votes only ties move the logit, and a fair walk never locks in."""
+    n_samples: int
+    """K, the first K of the votes are trained on; at least 2."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _require(_is_number(self.step) and self.step > 0, "step", self.step, "a finite number > 0")
+        check_count("n_votes", self.n_votes, 3)
+        check_count("n_samples", self.n_samples, 2, self.n_votes)
+
+    def sizes(self) -> Floats:
+        """(M,) sizes of the possible moves, by the number of samples for the rarer answer."""
+        fewer_M = np.arange(self.n_samples // 2 + 1)
+        share_M = fewer_M / self.n_samples
+        unbiased = (self.n_samples - 1) / self.n_samples
+        return 2.0 * self.step * np.sqrt(share_M * (1.0 - share_M) * unbiased)
+
+    def law(self, x_N: ArrayLike) -> VisitLaw:
+        """Exact law of one visit.
+
+        Label and sampled share depend on each other through the K common votes, so the law sums
+        over both counts: `k` correct among the first K, `r` among the other V - K.
+
+        Args:
+            x_N: (N,) logits.
+
+        Raises:
+            UserError: there are too many logits and votes for one table.
+        """
+        x_N = np.atleast_1d(np.asarray(x_N, np.float64))
+        self.check_grid(x_N.size)
+        sampled_NK = _binomial(self.n_samples, x_N)
+        wins_NK, loses_NK = self._label_given_sample(x_N)
+        sizes_M = self.sizes()
+        return VisitLaw(
+            sizes_M,
+            _fold(sampled_NK * wins_NK, sizes_M.size),
+            _fold(sampled_NK * loses_NK, sizes_M.size),
+        )
+
+    def check_grid(self, n_points: int) -> None:
+        """Raise a `UserError` if the law at so many logits is too large a table."""
+        if n_points * max(self.n_votes + 1, 16) > _MOST_TABLE_CELLS:
+            raise UserError(
+                f"theory: step = {self.step:g} with n_votes = {self.n_votes} needs {n_points} grid "
+                "points, too many for the chain; take a larger step, fewer votes or the diffusion"
+            )
+
+    def wrong_vote(self, x_N: ArrayLike) -> Floats:
+        """(N,) probability that the wrong answer is the label of one visit."""
+        x_N = np.atleast_1d(np.asarray(x_N, np.float64))
+        below_NV = np.cumsum(_binomial(self.n_votes, x_N), axis=1)
+        half = self.n_votes // 2
+        return 0.5 * (below_NV[:, (self.n_votes - 1) // 2] + below_NV[:, half])
+
+    def wrong_first_move(self, x_N: ArrayLike) -> Floats:
+        """(N,) probability that the first move is down: lock-in in the limit of a large step."""
+        law = self.law(np.clip(x_N, -_FAR, _FAR))
+        up_N, down_N = law.up_NM[:, 1:].sum(1), law.down_NM[:, 1:].sum(1)
+        return down_N / (up_N + down_N)
+
+    def moments(self, x_N: ArrayLike) -> tuple[Floats, Floats]:
+        """(N,) exact mean and mean square of one visit's move of `x`."""
+        law = self.law(x_N)
+        drift_N = (law.up_NM - law.down_NM) @ law.sizes_M
+        square_N = (law.up_NM + law.down_NM) @ law.sizes_M**2
+        return drift_N, square_N
+
+    def barrier(self, risk: float = 1e-10) -> float:
+        """Logit beyond which a problem counts as locked in.
+
+        Args:
+            risk: share of the moves from there that go back.
+        """
+        return _crossing(lambda x: float(self.wrong_first_move(x)[0]), risk)
+
+    def extinction(self, delta: float = 0.01) -> float:
+        """Logit (> 0) at which the losing answer wins a vote with probability `delta`.
+
+        Raises:
+            UserError: `delta` is not in (0, 1/2).
+        """
+        _require(_is_number(delta) and 0 < delta < 0.5, "delta", delta, "in (0, 0.5)")
+        return _crossing(lambda x: float(self.wrong_vote(x)[0]), delta)
+
+    def _label_given_sample(self, x_N: Floats) -> tuple[Floats, Floats]:
+        """(N, K + 1) probabilities that the correct or the wrong answer wins, given `k`."""
+        n_rest = self.n_votes - self.n_samples
+        rest_NR = _binomial(n_rest, x_N)
+        # Both tails are summed from their own end: one minus the other would lose small ones.
+        zero_N1 = np.zeros((x_N.size, 1))
+        at_most_NR = np.hstack([zero_N1, np.cumsum(rest_NR, axis=1)])
+        at_least_NR = np.hstack([np.cumsum(rest_NR[:, ::-1], axis=1)[:, ::-1], zero_N1])
+        k_K = np.arange(self.n_samples + 1)
+        more, half = self.n_votes // 2 + 1, (self.n_votes + 1) // 2
+        wins_NK, loses_NK = (
+            0.5 * sum(table_NR[:, np.clip(at - k_K, 0, n_rest + 1)] for at in (half, more))
+            for table_NR in (at_least_NR, at_most_NR)
+        )
+        return np.asarray(wins_NK), np.asarray(loses_NK)
+
+
+def logit(p: float) -> float:
+    """Logit of the chance of the correct answer.
+
+    Raises:
+        UserError: `p` is not in (0, 1).
+    """
+    _require(_is_number(p) and 0.0 < p < 1.0, "p0", p, "in (0, 1)")
+    return math.log(p) - math.log1p(-p)
+
+
+def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise a `UserError` unless `value` is a whole number in `least..most`."""
+    ok = _is_count(value) and value >= least and (most is None or value <= most)
+    bound = f">= {least}" if most is None else f"in {least}..{most}"
+    _require(ok, name, value, f"a whole number {bound}")
+
+
+def check_cells(p0: Sized, step: Sized) -> None:
+    """Raise a `UserError` if a table over p0 x step would have no cell."""
+    if len(p0) == 0 or len(step) == 0:
+        raise UserError("theory: p0 and step need at least one value each")
+
+
+def _crossing(fall: Callable[[float], float], level: float) -> float:
+    """Where a falling function of the logit, 1/2 at 0, passes `level`."""
+    low, high = 0.0, 1.0
+    while fall(high) > level:
+        low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if fall(middle) > level else (low, middle)
+    return high
+
+
+def _binomial(n: int, x_N: Floats) -> Floats:
+    """(N, n + 1) probabilities of the number of correct answers among `n`."""
+    k_n = np.arange(n + 1)
+    ways_n = gammaln(n + 1) - gammaln(k_n + 1) - gammaln(n - k_n + 1)
+    return np.exp(ways_n + k_n * log_expit(x_N)[:, None] + (n - k_n) * log_expit(-x_N)[:, None])
+
+
+def _fold(table_NK: Floats, n_sizes: int) -> Floats:
+    """(N, M) sums of the columns k and K - k, which move `x` equally far."""
+    folded_NM = table_NK[:, :n_sizes].copy()
+    other_NM = table_NK[:, ::-1][:, :n_sizes]
+    if table_NK.shape[1] % 2:
+        folded_NM[:, :-1] += other_NM[:, :-1]
+        return folded_NM
+    return folded_NM + other_NM
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _require(ok: bool, name: str, value: object, bound: str) -> None:
+    if not ok:
+        raise UserError(f"theory: {name} = {value} must be {bound}")

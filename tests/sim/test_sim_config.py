@@ -1,0 +1,94 @@
+"""Impossible settings are refused by name; the schedule is the trainer's."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.settings import from_values, to_values
+from sim import SimConfig
+from sim.populations import NAMED
+
+WRONG = [
+    ("policy", "feature"),
+    ("population", "gpt-9"),
+    ("labels", "both"),
+    ("schedule", "linear"),
+    ("optimizer", "adam"),
+    ("n_problems", 0),
+    ("n_problems", 2.5),
+    ("epochs", 0),
+    ("epochs", True),
+    ("batch_size", 0),
+    ("n_votes", 0),
+    ("n_samples", 65),
+    ("n_answers", 1),
+    ("unparseable", 1.5),
+    ("unparseable", math.nan),
+    ("step", -0.1),
+    ("step", math.inf),
+    ("step_factor", -1.0),
+    ("warmup_ratio", 2.0),
+    ("kappa_att", -0.1),
+    ("kappa_corr", math.nan),
+    ("neg_transfer", -1.0),
+    ("load_sd", -0.3),
+    ("att_share", 1.1),
+    ("att_concentration", 0.0),
+    ("wrong_concentration", -0.5),
+    ("ability_mean", 1.2),
+    ("ability_concentration", 0.0),
+    ("ability_floor", 0.6),
+    ("replicates", 0),
+    ("first_replicate", -1),
+    ("seed", -1),
+    ("guard", "paper"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_wrong_value_is_named(name, value):
+    with pytest.raises(UserError, match=rf"{name} = .*: must be|{name} = .*: unknown"):
+        SimConfig(**{name: value})
+
+
+@pytest.mark.parametrize("population", ["beta", "point"])
+def test_free_populations_ask_for_their_numbers(population):
+    with pytest.raises(UserError, match="ability_mean: must be given"):
+        SimConfig(population=population)
+
+
+def test_replicate_numbers_fit_the_trace():
+    with pytest.raises(UserError, match="first_replicate = 32767"):
+        SimConfig(first_replicate=32767, replicates=2)
+
+
+def test_round_trip_through_plain_values():
+    config = SimConfig(guard=GuardConfig.release(), population="qwen-amc", step=1, seed=7)
+    assert from_values(to_values(config), SimConfig, "here") == config
+
+
+def test_every_named_population_makes_a_config():
+    for name, law in NAMED.items():
+        assert SimConfig(population=name, n_problems=law.n_problems).population == name
+
+
+def test_cosine_schedule_warms_up_to_the_peak_and_ends_at_zero():
+    config = SimConfig(n_problems=80, epochs=10, batch_size=8, step=0.5, step_factor=0.5)
+    steps = [config.step_at(batch) for batch in range(100)]
+    assert steps[:3] == pytest.approx([0.25 / 3, 0.5 / 3, 0.25])
+    assert steps[3] == 0.25
+    assert all(later < sooner for sooner, later in pairwise(steps[3:]))
+    assert 0 < steps[-1] < 1e-3
+    assert steps[3 + 97 // 2] == pytest.approx(0.125, rel=0.02)
+
+
+def test_constant_schedule_and_short_runs():
+    constant = SimConfig(schedule="constant", step=0.2, step_factor=2.0)
+    assert {constant.step_at(batch) for batch in (0, 5, 1000)} == {0.4}
+    short = SimConfig(n_problems=3, epochs=1, step=0.2)
+    assert short.step_at(0) == 0.2
+    assert replace(short, warmup_ratio=1.0).step_at(0) == 0.2

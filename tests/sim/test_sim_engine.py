@@ -1,0 +1,268 @@
+"""What every simulated trace must obey."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guard_core import GuardConfig
+from lab import Trace, UserError, load
+from lab.arms import arm
+from lab.schema import names
+from sim import SimConfig, simulate
+from sim.engine import Simulation
+from sim.run import of_arm
+
+SMALL = SimConfig(n_problems=21, epochs=9, replicates=3, seed=5)
+
+
+def same(first: Trace, second: Trace) -> bool:
+    pairs = zip(
+        (first.visits, first.steps, first.evals),
+        (second.visits, second.steps, second.evals),
+        strict=True,
+    )
+    return all(a.equals(b) for a, b in pairs)
+
+
+def one_replicate(table: pd.DataFrame, number: int) -> pd.DataFrame:
+    return table[table["replicate"] == number].reset_index(drop=True)
+
+
+def test_tables_have_the_schema_and_every_visit():
+    trace = simulate(SMALL)
+    assert list(trace.visits.columns) == list(names("visits"))
+    assert set(names("steps", required=True)) <= set(trace.steps.columns)
+    assert len(trace.visits) == 3 * 21 * 10
+    assert len(trace.steps) == 3 * 9 * 3
+    assert len(trace.evals) == 3 * 10
+    training = trace.visits[trace.visits["epoch"] > 0]
+    per_epoch = training.groupby(["replicate", "epoch"])["problem"].agg(["nunique", "size"])
+    assert (per_epoch == 21).all(axis=None)
+    assert (trace.steps.groupby("epoch")["n_problems"].sum() == 3 * 21).all()
+    sizes = training.groupby(["replicate", "step"]).size()
+    steps = trace.steps.set_index(["replicate", "step"])["n_problems"]
+    assert (sizes == steps.sort_index()).all()
+    assert (sizes.groupby("step").first().to_numpy() == np.tile([8, 8, 5], 9)).all()
+    assert trace.run.status == "finished" and trace.run.arm == "guard"
+
+
+def test_each_epoch_and_replicate_has_its_own_order():
+    visits = simulate(SMALL).visits
+    orders = {
+        tuple(group["problem"])
+        for _, group in visits[visits["epoch"] > 0].groupby(["replicate", "epoch"])
+    }
+    assert len(orders) == 27
+
+
+def test_same_seed_same_bits_and_another_seed_another_run():
+    assert same(simulate(SMALL), simulate(SMALL))
+    assert not simulate(SMALL).visits.equals(simulate(replace(SMALL, seed=6)).visits)
+
+
+@pytest.mark.parametrize("policy", ["independent", "attractor"])
+@pytest.mark.parametrize("name", ["guard", "memory"])
+def test_a_replicate_is_the_same_run_alone(policy, name):
+    config = of_arm(replace(SMALL, policy=policy, step=0.3), arm(name))
+    together = simulate(config)
+    alone = simulate(replace(config, replicates=1, first_replicate=2))
+    for table in ("visits", "steps", "evals"):
+        whole = one_replicate(getattr(together, table), 2)
+        assert whole.equals(getattr(alone, table))
+
+
+def test_a_folder_holds_the_same_trace(tmp_path):
+    written = simulate(SMALL, tmp_path / "run")
+    assert written.folder == tmp_path / "run"
+    assert same(written, simulate(SMALL))
+    manifest = load(tmp_path / "run").run
+    assert manifest.world == "sim" and manifest.status == "finished"
+    assert manifest.config["n_problems"] == 21 and manifest.progress == 1.0
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path):
+    simulate(SMALL, tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(UserError, match="already holds a run"):
+        simulate(SMALL, tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_arms_share_problems_order_and_first_votes():
+    traces = [
+        simulate(of_arm(SMALL, arm(name)))
+        for name in ("ttrl", "guard", "frozen", "memory", "memory_guard", "truth")
+    ]
+    first = traces[0].visits
+    shared = ["replicate", "step", "epoch", "visit", "problem", "n_votes"]
+    for trace in traces[1:]:
+        assert trace.visits[shared].equals(first[shared])
+        assert trace.visits[first["visit"] == 0].equals(first[first["visit"] == 0])
+    assert not traces[0].visits.equals(traces[3].visits)
+
+
+def test_majority_accuracy_moves_by_at_most_the_flip_rate():
+    config = SimConfig(n_problems=80, epochs=12, replicates=4, guard=GuardConfig.off(), step=0.2)
+    for policy in ("independent", "attractor"):
+        trace = simulate(replace(config, policy=policy))
+        by_epoch = trace.visits.groupby(["replicate", "epoch"])
+        flips = by_epoch["flipped"].mean().unstack().to_numpy()
+        accuracy = trace.evals.pivot(index="replicate", columns="epoch", values="maj_accuracy")
+        change = np.abs(np.diff(accuracy.to_numpy(), axis=1))
+        assert (change <= flips[:, 1:] + 1e-12).all()
+        assert change.max() > 0
+        correct = by_epoch["label_correct"].mean().unstack().to_numpy()
+        assert correct == pytest.approx(accuracy.to_numpy())
+
+
+def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
+    off = replace(SMALL, guard=GuardConfig.off(), step=0.0)
+    plain = simulate(off)
+    for name in ("frozen", "memory", "truth"):
+        still = simulate(of_arm(off, arm(name)))
+        assert still.evals.equals(plain.evals)
+    frozen = simulate(of_arm(off, arm("frozen"))).visits
+    assert not frozen["flipped"].any()
+    assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
+
+
+def test_without_a_step_nothing_moves():
+    trace = simulate(replace(SMALL, step=0.0))
+    assert not trace.steps["update_norm"].any()
+    by_run = trace.evals.groupby("replicate")["pass_at_1"]
+    assert (by_run.max() - by_run.min()).max() < 1e-12
+
+
+def test_pass_at_1_before_training_is_the_populations():
+    simulation = Simulation(replace(SMALL, unparseable=0.25))
+    population = simulation.population
+    correct = np.take_along_axis(population.p0_RNA, population.truth_RN[..., None], 2)
+    assert simulation.pass_at_1() == pytest.approx(0.75 * correct.mean(axis=(1, 2)))
+
+
+def test_truth_is_learnt_while_the_votes_are_watched():
+    config = replace(SMALL, population="point", ability_mean=0.2, step=0.5, n_answers=4)
+    trace = simulate(of_arm(config, arm("truth")))
+    scores = trace.evals.groupby("epoch")["pass_at_1"].mean()
+    assert scores.iloc[0] == pytest.approx(0.2) and scores.iloc[-1] > 0.6
+    visits = trace.visits[trace.visits["visit"] > 0]
+    assert not visits[visits["visit"] < 3]["label_correct"].all()
+    assert visits["flipped"].any()
+
+
+def test_skipped_problems_do_not_move_and_are_counted():
+    # Low thresholds make nearly every visit after the second one high risk.
+    eager = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0, p_skip=1.0, skip_share=0.5)
+    config = SimConfig(
+        n_problems=32, epochs=20, guard=eager, population="point", ability_mean=0.3, step=0.01
+    )
+    trace = simulate(config)
+    assert trace.visits["skipped"].sum() == trace.steps["n_skipped"].sum() > 0
+    assert trace.steps["n_skipped"].max() == 4
+    plain = simulate(replace(config, guard=GuardConfig.off()))
+    assert trace.steps["update_norm"].sum() < plain.steps["update_norm"].sum()
+
+
+def test_all_responses_unparseable_is_a_run_without_labels():
+    trace = simulate(replace(SMALL, unparseable=1.0))
+    assert (trace.visits["label"] == -1).all()
+    assert (trace.visits["n_unparseable"] == 64).all()
+    assert not trace.steps["update_norm"].any()
+    assert not trace.evals["pass_at_1"].any()
+
+
+def test_a_step_that_explodes_names_the_visit(tmp_path):
+    with pytest.raises(UserError, match=r"step = 1e\+308: the logits of problem \d+ .* visit 1 "):
+        simulate(replace(SMALL, step=1e308), tmp_path / "run")
+    found = load(tmp_path / "run")
+    assert found.run.status == "failed" and len(found.visits) == 63
+
+
+def test_an_interrupted_run_can_be_read(tmp_path, monkeypatch):
+    whole = Simulation.epoch
+
+    def epoch(self, number):
+        if number == 4:
+            raise KeyboardInterrupt
+        return whole(self, number)
+
+    monkeypatch.setattr(Simulation, "epoch", epoch)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SMALL, tmp_path / "run")
+    found = load(tmp_path / "run")
+    assert found.run.status == "interrupted" and found.run.progress == pytest.approx(3 / 9)
+    assert found.visits["epoch"].max() == 3 and len(found.visits) == 3 * 21 * 4
+
+
+GUARDS = st.sampled_from(
+    [
+        GuardConfig.paper(),
+        GuardConfig.release(),
+        GuardConfig.off(),
+        GuardConfig(W=2, tau_FR=0.1, T_steady=1, empty_minority="plain", tie_break="incumbent"),
+        GuardConfig(label_from="memory", discount=0.7, advantage_scale="none"),
+        GuardConfig(label_from="frozen", weight_on="reward", advantage_scale="batch"),
+    ]
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SimConfig:
+    n_votes = draw(st.integers(1, 20))
+    return SimConfig(
+        policy=draw(st.sampled_from(["independent", "attractor"])),
+        population=draw(st.sampled_from(["llama-math500", "qwen-amc", "llama-aime24"])),
+        guard=draw(GUARDS),
+        labels=draw(st.sampled_from(["votes", "truth"])),
+        n_problems=draw(st.integers(1, 12)),
+        epochs=draw(st.integers(1, 6)),
+        batch_size=draw(st.integers(1, 9)),
+        n_votes=n_votes,
+        n_samples=draw(st.integers(1, n_votes)),
+        n_answers=draw(st.integers(2, 6)),
+        unparseable=draw(st.sampled_from([0.0, 0.0, 0.3, 0.95])),
+        step=draw(st.sampled_from([0.0, 0.06, 1.0, 20.0])),
+        schedule=draw(st.sampled_from(["cosine", "constant"])),
+        replicates=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 2**63 - 1)),
+    )
+
+
+@given(configs())
+@settings(max_examples=60, deadline=None)
+def test_every_trace_is_complete_and_finite(config):
+    trace = simulate(config)
+    visits = trace.visits
+    rows = config.replicates * config.n_problems
+    assert len(visits) == rows * (config.epochs + 1)
+    assert len(trace.steps) == config.replicates * config.epochs * config.n_batches
+    undefined = visits["visit"] == 0
+    assert visits.loc[undefined, "mean_match_rate"].isna().all()
+    assert np.isfinite(visits[~undefined].to_numpy(float)).all()
+    assert np.isfinite(trace.steps.to_numpy(float)).all()
+    assert np.isfinite(trace.evals.to_numpy(float)).all()
+    shares = visits[["match_rate", "flip_rate", "beta", "label_accuracy"]]
+    assert shares.min(axis=None) >= 0 and shares.max(axis=None) <= 1
+    assert visits["n_unparseable"].between(0, config.n_votes).all()
+    assert visits["label"].between(-1, config.n_answers - 1).all()
+    # The label's votes, the truth's votes and the unparseable ones all lie within the V votes.
+    apart = ~visits["label_correct"]
+    used = visits["label_accuracy"] + visits["match_rate"] * apart
+    used += visits["n_unparseable"] / config.n_votes
+    assert used.max() <= 1 + 1e-9
+
+
+@given(configs())
+@settings(max_examples=20, deadline=None)
+def test_probabilities_stay_distributions(config):
+    simulation = Simulation(config)
+    problems_RP = np.tile(np.arange(config.n_problems), (config.replicates, 1))
+    for _ in simulation.run():
+        p_RPA = np.empty((*problems_RP.shape, config.n_answers))
+        assert simulation.policy.probabilities(problems_RP, p_RPA) == -1
+        assert np.isfinite(p_RPA).all() and p_RPA.min() >= 0
+        assert p_RPA.sum(axis=-1) == pytest.approx(1.0)

@@ -1,0 +1,163 @@
+"""What one visit moves: the exact update and who else feels it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
+from sim import SimConfig
+from sim.engine import gradient
+from sim.policies import Attractor, Independent, make_policy
+from sim.populations import Population, draw_population
+
+
+def decide(counts_A, samples_A, n_votes, n_samples, config, label=None):
+    guard = Guard(config)
+    counts, samples = (np.array([[row]], np.int64) for row in (counts_A, samples_A))
+    votes = Votes(counts, samples, n_votes, n_samples)
+    half = np.full((1, 1), 0.5)
+    rows = guard.init(1, np.empty(0), leading=(1,), n_answers=len(counts_A))
+    _, decision = guard.step(rows, votes, Draws(half, half, half))
+    if label is not None:
+        decision = replace(decision, label=np.array([[label]]))
+    return votes, decision
+
+
+@pytest.mark.parametrize("won", range(1, 8))
+def test_two_answers_move_by_the_closed_form(won):
+    K, eta = 8, 0.3
+    counts = [20, 12] if won >= 4 else [12, 20]
+    votes, decision = decide(counts, [won, K - won], 32, K, GuardConfig.off())
+    p_RPA = np.array([[[0.6, 0.4]]])
+    g = gradient(votes, decision, p_RPA, GuardConfig.off())[0, 0]
+    share = won / K
+    size = 2 * eta * np.sqrt(share * (1 - share) * (K - 1) / K)
+    sign = 1 if counts[0] > counts[1] else -1
+    # The floor of 1e-6 under the standard deviation is the only difference.
+    assert eta * (g[0] - g[1]) == pytest.approx(sign * size, rel=1e-5)
+    assert g.sum() == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("samples", [[0, 8], [8, 0]])
+def test_groups_of_one_mind_do_not_move(samples):
+    votes, decision = decide([20, 12], samples, 32, 8, GuardConfig.off())
+    g = gradient(votes, decision, np.array([[[0.6, 0.4]]]), GuardConfig.off())
+    assert g == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("profile", ["paper", "release", "off", "mps"])
+def test_gradient_equals_the_sum_over_single_samples(profile):
+    rng = np.random.default_rng(4)
+    config = GuardConfig.profile(profile)
+    K, A = 12, 4
+    for _ in range(50):
+        answers = rng.integers(-1, A, K)
+        counts = np.array([(answers == a).sum() for a in range(A)])
+        votes, decision = decide(counts, counts, K, K, config)
+        decision = replace(
+            decision,
+            beta=np.array([[rng.choice([0.0, 0.24])]]),
+            weight=np.array([[rng.choice([0.35, 1.0])]]),
+        )
+        p_A = rng.dirichlet(np.ones(A))
+        g = gradient(votes, decision, p_A[None, None], config)[0, 0]
+        both = group_advantages(answers[None, None], decision, config)
+        streams = policy_streams(*both, decision, config)
+        total_K = (streams.majority + streams.minority)[0, 0]
+        expected = np.zeros(A)
+        for answer, advantage in zip(answers, total_K, strict=True):
+            if answer >= 0:
+                expected += advantage * ((np.arange(A) == answer) - p_A)
+        weight = float(streams.weight[0, 0])
+        assert g == pytest.approx(weight * expected / K, abs=1e-12)
+
+
+def test_a_dropped_problem_has_no_gradient():
+    votes, decision = decide([20, 12], [5, 3], 32, 8, GuardConfig())
+    dropped = replace(decision, skip=np.array([[True]]))
+    assert not gradient(votes, dropped, np.array([[[0.6, 0.4]]]), GuardConfig()).any()
+
+
+def small(policy, **changes):
+    config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2, **changes)
+    population = draw_population(config)
+    return config, population, make_policy(config, population)
+
+
+def probabilities(policy, problems_RP, n_answers=4):
+    out = np.empty((*problems_RP.shape, n_answers))
+    assert policy.probabilities(problems_RP, out) == -1
+    return out
+
+
+ALL = np.tile(np.arange(6), (2, 1))
+
+
+@pytest.mark.parametrize("policy", ["independent", "attractor"])
+def test_policies_begin_at_the_population(policy):
+    _, population, made = small(policy)
+    p_RPA = probabilities(made, ALL)
+    assert p_RPA == pytest.approx(population.p0_RNA)
+    assert p_RPA.sum(axis=-1) == pytest.approx(1.0)
+
+
+def test_independent_moves_the_visited_problem_alone():
+    _, population, policy = small("independent")
+    assert isinstance(policy, Independent)
+    problems = np.array([[2], [5]])
+    g = np.zeros((2, 1, 4))
+    g[:, 0, 1] = 0.5
+    norm = policy.update(problems, 0.2, g)
+    assert norm == pytest.approx(0.1)
+    after = probabilities(policy, ALL)
+    moved = np.abs(after - population.p0_RNA).max(axis=-1) > 1e-6
+    assert moved.sum() == 2 and moved[0, 2] and moved[1, 5]
+    odds = np.log(after / population.p0_RNA)[0, 2]
+    assert odds[1] - odds[0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_attractor_moves_every_problem_along_the_shared_directions(sign):
+    config, population, policy = small("attractor", load_sd=0.0, neg_transfer=0.25)
+    assert isinstance(policy, Attractor)
+    truth, attractor = population.truth_RN[0, 0], population.attractor_RN[0, 0]
+    g = np.zeros((2, 1, 4))
+    g[0, 0, attractor] = sign * 0.4
+    g[0, 0, truth] = -sign * 0.4
+    norm = policy.update(np.zeros((2, 1), np.int64), 0.1, g)
+    factor = {1.0: 1.0, -1.0: 0.25}
+    theta_A = sign * 0.1 * config.kappa_att * 0.4 * factor[sign]
+    theta_C = -sign * 0.1 * config.kappa_corr * 0.4 * factor[-sign]
+    assert policy.theta_R2[0] == pytest.approx([theta_C, theta_A])
+    assert not policy.theta_R2[1].any()
+    change = np.array([0.04, 0.04, theta_C, theta_A])
+    assert norm == pytest.approx(np.array([[np.linalg.norm(change)], [0.0]]))
+    after = probabilities(policy, ALL)
+    assert after[1] == pytest.approx(population.p0_RNA[1])
+    for problem in range(1, 6):
+        odds = np.log(after[0, problem] / population.p0_RNA[0, problem])
+        t, a = population.truth_RN[0, problem], population.attractor_RN[0, problem]
+        other = next(k for k in range(4) if k not in (t, a))
+        assert odds[a] - odds[other] == pytest.approx(theta_A)
+        assert odds[t] - odds[other] == pytest.approx(theta_C)
+
+
+def test_loadings_vary_around_one_and_follow_the_population():
+    config = SimConfig(n_problems=5000, replicates=2)
+    policy = Attractor(config, draw_population(config))
+    loads = policy._load_RN2
+    assert loads.mean() == pytest.approx(1, abs=0.02)
+    assert loads.std() == pytest.approx(0.3, rel=0.05)
+    alone = replace(config, replicates=1, first_replicate=1)
+    assert (Attractor(alone, draw_population(alone))._load_RN2[0] == loads[1]).all()
+
+
+@pytest.mark.parametrize("policy", ["independent", "attractor"])
+def test_the_first_logit_that_is_not_finite_is_found(policy):
+    config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2)
+    p0 = np.full((2, 6, 4), 0.25)
+    p0[1, 3, 0] = np.inf
+    ids = np.zeros((2, 6), np.int64)
+    made = make_policy(config, Population(p0, ids, ids + 1))
+    assert made.probabilities(ALL, np.empty((2, 6, 4))) == 6 + 3

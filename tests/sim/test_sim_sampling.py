@@ -1,0 +1,149 @@
+"""Votes follow the stated law, and random numbers depend on their coordinates alone."""
+
+import numpy as np
+import pytest
+from scipy.stats import chi2, kstest
+
+from sim import SimConfig
+from sim.populations import draw_population
+from sim.random import ORDER, TIE, VOTES, orders, uniforms
+from sim.sampling import draw_votes
+
+
+def draw(p_A, n_rows, n_votes, n_samples, parseable=1.0, seed=3, first=0, replicates=1):
+    p_RPA = np.tile(np.asarray(p_A, float), (replicates, n_rows, 1))
+    problems_RP = np.tile(np.arange(n_rows), (replicates, 1))
+    counts, samples = (np.full(p_RPA.shape, -1, np.int64) for _ in range(2))
+    draw_votes(seed, first, 2, problems_RP, p_RPA, parseable, n_votes, counts, samples, n_samples)
+    return counts, samples
+
+
+def pearson(observed, expected):
+    return chi2.sf(((observed - expected) ** 2 / expected).sum(), len(observed) - 1)
+
+
+def test_totals_are_multinomial():
+    p_A = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
+    counts, samples = draw(p_A, 4000, 64, 32)
+    assert (counts.sum(-1) == 64).all() and (samples.sum(-1) == 32).all()
+    assert (samples >= 0).all() and (samples <= counts).all()
+    for part in (counts, samples, counts - samples):
+        total_A = part[0].sum(axis=0)
+        assert pearson(total_A, total_A.sum() * p_A) > 1e-3
+
+
+def test_each_row_varies_as_a_multinomial():
+    p_A = np.array([0.45, 0.35, 0.2])
+    counts, samples = draw(p_A, 20000, 16, 5)
+    for part, n in ((counts[0], 16), (samples[0], 5)):
+        covariance = np.cov(part.T)
+        expected = n * (np.diag(p_A) - np.outer(p_A, p_A))
+        assert covariance == pytest.approx(expected, abs=0.05 * n * 0.25)
+    rest = (counts - samples)[0]
+    assert abs(np.corrcoef(samples[0][:, 0], rest[:, 0])[0, 1]) < 4 / np.sqrt(20000)
+
+
+def test_joint_law_of_two_answers_is_binomial():
+    from scipy.stats import binom
+
+    counts, _ = draw([0.3, 0.7], 20000, 8, 4)
+    seen = np.bincount(counts[0, :, 0], minlength=9)
+    assert pearson(seen, 20000 * binom.pmf(np.arange(9), 8, 0.3)) > 1e-3
+
+
+def test_unparseable_responses_count_nowhere():
+    p_A = np.array([0.6, 0.4])
+    counts, _ = draw(p_A, 5000, 20, 10, parseable=0.7)
+    parsed = counts.sum()
+    assert parsed == pytest.approx(0.7 * 100000, abs=4 * np.sqrt(100000 * 0.21))
+    assert counts[0, :, 0].sum() == pytest.approx(0.6 * parsed, abs=4 * np.sqrt(parsed * 0.24))
+    none, _ = draw(p_A, 10, 20, 10, parseable=0.0)
+    assert not none.any()
+
+
+def test_certain_and_impossible_answers():
+    counts, samples = draw([0.0, 1.0, 0.0], 50, 64, 32)
+    assert (counts[0] == [0, 64, 0]).all() and (samples[0] == [0, 32, 0]).all()
+
+
+def test_a_replicate_is_the_same_alone_or_in_company():
+    together, _ = draw([0.5, 0.3, 0.2], 30, 64, 32, replicates=4)
+    alone, _ = draw([0.5, 0.3, 0.2], 30, 64, 32, first=3)
+    assert (together[3] == alone[0]).all()
+    assert (together[2] != together[3]).any()
+
+
+def test_coordinates_change_every_number():
+    base = uniforms(1, 0, 2, TIE, 1, 500)
+    for other in (
+        uniforms(2, 0, 2, TIE, 1, 500),
+        uniforms(1, 2, 2, TIE, 1, 500),
+        uniforms(1, 0, 2, ORDER, 1, 500),
+        uniforms(1, 0, 2, TIE, 2, 500),
+    ):
+        assert (base != other).all()
+        assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 4 / np.sqrt(1000)
+    assert (base[0] != base[1]).all()
+    assert VOTES != TIE
+
+
+def test_uniforms_are_uniform():
+    draws = uniforms(11, 0, 10, TIE, 3, 2000).ravel()
+    assert draws.min() >= 0 and draws.max() < 1
+    assert kstest(draws, "uniform").pvalue > 1e-3
+
+
+def test_orders_are_uniform_permutations():
+    order_RN = orders(5, 0, 6000, 1, 3)
+    assert (np.sort(order_RN, axis=1) == np.arange(3)).all()
+    codes = order_RN @ np.array([9, 3, 1])
+    seen = np.unique(codes, return_counts=True)[1]
+    assert len(seen) == 6
+    assert pearson(seen, np.full(6, 1000.0)) > 1e-3
+
+
+def test_populations_are_distributions_with_fair_ids():
+    config = SimConfig(n_problems=4000, replicates=2, seed=5)
+    population = draw_population(config)
+    assert population.p0_RNA.sum(axis=-1) == pytest.approx(1.0)
+    assert (population.p0_RNA > 0).all()
+    assert (population.truth_RN != population.attractor_RN).all()
+    for ids_RN in (population.truth_RN, population.attractor_RN):
+        seen = np.bincount(ids_RN.ravel(), minlength=10)
+        assert pearson(seen, np.full(10, 800.0)) > 1e-3
+
+
+def test_population_has_the_named_ability_and_attractor_share():
+    config = SimConfig(
+        population="beta",
+        ability_mean=0.3,
+        ability_concentration=5.0,
+        ability_floor=0.0,
+        n_problems=20000,
+    )
+    drawn = draw_population(config)
+    p0 = drawn.p0_RNA[0]
+    correct = np.take_along_axis(p0, drawn.truth_RN[0][:, None], 1)[:, 0]
+    attractor = np.take_along_axis(p0, drawn.attractor_RN[0][:, None], 1)[:, 0]
+    assert correct.mean() == pytest.approx(0.3, abs=0.01)
+    assert correct.var() == pytest.approx(0.3 * 0.7 / 6, rel=0.05)
+    share = attractor / (1 - correct)
+    assert share.mean() == pytest.approx(0.3, abs=0.01)
+    assert share.var() == pytest.approx(0.3 * 0.7 / 5, rel=0.05)
+
+
+def test_ability_floor_and_fixed_populations():
+    floored = draw_population(SimConfig(n_problems=2000, ability_floor=0.1))
+    correct = np.take_along_axis(floored.p0_RNA, floored.truth_RN[..., None], 2)
+    assert correct.min() == pytest.approx(0.1) and correct.max() == pytest.approx(0.9)
+    fixed = draw_population(SimConfig(replicates=2, first_replicate=4, fixed_population=True))
+    assert (fixed.p0_RNA[0] == fixed.p0_RNA[1]).all()
+    assert (fixed.p0_RNA[0] == draw_population(SimConfig()).p0_RNA[0]).all()
+    free = draw_population(SimConfig(replicates=2))
+    assert (free.p0_RNA[0] != free.p0_RNA[1]).any()
+
+
+def test_point_population_and_two_answers():
+    config = SimConfig(population="point", ability_mean=0.55, n_answers=2, n_problems=10)
+    drawn = draw_population(config)
+    assert np.sort(drawn.p0_RNA, axis=-1) == pytest.approx(np.tile([0.45, 0.55], (1, 10, 1)))

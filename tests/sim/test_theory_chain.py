@@ -1,0 +1,184 @@
+"""The two-answer chain against enumeration, the notes' values, its limits and its own grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from lab.errors import UserError
+from sim.theory import Process, lock_in, lock_in_chain, windows, wrong_by_visit
+
+NOTES = [
+    # V = K, step, p0, and P(ends wrong) by the notes' 20,000 draws and by their chain.
+    (64, 0.03, 0.52, 0.1192, 0.1169),
+    (64, 0.1, 0.52, 0.2492, 0.2522),
+    (64, 0.1, 0.55, 0.0454, 0.0459),
+    (64, 0.3, 0.55, 0.1461, 0.1477),
+    (64, 1.0, 0.55, 0.2112, 0.2120),
+    (8, 0.1, 0.55, 0.1683, 0.1675),
+    (8, 0.3, 0.60, 0.1234, 0.1244),
+]
+
+
+def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
+    """Change of z_correct - z_wrong by the policy gradient, from the responses one by one."""
+    sampled = np.array(votes[:n_samples])
+    reward = (sampled == label).astype(float)
+    if reward.std() == 0:
+        return 0.0
+    advantage = (reward - reward.mean()) / reward.std(ddof=1)
+    chances = np.array([1.0 - p, p])
+    gradient = np.mean(advantage[:, None] * (np.eye(2)[sampled] - chances), axis=0)
+    return step * float(gradient[1] - gradient[0])
+
+
+def _enumerated(p: float, step: float, n_votes: int, n_samples: int) -> dict[float, float]:
+    """Law of the move, by listing all sequences of votes (1 is correct)."""
+    law: dict[float, float] = {}
+    for votes in itertools.product((0, 1), repeat=n_votes):
+        chance = p ** sum(votes) * (1 - p) ** (n_votes - sum(votes))
+        lead = 2 * sum(votes) - n_votes
+        for label in [1] if lead > 0 else [0] if lead < 0 else [0, 1]:
+            move = round(_grpo_move(votes, label, n_samples, step, p), 9)
+            law[move] = law.get(move, 0.0) + chance * (0.5 if lead == 0 else 1.0)
+    return law
+
+
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(3, 3), (5, 3), (6, 2), (6, 6), (7, 4), (8, 5)])
+def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_samples: int) -> None:
+    p, step = 0.62, 0.37
+    law = Process(step, n_votes, n_samples).law([math.log(p / (1 - p))])
+    found: dict[float, float] = {}
+    for sign, table_M in ((1.0, law.up_NM[0]), (-1.0, law.down_NM[0])):
+        for size, chance in zip(law.sizes_M, table_M, strict=True):
+            move = round(sign * float(size), 9)
+            found[move] = found.get(move, 0.0) + float(chance)
+    expected = _enumerated(p, step, n_votes, n_samples)
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    assert {move for move, chance in found.items() if chance > 1e-12} == set(expected)
+    for move, chance in expected.items():
+        assert found[move] == pytest.approx(chance, abs=1e-8)
+
+
+def test_the_wrong_vote_is_the_sum_over_moves() -> None:
+    process = Process(0.1, 64, 20)
+    x_N = np.linspace(-1, 1, 9)
+    assert process.law(x_N).down_NM.sum(1) == pytest.approx(process.wrong_vote(x_N), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n_votes", "step", "p0", "drawn", "chain"), NOTES)
+def test_the_notes_values(n_votes: int, step: float, p0: float, drawn: float, chain: float) -> None:
+    lost = lock_in(p0, step, n_votes, n_votes)
+    assert abs(lost - drawn) < 3 * math.sqrt(lost * (1 - lost) / 20_000)
+    # The notes' chain stood on a coarser grid: its own draws of 200,000 side with this one.
+    assert abs(lost - chain) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("n_votes", "n_samples", "step"),
+    [(64, 64, 0.01), (64, 32, 0.1), (64, 16, 1.0), (8, 8, 0.3), (3, 2, 0.2), (9, 4, 5.0)],
+)
+def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, step: float) -> None:
+    process = Process(step, n_votes, n_samples)
+    p0 = np.linspace(0.3, 0.7, 41)
+    once, twice = (lock_in_chain(process, refine).at(p0) for refine in (1, 2))
+    assert np.abs(once - twice).max() < 1e-6
+
+
+@pytest.mark.parametrize("step", [0.03, 0.1, 1.0])
+def test_halving_the_grid_changes_a_mean_time_by_less_than_1_percent(step: float) -> None:
+    process = Process(step, 64, 32)
+    for p0 in (0.5, 0.52, 0.56):
+        once, twice = (windows(process, refine=refine).at(p0) for refine in (1, 2))
+        assert once.visits == pytest.approx(twice.visits, rel=0.01)
+        assert once.visits_lost == pytest.approx(twice.visits_lost, rel=0.01)
+        assert once.lost == pytest.approx(twice.lost, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_votes", "n_samples", "step"), [(64, 32, 0.1), (7, 5, 0.4), (4, 2, 2.0)]
+)
+def test_swapping_the_answers_swaps_the_ends(n_votes: int, n_samples: int, step: float) -> None:
+    solved = lock_in_chain(Process(step, n_votes, n_samples))
+    p0 = np.linspace(0.02, 0.98, 33)
+    assert solved.at(p0) + solved.at(1 - p0) == pytest.approx(np.ones(33), abs=1e-8)
+    assert np.all(np.diff(solved.at(p0)) <= 1e-9)
+    assert solved.at(0.5) == pytest.approx(0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(64, 64), (64, 32), (8, 8), (5, 3), (3, 2)])
+def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int) -> None:
+    process = Process(1e4, n_votes, n_samples)
+    for p0 in (0.4, 0.55, 0.7):
+        x0 = math.log(p0 / (1 - p0))
+        first_move = float(process.wrong_first_move(x0)[0])
+        assert float(lock_in_chain(process).at(p0)) == pytest.approx(first_move, abs=1e-6)
+        if n_votes == 64:  # Sampled groups in full agreement are as good as impossible.
+            assert first_move == pytest.approx(float(process.wrong_vote(x0)[0]), abs=1e-4)
+
+
+def test_the_first_move_is_not_the_first_vote_where_groups_agree() -> None:
+    process = Process(1e4, 3, 3)
+    q = 0.3
+    x0 = math.log((1 - q) / q)
+    assert float(process.wrong_first_move(x0)[0]) == pytest.approx(q)
+    assert float(process.wrong_vote(x0)[0]) == pytest.approx(q**3 + 3 * q**2 * (1 - q))
+
+
+def test_labels_by_visit_lead_from_the_first_vote_to_lock_in() -> None:
+    process = Process(0.1, 64, 32)
+    wrong_T = wrong_by_visit(0.53, process, 200)
+    assert wrong_T[0] == pytest.approx(float(process.wrong_vote(math.log(0.53 / 0.47))[0]))
+    assert wrong_T[-1] == pytest.approx(lock_in(0.53, 0.1, 64, 32), abs=1e-6)
+    assert np.all(np.diff(wrong_T) < 1e-9)
+
+
+def test_more_votes_or_a_larger_step_close_the_window_sooner() -> None:
+    base, more, larger = (
+        windows(Process(step, n_votes, n_votes)).at(0.5).visits
+        for step, n_votes in ((0.05, 32), (0.05, 128), (0.1, 32))
+    )
+    assert more < 0.6 * base
+    assert larger < 0.6 * base
+
+
+def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:
+    process = Process(0.1, 64, 32)
+    assert lock_in(0.999, 0.1, 64, 32) == 0.0
+    assert lock_in(0.001, 0.1, 64, 32) == 1.0
+    assert wrong_by_visit(0.001, process, 3).tolist() == [1.0, 1.0, 1.0]
+    right, wrong = windows(process).at(0.9), windows(process).at(0.1)
+    assert (right.visits, right.lost, math.isnan(right.visits_lost)) == (0.0, 0.0, True)
+    assert tuple(wrong) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"p0": 0.0}, "p0"),
+        ({"p0": 1.0}, "p0"),
+        ({"p0": math.nan}, "p0"),
+        ({"step": 0.0}, "step"),
+        ({"step": -0.1}, "step"),
+        ({"step": math.inf}, "step"),
+        ({"step": 1e-9}, "step"),
+        ({"n_votes": 2, "n_samples": 2}, "n_votes"),
+        ({"n_votes": 8.5}, "n_votes"),
+        ({"n_samples": 1}, "n_samples"),
+        ({"n_samples": 65}, "n_samples"),
+        ({"method": "guess"}, "method"),
+    ],
+)
+def test_bad_input_is_named(change: dict, named: str) -> None:
+    good = {"p0": 0.55, "step": 0.1, "n_votes": 64, "n_samples": 32}
+    with pytest.raises(UserError, match=f"theory: {named} = "):
+        lock_in(**(good | change))
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.5, -1.0, math.nan])
+def test_a_bad_delta_is_named(delta: float) -> None:
+    with pytest.raises(UserError, match="delta"):
+        windows(Process(0.1, 64, 32), delta)

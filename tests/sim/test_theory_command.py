@@ -1,0 +1,71 @@
+"""The regime chart, and the table that `guard-sim theory` prints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lab.cli import run_cli
+from lab.errors import UserError
+from sim.theory import lock_in, regime_chart
+from sim.theory.beside import COLUMNS, as_text, beside_monte_carlo
+from sim.theory.command import Theory
+
+
+def test_the_chart_covers_all_regimes() -> None:
+    chart = regime_chart((0.3, 0.5, 0.53, 0.7), (0.25, 4.0), n_votes=16, n_samples=8)
+    assert len(chart) == 8
+    assert set(chart["regime"]) == {"kept", "lost", "slow", "sudden"}
+    row = chart[(chart["p0"] == 0.53) & (chart["step_sqrt_votes"] == 4.0)].iloc[0]
+    assert row["step"] == 1.0
+    assert row["lost"] == pytest.approx(lock_in(0.53, 1.0, 16, 8))
+    assert row["lost_diffusion"] == pytest.approx(lock_in(0.53, 1.0, 16, 8, method="diffusion"))
+    assert row["form"] == "first move"
+    slow = chart[chart["regime"] == "slow"]
+    assert set(slow["form"]) == {"diffusion"}
+    assert (slow["visits"] >= 5).all()
+    assert (chart.loc[chart["regime"] == "sudden", "visits"] < 5).all()
+
+
+def test_a_chart_needs_cells() -> None:
+    with pytest.raises(UserError, match="at least one value"):
+        regime_chart((), (1.0,))
+
+
+def test_the_table_agrees_with_itself() -> None:
+    table = beside_monte_carlo((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    assert tuple(table.columns) == COLUMNS
+    assert len(table) == 10
+    within = (table["low"] <= table["exact"]) & (table["exact"] <= table["high"])
+    assert (within == table["inside"]).all()
+    # Ten 95 % intervals: fewer than seven holding the truth has a chance of one in a thousand.
+    assert within.sum() >= 7
+    again = beside_monte_carlo((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    assert np.array_equal(table["drawn"], again["drawn"])
+    text = as_text(table)
+    assert f"in {int(within.sum())} of 10 rows" in text
+    assert text.count("P(ends wrong)") == 2
+
+
+def test_the_command_prints_theory_beside_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "theory --p0 0.55 --step 0.3 --n-votes 16 --n-samples 8 --runs 1000"
+    assert run_cli("guard-sim", {"theory": Theory}, words.split()) == 0
+    shown = capsys.readouterr().out
+    assert "95 % interval" in shown
+    assert f"{lock_in(0.55, 0.3, 16, 8):.4f}" in shown
+
+
+def test_the_command_prints_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "theory --chart --n-votes 8 --n-samples 8"
+    assert run_cli("guard-sim", {"theory": Theory}, words.split()) == 0
+    assert "regime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", ["--p0 1.5", "--step 0", "--n-votes 8", "--runs 0", "--delta 1", "--seed -1", "--p0"]
+)
+def test_mistakes_are_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli("guard-sim", {"theory": Theory}, ["theory", *words.split()]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("guard-sim: theory:")
+    assert shown.count("\n") == 1
