@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from lab.errors import UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
 
 
 class Command(Protocol):
@@ -45,17 +47,24 @@ def run_cli(
         description: first lines of `--help`.
 
     Returns:
-        0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C.
+        0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C;
+        141 where the reader closed the pipe.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _parse(prog, commands, argv, description).run() or 0
+        code = _parse(prog, commands, argv, description).run() or 0
+        sys.stdout.flush()
+        return code
     except (UserError, ConfigError) as error:
         print(f"{prog}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print(f"{prog}: interrupted; what was written so far can be read", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has enough; Python's own flush at exit must not complain of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLOSED_PIPE
 
 
 def read_option(argv: Sequence[str], flag: str) -> str | None:

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +8,7 @@ import pytest
 import tyro
 
 from guard_core import GuardConfig
-from lab.cli import read_option, run_cli
+from lab.cli import EXIT_CLOSED_PIPE, read_option, run_cli
 from lab.errors import UserError
 from lab.settings import read_toml
 
@@ -139,3 +141,27 @@ def test_read_option():
     assert read_option(["--config=b", "x"], "--config") == "b"
     assert read_option(["--config"], "--config") is None
     assert read_option(["--configs", "a"], "--config") is None
+
+
+def test_a_reader_that_closes_the_pipe_sees_no_traceback():
+    talk = """
+import sys
+from dataclasses import dataclass
+from lab.cli import run_cli
+
+@dataclass
+class Talk:
+    def run(self):
+        for number in range(200_000):
+            print(number)
+
+sys.exit(run_cli("guard-test", {"": Talk}, []))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", talk], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "0\n"
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(60) == EXIT_CLOSED_PIPE

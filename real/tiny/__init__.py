@@ -1,0 +1,22 @@
+"""The embedded tiny task: last-digit arithmetic in which the wrong rivals are planted on purpose.
+
+A generator (`task`), its 32 tokens (`vocabulary`), the supervised recipe that makes the starting
+checkpoint (`pretrain`), and that checkpoint itself (`CHECKPOINT`, a local Hugging Face folder).
+"""
+
+from pathlib import Path
+
+from real.tiny.task import PROBLEM_SEED, PROMPT_TOKENS, RESPONSE_TOKENS, Problem, problems
+from real.tiny.vocabulary import build_tokenizer
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+
+__all__ = [
+    "CHECKPOINT",
+    "PROBLEM_SEED",
+    "PROMPT_TOKENS",
+    "RESPONSE_TOKENS",
+    "Problem",
+    "build_tokenizer",
+    "problems",
+]

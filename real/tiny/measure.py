@@ -1,0 +1,90 @@
+"""What a tiny checkpoint answers before any reinforcement learning."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from real.tiny import task
+from real.tiny.vocabulary import build_tokenizer, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What a checkpoint does on the problem set before any reinforcement learning."""
+
+    pass_at_1: float
+    """Mean over problems and samples."""
+    maj_accuracy: float
+    """Share of problems whose majority answer is right; a tie counts as its part."""
+    parseable: float
+    """Share of responses that end in a box with a digit."""
+    strong_rivals: float
+    """Share of problems in which one wrong answer holds at least a quarter of the votes."""
+    n_problems: int
+    n_votes: int
+    temperature: float
+
+
+def measure(
+    model: PreTrainedModel,
+    n_problems: int = 64,
+    n_votes: int = 64,
+    temperature: float = 0.6,
+    seed: int = 0,
+) -> Accuracy:
+    """Sample the problem set and count; ``seed`` is that of the samples, not of the problems."""
+    records = task.problems(n_problems)
+    answers_NV = sample_answers(
+        model, [p.prompt for p in records], n_votes, temperature=temperature, seed=seed
+    )
+    truth_N = np.array([int(p.answer) for p in records])
+    counts_NA = np.stack([(answers_NV == a).sum(1) for a in range(10)], axis=1)
+    right_N = counts_NA[np.arange(n_problems), truth_N]
+    winners_NA = counts_NA == counts_NA.max(1, keepdims=True)
+    rivals_NA = counts_NA.copy()
+    rivals_NA[np.arange(n_problems), truth_N] = 0
+    return Accuracy(
+        pass_at_1=float(right_N.mean() / n_votes),
+        maj_accuracy=float((winners_NA[np.arange(n_problems), truth_N] / winners_NA.sum(1)).mean()),
+        parseable=float((answers_NV >= 0).mean()),
+        strong_rivals=float((rivals_NA.max(1) >= n_votes / 4).mean()),
+        n_problems=n_problems,
+        n_votes=n_votes,
+        temperature=temperature,
+    )
+
+
+@torch.no_grad()
+def sample_answers(
+    model: PreTrainedModel,
+    prompts: list[str],
+    n_votes: int,
+    temperature: float = 0.6,
+    seed: int = 0,
+) -> np.ndarray:
+    """(N, V) boxed digits of ``n_votes`` sampled responses to each prompt, -1 without a box."""
+    prompt_ids = torch.tensor([encode(p) for p in prompts]).repeat_interleave(n_votes, 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tokens = cast(Any, model).generate(
+            prompt_ids,
+            attention_mask=torch.ones_like(prompt_ids),
+            do_sample=True,
+            temperature=temperature,
+            top_k=0,
+            max_new_tokens=task.RESPONSE_TOKENS,
+        )
+    texts = build_tokenizer().batch_decode(
+        tokens[:, task.PROMPT_TOKENS :], skip_special_tokens=True
+    )
+    return np.array([boxed_digit(text) for text in texts]).reshape(len(prompts), n_votes)
+
+
+def boxed_digit(response: str) -> int:
+    """The digit in the box that ends ``response``, -1 where there is none."""
+    _, box, tail = response.rpartition("\\boxed{")
+    found = box and len(tail) == 2 and tail[0].isdigit() and tail[1] == "}"
+    return int(tail[0]) if found else -1

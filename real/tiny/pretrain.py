@@ -1,0 +1,224 @@
+"""The supervised recipe that makes the tiny task's starting checkpoint.
+
+One small Qwen2 model is trained on scratch work of which part follows the right rule and part two
+misconceptions (`real.tiny.task.shares`), with slips. So the rivals that a majority vote later
+meets are planted here, on purpose. Expressions of the problem sets are held out.
+
+The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
+the weights agree only roughly and accuracy is what can be compared.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch.nn import functional
+from tqdm import tqdm
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from lab.errors import UserError
+from real.tiny import task
+from real.tiny.measure import Accuracy, measure
+from real.tiny.vocabulary import EOS_ID, PAD_ID, VOCABULARY_SIZE, build_tokenizer, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything but the seed that the weights depend on."""
+
+    steps: int = 900
+    batch_size: int = 64
+    learning_rate: float = 4e-3
+    """Peak; linear warm-up, then cosine to zero."""
+    warmup_steps: int = 50
+    weight_decay: float = 0.01
+    slip_rate: float = 0.01
+    """Chance that a reduction writes a wrong digit."""
+    width: int = 64
+    layers: int = 2
+    heads: int = 2
+    mlp_width: int = 192
+    initial_std: float = 0.05
+    rope_theta: float = 100.0
+    """Base of the rotary embedding; small, because no text is longer than 32 tokens."""
+
+
+def build(
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    progress: bool = True,
+    recipe: Recipe | None = None,
+    overwrite: bool = False,
+) -> Accuracy:
+    """Train the checkpoint and write it to ``folder`` as a local Hugging Face model.
+
+    Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
+    recipe.json (recipe, seed, accuracy). The folder appears whole or not at all.
+
+    Args:
+        folder: where to write; must not exist unless ``overwrite``.
+        seed: fixes the initial weights and the training data.
+        progress: whether to draw a progress bar on stderr.
+        recipe: sizes and rates; the shipped checkpoint's where left out.
+        overwrite: replace an existing checkpoint folder.
+
+    Raises:
+        UserError: if ``folder`` exists and may not be replaced, or cannot be written.
+    """
+    target = Path(folder)
+    _check_target(target, overwrite)
+    recipe = recipe or Recipe()
+    with _scratch_beside(target) as scratch, _one_thread():
+        model = train_model(recipe, seed, progress)
+        accuracy = measure(model)
+        record = {"recipe": asdict(recipe), "seed": seed, "measured": asdict(accuracy)}
+        _publish(model, record, scratch, target)
+    return accuracy
+
+
+def train_model(recipe: Recipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
+    """The model after ``recipe.steps`` supervised steps; same arguments, same bits."""
+    model = initial_model(recipe, seed)
+    tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=recipe.weight_decay,
+    )
+    batches = torch.from_numpy(tokens).split(recipe.batch_size)
+    model.train()
+    bar = tqdm(batches, desc="pretraining", unit="step", disable=not progress)
+    for step, batch in enumerate(bar):
+        for group in optimizer.param_groups:
+            group["lr"] = _learning_rate(recipe, step)
+        loss = response_loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0:
+            bar.set_postfix(loss=f"{loss.item():.3f}")
+    return model.eval()
+
+
+def initial_model(recipe: Recipe, seed: int) -> Qwen2ForCausalLM:
+    """The untrained model, 109k parameters at the default sizes; leaves torch's own seed alone."""
+    config = Qwen2Config(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=recipe.width,
+        intermediate_size=recipe.mlp_width,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        max_position_embeddings=64,
+        initializer_range=recipe.initial_std,
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config).float()
+
+
+def training_tokens(n: int, slip_rate: float, seed: int) -> np.ndarray:
+    """(n, 32) int64 ids: ``n`` distinct prompts, each with one response of the mixture."""
+    rng = np.random.default_rng(seed)
+    expressions = task.sample_distinct(n, rng, held_out=False)
+    rows = [_example(expression, slip_rate, rng) for expression in expressions]
+    return np.array(rows, dtype=np.int64)
+
+
+def response_loss(model: Qwen2ForCausalLM, batch: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of the response tokens of ``batch`` (B, 32), a scalar in nats."""
+    logits = model(input_ids=batch[:, :-1]).logits[:, task.PROMPT_TOKENS - 1 :]
+    targets = batch[:, task.PROMPT_TOKENS :]
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _example(expression: task.Expression, slip_rate: float, rng: np.random.Generator) -> list[int]:
+    """Prompt, response and end token of one training example."""
+    parts = task.shares(expression.operators)
+    rule = list(parts)[rng.choice(len(parts), p=list(parts.values()))]
+    trace = task.steps(expression, rule, slip_rate, rng)
+    return [*encode(f"{expression}={task.response_text(trace)}"), EOS_ID]
+
+
+def _learning_rate(recipe: Recipe, step: int) -> float:
+    """Linear warm-up, then cosine to zero at the last step."""
+    if step < recipe.warmup_steps:
+        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
+    done = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
+    return recipe.learning_rate * 0.5 * float(1 + np.cos(np.pi * done))
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    exists = os.path.lexists(target)
+    if exists and not overwrite:
+        raise UserError(f"{target} exists already: choose another folder or ask to overwrite it")
+    if exists and not (target / "recipe.json").is_file():
+        raise UserError(f"{target} is not a tiny checkpoint (no recipe.json), so it is left alone")
+
+
+@contextmanager
+def _scratch_beside(target: Path) -> Iterator[Path]:
+    """A folder on the target's file system, made before training so that a bad path fails first."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".tiny-")
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    with scratch as name:
+        yield Path(name)
+
+
+def _publish(model: Qwen2ForCausalLM, record: dict[str, Any], scratch: Path, target: Path) -> None:
+    """Write everything in ``scratch``, then rename: no half-written checkpoint is ever seen."""
+    fresh = scratch / "checkpoint"
+    try:
+        _save_model(model, fresh)
+        build_tokenizer().save_pretrained(fresh)
+        (fresh / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
+        if target.exists():
+            target.rename(scratch / "replaced")
+        fresh.rename(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(target: Path, error: OSError) -> UserError:
+    reason = error.strerror or error
+    return UserError(f"cannot write {target}: {reason}; choose a folder that you may write to")
+
+
+def _save_model(model: Qwen2ForCausalLM, folder: Path) -> None:
+    """What ``save_pretrained`` writes for a tied model, without its progress bar on stderr."""
+    model.config.dtype = torch.float32
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    assert model.generation_config is not None
+    model.generation_config.save_pretrained(folder)
+    tensors = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One torch thread: at this size more threads only wait, and they change the rounding."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
