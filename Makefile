@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
-EPOCHS ?= 10
+EPOCHS ?= 12
 
 .PHONY: help demo test lint format bench clean
 
@@ -15,7 +15,7 @@ help:
 demo: .venv/real.stamp
 	$(BIN)/guard-sim compare --out $(RUN)/sim
 	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS)
-	$(BIN)/guard-report $(RUN) --out $(RUN)/report.html
+	$(BIN)/guard-report $(RUN) --output $(RUN)/report.html
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal

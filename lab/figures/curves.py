@@ -82,7 +82,10 @@ def arm_curves(
         style, own = arm_style(arm), of_arm(table, arm)
         shown = _first_with_data(own, panels)
         for row, panel in enumerate(panels, start=1):
-            traces = curve(spread(own, panel.column), panel, style.colour, arm, style.dash)
+            if not has_data(own, [panel.column]):
+                continue
+            group = safe(arm)
+            traces = curve(spread(own, panel.column), panel, style.colour, group, style.dash)
             for trace in traces:
                 trace.name = safe(arm_title(arm, titles))
             traces[-1].showlegend = row == shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from guard_core import Route
 from lab.dynamics import ROUTE_COLUMNS
 from lab.figures.curves import (
     PROGRESS_TITLE,
@@ -15,7 +16,7 @@ from lab.figures.curves import (
     plus_minus,
     spread,
 )
-from lab.figures.style import BLUE, PURPLE, ROUTE_COLOURS, VERMILLION, safe, styled
+from lab.figures.style import BLUE, PURPLE, ROUTE_COLOURS, VERMILLION, safe, styled, translucent
 from lab.schema import ROUTES
 
 WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
@@ -47,7 +48,7 @@ def routes(table: pd.DataFrame) -> go.Figure:
             stackgroup="routes",
             mode="lines",
             line={"width": 0.8, "color": ROUTE_COLOURS[name]},
-            fillcolor=ROUTE_COLOURS[name],
+            fillcolor=translucent(ROUTE_COLOURS[name], 0.4 if code == Route.STABLE else 0.9),
             hovertemplate=("%{y:.1f}%{customdata[0]} % of visits, %{customdata[1]} replicates"),
         )
     figure.update_xaxes(title_text=PROGRESS_TITLE)

@@ -68,7 +68,7 @@ def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
         x=[mean],
         y=[label],
         mode="markers+text",
-        text=[f"{mean:+.1f}"],
+        text=[f"{round(mean, 1) + 0.0:+.1f}"],
         textposition="top center",
         textfont={"size": 11},
         cliponaxis=False,

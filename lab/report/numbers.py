@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from lab.headline import Finding, Part
@@ -67,4 +68,6 @@ def _row(world: World, metric: Metric) -> list[Html]:
 def _cell(world: World, arm: str, metric: Metric) -> Html:
     mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
     number, spread = words.plus_minus(mean, sd, metric.digits)
+    if metric.name == "L/D" and math.isnan(mean):
+        number = "nothing degraded"
     return tag("span", number, tag("span", spread, class_="spread"))

@@ -162,6 +162,7 @@ def _distinct(values: Iterable[str]) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, list):
+    if isinstance(value, list) and value:
         return ", ".join(_shown(item) for item in value)
-    return value if isinstance(value, str) else json.dumps(value)
+    # What is empty must be seen to be: as "", [] or null.
+    return value if isinstance(value, str) and value else json.dumps(value)

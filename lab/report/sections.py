@@ -20,6 +20,7 @@ from lab.schema import ROUTES
 from lab.tables import METRICS, Metric
 
 NO_TRUTH = "Not measured: the true answers of these problems are not known."
+NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
 PAIR_METRICS = ("pass_final", "TotalDeg")
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
 
@@ -197,7 +198,7 @@ def _against(world: World, reference: str, name: str) -> Html:
     shown: list[Metric] = [m for m in METRICS if m.name in PAIR_METRICS and m.name in measured]
     heading = tag("h4", f"Against {world.titles[reference]}")
     if not shown:
-        return join([heading, absent("No two arms share a seed, so nothing can be paired.")])
+        return join([heading, absent(NO_PAIR)])
     figure = figures.paired_differences(table, shown, world.titles)
     alt = f"Paired differences against {world.titles[reference]} with intervals, {world.name}"
     return join([heading, plot(figure, name, alt)])

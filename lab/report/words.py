@@ -61,7 +61,7 @@ ARMS = {
 
 _DUEL = {
     "guard": (title(GUARD), title(MATCHED)),
-    "rival": ("The best simple rival", title(GUARD)),
+    "rival": ("The best simple rival ({note})", title(GUARD)),
 }
 
 
@@ -84,6 +84,7 @@ def sentence(finding: Finding) -> str:
         return f"{title(BASELINE)} makes {worse} (TotalDeg, {_range(value)})."
     subject, reference = _DUEL[finding.key]
     numbers = " and ".join(_number(part) for part in parts)
+    subject = subject.format(note=finding.note)
     return f"{subject} {_outcome(parts)} {reference}: {numbers}."
 
 

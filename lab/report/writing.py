@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,14 +63,15 @@ def is_report(path: Path) -> bool:
 
 
 def _check(target: Path, force: bool) -> None:
-    if target.is_dir():
-        raise UserError(f"{target}: is a folder; give the name of an HTML file")
-    if not target.parent.is_dir():
-        raise UserError(f"{target}: its folder does not exist; make it or choose another")
     try:
-        foreign = target.exists() and not is_report(target)
+        folder, homeless = target.is_dir(), not target.parent.is_dir()
+        foreign = not folder and target.exists() and not is_report(target)
     except OSError as error:
         raise _unwritable(target, error) from error
+    if folder:
+        raise UserError(f"{target}: is a folder; give the name of an HTML file")
+    if homeless:
+        raise UserError(f"{target}: its folder does not exist; make it or choose another")
     if foreign and not force:
         raise UserError(
             f"{target}: exists and is not a report; choose another -o or add --force to replace it"
@@ -82,7 +84,8 @@ def _write(target: Path, content: str) -> None:
         temporary.write_text(content, encoding="utf-8")
         os.replace(temporary, target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise _unwritable(target, error) from error
 
 

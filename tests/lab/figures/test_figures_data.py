@@ -1,0 +1,200 @@
+"""What the figures draw is what their tables hold."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab import figures
+from lab.dynamics import ROUTE_COLUMNS
+from lab.fate import FATES
+from lab.figures.curves import spread
+from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
+from lab.paired import paired_table
+from lab.tables import METRICS
+
+EPOCHS = 4
+COLUMNS = (
+    "flip_rate",
+    "match_rate",
+    "pass_at_1",
+    "correct_vote_rate_lost",
+    "weight",
+    "weighted_share",
+    "minority_share",
+    "skipped",
+    "beta",
+)
+
+
+@pytest.fixture
+def dynamics() -> pd.DataFrame:
+    """Two arms, three replicates, five epochs; the guard's columns are NaN before training."""
+    rng = np.random.default_rng(3)
+    index = pd.MultiIndex.from_product(
+        [["guard", "ttrl"], range(3), range(EPOCHS + 1)], names=["arm", "replicate", "epoch"]
+    )
+    table = pd.DataFrame({name: rng.random(len(index)) for name in COLUMNS}, index).reset_index()
+    shares = rng.dirichlet(np.ones(len(ROUTE_COLUMNS)), len(table))
+    table[list(ROUTE_COLUMNS.values())] = shares
+    before = table["epoch"] == 0
+    table.loc[before, ["flip_rate", "weight", "skipped", *ROUTE_COLUMNS.values()]] = np.nan
+    return table.assign(progress=table["epoch"] / EPOCHS)
+
+
+@pytest.fixture
+def metrics() -> pd.DataFrame:
+    """Three arms with four replicates; `matched` equals `ttrl` but for noise around zero."""
+    rng = np.random.default_rng(5)
+    index = pd.MultiIndex.from_product(
+        [["ttrl", "guard", "matched"], range(4)], names=["arm", "replicate"]
+    )
+    table = pd.DataFrame(100 * rng.dirichlet(np.ones(len(FATES)), 12), index, columns=list(FATES))
+    noise = np.array([0.1, -0.1, 0.2, -0.2])
+    table["pass_final"] = np.concatenate([[40.0] * 4, [60.0] * 4 + noise, [40.0] * 4 + noise])
+    table["TotalDeg"] = table["Degraded"] + table["Marginal Degraded"]
+    return table
+
+
+def lines(figure, arm_title):
+    return [t for t in figure.data if t.name == arm_title and t.hoverinfo != "skip"]
+
+
+def test_spread_leaves_nan_out(dynamics):
+    values = spread(dynamics[dynamics["arm"] == "ttrl"], "flip_rate")
+    assert list(values["progress"]) == [0.25, 0.5, 0.75, 1.0]
+    own = dynamics.query("arm == 'ttrl' and epoch == 2")["flip_rate"]
+    assert values["mean"][1] == pytest.approx(own.mean())
+    assert values["sd"][1] == pytest.approx(own.std(ddof=1))
+    assert list(values["n"]) == [3] * EPOCHS
+
+
+def test_progress_draws_means_in_percent_with_bands(dynamics):
+    figure = figures.training_progress(dynamics)
+    assert [a.text for a in figure.layout.annotations] == [
+        "<b>FR: labels that changed</b>",
+        "<b>MR: votes that the label got</b>",
+        "<b>pass@1</b>",
+    ]
+    fr, mr, passed = lines(figure, "TTRL")
+    assert list(fr.x) == [25, 50, 75, 100]
+    own = dynamics[dynamics["arm"] == "ttrl"]
+    np.testing.assert_allclose(mr.y, 100 * own.groupby("epoch")["match_rate"].mean())
+    np.testing.assert_allclose(passed.y, 100 * own.groupby("epoch")["pass_at_1"].mean())
+    band = next(t for t in figure.data if t.name == "TTRL" and t.hoverinfo == "skip")
+    expected = spread(own, "flip_rate")
+    high, low = np.split(np.asarray(band.y), 2)
+    np.testing.assert_allclose(high, 100 * np.clip(expected["mean"] + expected["sd"], 0, 1))
+    np.testing.assert_allclose(low[::-1], 100 * np.clip(expected["mean"] - expected["sd"], 0, 1))
+
+
+def test_every_arm_is_once_in_the_legend_and_has_its_colour(dynamics):
+    figure = figures.training_progress(dynamics)
+    shown = [t.name for t in figure.data if t.showlegend]
+    assert shown == ["TTRL", "TTRL-Guard"]
+    assert {t.line.color for t in lines(figure, "TTRL-Guard")} == {arm_style("guard").colour}
+
+
+def test_an_arm_without_flip_rates_is_in_the_legend_too(dynamics):
+    dynamics.loc[dynamics["arm"] == "guard", "flip_rate"] = np.nan
+    figure = figures.training_progress(dynamics)
+    assert [t.name for t in figure.data if t.showlegend] == ["TTRL", "TTRL-Guard"]
+
+
+def test_an_arm_without_lost_problems_has_no_curve(dynamics):
+    dynamics.loc[dynamics["arm"] == "guard", "correct_vote_rate_lost"] = np.nan
+    assert {t.name for t in figures.lost_votes(dynamics).data} == {"TTRL"}
+
+
+def test_one_replicate_has_no_band_and_no_spread(dynamics):
+    single = dynamics[dynamics["replicate"] == 0]
+    figure = figures.training_progress(single)
+    assert not [t for t in figure.data if t.hoverinfo == "skip"]
+    assert all(row[0] == "" and row[1] == 1 for row in figure.data[0].customdata)
+
+
+def test_units_stand_on_the_axes(dynamics):
+    figure = figures.training_progress(dynamics)
+    assert figure.layout.yaxis.title.text == "% of problems"
+    assert figure.layout.yaxis2.title.text == "% of votes"
+    assert figure.layout.xaxis3.title.text == "training progress (%)"
+
+
+def test_titles_are_escaped(dynamics):
+    figure = figures.training_progress(dynamics, {"ttrl": "<b>bold</b>"})
+    assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
+
+
+def test_lost_votes(dynamics):
+    figure = figures.lost_votes(dynamics)
+    (line,) = lines(figure, "TTRL")
+    own = dynamics[dynamics["arm"] == "ttrl"].groupby("epoch")["correct_vote_rate_lost"].mean()
+    np.testing.assert_allclose(line.y, 100 * own)
+    assert tuple(figure.layout.yaxis.range) == (0, 100)
+
+
+def test_fate_bars_sum_to_all_problems(metrics):
+    figure = figures.fate_bars(metrics)
+    assert [t.name for t in figure.data] == list(FATE_COLOURS)
+    total = np.sum([t.x for t in figure.data], axis=0)
+    np.testing.assert_allclose(total, 100)
+    degraded = next(t for t in figure.data if t.name == "Degraded")
+    assert list(degraded.y) == ["TTRL", "TTRL-Guard", "TTRL at matched<br>effort"]
+    np.testing.assert_allclose(degraded.x[1], metrics.loc["guard"]["Degraded"].mean())
+    assert degraded.marker.color == FATE_COLOURS["Degraded"]
+    spread_text, n = degraded.customdata[1]
+    assert spread_text == f" ± {metrics.loc['guard']['Degraded'].std():.2g}"
+    assert n == 4
+
+
+def test_fate_bars_leave_out_arms_without_known_fates(metrics):
+    metrics.loc["guard", list(FATES)] = np.nan
+    figure = figures.fate_bars(metrics)
+    assert list(figure.data[0].y) == ["TTRL", "TTRL at matched<br>effort"]
+
+
+def test_routes_fill_the_whole(dynamics):
+    figure = figures.routes(dynamics[dynamics["arm"] == "guard"])
+    assert [t.name for t in figure.data] == ["Skipped", "High risk", "At risk", "Stable"]
+    np.testing.assert_allclose(np.sum([t.y for t in figure.data], axis=0), 100)
+    assert {t.stackgroup for t in figure.data} == {"routes"}
+    assert [t.line.color for t in figure.data] == [ROUTE_COLOURS[t.name] for t in figure.data]
+
+
+def test_guard_action(dynamics):
+    own = dynamics[dynamics["arm"] == "guard"]
+    figure = figures.guard_action(own)
+    drawn = [t for t in figure.data if t.hoverinfo != "skip"]
+    means = own.groupby("epoch")[list(COLUMNS)].mean()
+    expected = ["weight", "beta", "weighted_share", "minority_share", "skipped"]
+    for trace, column in zip(drawn, expected, strict=True):
+        factor = 1 if column == "weight" else 100
+        np.testing.assert_allclose(trace.y, factor * means[column].dropna())
+    assert [t.name for t in drawn if t.showlegend] == [
+        "weight below 1",
+        "a minority candidate",
+        "left out (RCSU)",
+    ]
+
+
+def test_paired_differences_grey_out_noise(metrics):
+    chosen = [m for m in METRICS if m.name == "pass_final"]
+    figure = figures.paired_differences(paired_table(metrics, "ttrl"), chosen)
+    guard, matched = figure.data
+    assert guard.x[0] == pytest.approx(20)
+    assert guard.error_x.array[0] == pytest.approx(guard.error_x.arrayminus[0])
+    assert guard.marker.color == arm_style("guard").colour
+    assert matched.marker.color == GREY
+    assert matched.marker.symbol.endswith("-open")
+    assert "within noise" in matched.customdata[0][1]
+    assert figure.layout.xaxis.title.text == "points (right is better)"
+    assert figure.layout.xaxis.zeroline
+
+
+def test_one_pair_has_no_interval_and_is_grey(metrics):
+    single = metrics.xs(0, level="replicate", drop_level=False)
+    chosen = [m for m in METRICS if m.name in ("pass_final", "TotalDeg")]
+    figure = figures.paired_differences(paired_table(single, "ttrl"), chosen)
+    assert len(figure.data) == 4
+    assert {t.marker.color for t in figure.data} == {GREY}
+    assert not any(t.error_x.visible for t in figure.data)
+    assert {t.customdata[0][0] for t in figure.data} == {"no interval"}

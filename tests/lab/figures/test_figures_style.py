@@ -1,0 +1,58 @@
+"""One look: fixed colours, text that stays text."""
+
+import itertools
+
+import pytest
+
+from lab.arms import ALL_ARMS
+from lab.fate import FATES
+from lab.figures import style
+from lab.schema import ROUTES
+
+
+def test_every_fate_and_route_has_its_own_colour():
+    assert set(style.FATE_COLOURS) == set(FATES)
+    assert len(set(style.FATE_COLOURS.values())) == len(FATES)
+    assert set(style.ROUTE_COLOURS) == set(ROUTES.values())
+    assert len(set(style.ROUTE_COLOURS.values())) == len(ROUTES)
+
+
+def test_arms_differ_in_colour_and_in_symbol():
+    styles = [style.arm_style(arm) for arm in ALL_ARMS]
+    for one, other in itertools.combinations(styles, 2):
+        assert one.colour != other.colour
+        assert one.symbol != other.symbol
+
+
+def test_an_unknown_arm_looks_the_same_everywhere():
+    assert style.arm_style("my arm") == style.arm_style("my arm")
+
+
+def test_order_is_fixed_and_unknown_arms_come_last():
+    assert style.arm_order(["zeta", "memory", "alpha", "guard", "ttrl", "guard"]) == [
+        "ttrl",
+        "guard",
+        "memory",
+        "alpha",
+        "zeta",
+    ]
+
+
+@pytest.mark.parametrize("text", ["<b>x</b>", "a & b", '<a href="http://x.y">z</a>'])
+def test_labels_cannot_hold_markup(text):
+    assert "<" not in style.safe(text)
+    assert style.wrapped(text, 200) == style.safe(text)
+
+
+def test_long_labels_break_between_words():
+    assert style.wrapped("TTRL at matched effort") == "TTRL at matched<br>effort"
+
+
+def test_an_own_title_wins():
+    assert style.arm_title("guard") == "TTRL-Guard"
+    assert style.arm_title("guard", {"guard": "mine"}) == "mine"
+    assert style.arm_title("other", {}) == "other"
+
+
+def test_translucent():
+    assert style.translucent("#0072B2", 0.15) == "rgba(0,114,178,0.15)"

@@ -1,0 +1,78 @@
+"""Small run folders of both worlds, as the demo leaves them behind."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.arms import DEMO_ARMS, arm
+from lab.settings import to_values
+from lab.trace import Trace
+
+PROBLEMS, EPOCHS = 12, 9
+_END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6}
+"""Label accuracy that an arm drifts to."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Folders of one comparison per world."""
+
+    sim: Path
+    real: Path
+
+
+def accuracies(rng: np.random.Generator, n_replicates: int, end: float) -> np.ndarray:
+    """(R, N, 1 + E) label accuracies that drift from .6 to `end`."""
+    path = np.linspace(0.6, end, EPOCHS + 1)
+    noise = rng.normal(0, 0.15, (n_replicates, PROBLEMS, 1))
+    return np.clip(path + noise, 0, 1)
+
+
+def guarded(trace: Trace, rng: np.random.Generator) -> None:
+    """Let the guard act on random visits."""
+    visits, n = trace.visits, len(trace.visits)
+    training = visits["visit"] > 0
+    visits["route"] = np.where(training, rng.integers(0, 4, n), 0).astype(np.int8)
+    visits["skipped"] = visits["route"] == 3
+    visits["weight"] = np.where(training & (rng.random(n) < 0.5), 0.85, 1.0)
+    visits["beta"] = np.where(training, rng.choice([0.0, 0.12], n), 0.0)
+    visits["n_minority"] = np.where(training, rng.integers(0, 3, n), 0).astype(np.int16)
+
+
+@pytest.fixture(scope="session")
+def add_run(make_trace: Callable[..., Trace], save: Callable[[Trace, Path], Path]):
+    """Write one run of an arm: `add_run(folder, "ttrl", seed=0, n_replicates=1, **changes)`."""
+
+    def add(folder: Path, name: str, seed: int = 0, n_replicates: int = 1, **changes: Any) -> Path:
+        rng = np.random.default_rng([seed, len(name), *name.encode()])
+        accuracy = accuracies(rng, n_replicates, _END.get(name, 0.4))
+        known = name in DEMO_ARMS
+        guard = arm(name).guard if known else GuardConfig.off()
+        values = {
+            "seeds": [seed] * n_replicates,
+            "config": {"guard": to_values(guard), "step_factor": 1.0, "seed": seed},
+            "title": arm(name).title if known else name,
+        } | changes
+        trace = make_trace(name, accuracy, accuracy.mean(axis=1), **values)
+        trace.visits["flipped"] = (rng.random(len(trace.visits)) < 0.2) & (trace.visits.visit > 0)
+        if name == "guard":
+            guarded(trace, rng)
+        return save(trace, folder)
+
+    return add
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, add_run: Callable[..., Path]) -> Runs:
+    """Five arms in the simulator with four replicates, five in the real world with three seeds."""
+    top = tmp_path_factory.mktemp("demo")
+    for name in DEMO_ARMS:
+        add_run(top / "sim" / name, name, n_replicates=4, task="llama-math500")
+        for seed in range(3):
+            add_run(top / "real" / name / f"seed-{seed}", name, seed, world="real", task="tiny")
+    return Runs(top / "sim", top / "real")

@@ -1,0 +1,117 @@
+"""The page in a real browser: figures drawn, no error, nothing asked from outside."""
+
+import os
+import shutil
+
+import pytest
+
+from lab.report import write_report
+
+WIDTHS = {"desk": 1280, "phone": 390}
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
+EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
+
+
+def absent(why):
+    """Skip on a laptop; where the checks count they must not be skipped."""
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        absent("playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        absent("chromium is not installed")
+    with sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=program, args=OPTIONS)
+        yield opened
+        opened.close()
+
+
+def open_page(browser, path, width):
+    """The drawn page, every request that it made and everything that went wrong."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    requests, troubles = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    return page, requests, troubles
+
+
+@pytest.fixture(scope="module")
+def report(runs, tmp_path_factory):
+    return write_report([runs.sim, runs.real], tmp_path_factory.mktemp("page") / "r.html").path
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width):
+    page, requests, troubles = open_page(browser, report, width)
+    drawn = page.eval_on_selector_all(
+        ".plot",
+        """plots => plots.map(plot => ({
+            id: plot.id,
+            svgs: plot.querySelectorAll('.main-svg').length,
+            given: plot.data.length,
+            traces: plot.querySelectorAll('.trace').length,
+            width: plot.querySelector('.main-svg').getBoundingClientRect().width,
+            room: plot.getBoundingClientRect().width,
+        }))""",
+    )
+    assert len(drawn) == 14
+    for figure in drawn:
+        assert figure["svgs"] > 0
+        assert figure["traces"] >= figure["given"] > 0, figure
+        assert figure["width"] <= figure["room"] + 1
+    assert troubles == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert requests[0] == report.as_uri()
+    page.close()
+
+
+def test_worlds_are_beside_each_other_on_a_desk_and_below_on_a_phone(browser, report):
+    places = {}
+    for name, width in WIDTHS.items():
+        page, _, _ = open_page(browser, report, width)
+        boxes = [page.locator(f"#fates-{i}").bounding_box() for i in (0, 1)]
+        places[name] = [(box["x"], box["y"]) for box in boxes]
+        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0
+        page.close()
+    (left, top), (right, beside) = places["desk"]
+    assert right > left
+    assert beside == pytest.approx(top, abs=1)
+    (left, top), (same, below) = places["phone"]
+    assert same == pytest.approx(left, abs=1)
+    assert below > top
+
+
+def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
+    for name in ("ttrl", "guard", "<b>own</b>"):
+        add_run(tmp_path / str(len(name)), name, title=EVIL, task=EVIL, config={"x": EVIL})
+    path = write_report([tmp_path]).path
+    page, requests, troubles = open_page(browser, path, 1280)
+    assert troubles == []
+    assert requests == [path.as_uri()]
+    assert "owned" not in page.title().replace(EVIL, "")
+    assert page.locator("img, main b").count() == 0
+    assert EVIL in page.locator("h3").first.inner_text()
+    legend = page.locator("#progress-0 .legendtext").all_text_contents()
+    assert any(text.startswith("<img src=x") for text in legend)
+    page.close()

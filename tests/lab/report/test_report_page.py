@@ -1,0 +1,254 @@
+"""What stands on the page."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from lab.headline import headline
+from lab.report import read, write_report
+from lab.report.page import page
+
+EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
+
+
+class Outline(HTMLParser):
+    """Elements, headings and links of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.headings, self.ids, self.links, self.sources = [], [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [values["href"]] if "href" in values else []
+        self.sources += [values["src"]] if "src" in values else []
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+
+def outline(content):
+    found = Outline()
+    found.feed(content)
+    return found
+
+
+def without_scripts(content):
+    return re.sub(r"<(script|style)\b.*?</\1>", "", content, flags=re.DOTALL)
+
+
+def figures_of(content):
+    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', content)
+    return {name: json.loads(data) for name, data in found}
+
+
+@pytest.fixture(scope="module")
+def worlds(runs):
+    return read([runs.sim, runs.real])[0]
+
+
+@pytest.fixture(scope="module")
+def content(worlds):
+    return page(worlds, [])
+
+
+def test_both_worlds_stand_side_by_side(content):
+    plain = without_scripts(content)
+    for section in ("fates", "progress", "lost", "routes", "guard", "paired"):
+        part = plain.split(f'id="{section}"')[1].split("</section>")[0]
+        assert "Simulator: llama-math500" in part
+        assert "Real model: tiny" in part
+    names = figures_of(content)
+    assert {f"fates-{i}-data" for i in (0, 1)} <= set(names)
+    assert {f"paired-{i}-{k}-data" for i in (0, 1) for k in (0, 1)} <= set(names)
+    assert len(names) == 14
+
+
+def test_figures_hold_the_data_of_the_tables(content, worlds):
+    bars = figures_of(content)["fates-0-data"]["data"]
+    degraded = next(trace for trace in bars if trace["name"] == "Degraded")
+    shares = worlds[0].metrics["Degraded"].groupby(level="arm").mean()
+    assert degraded["x"] == pytest.approx([shares[arm] for arm in worlds[0].comparison.arms])
+
+
+def test_the_numbers_are_those_of_the_headline(content, worlds):
+    plain = without_scripts(content)
+    for world in worlds:
+        damage, guard, _ = headline(world.comparison)
+        assert f"TTRL makes {damage.parts[0].value.mean:.1f} % of the problems worse" in plain
+        for part in guard.parts:
+            assert f"{part.label} {part.value.mean:+.1f} points" in plain
+
+
+def test_the_table_has_every_arm_with_its_replicates(content, worlds):
+    plain = without_scripts(content)
+    mean, sd = (worlds[0].summary.loc["ttrl", ("pass_final", what)] for what in ("mean", "sd"))
+    assert f'{mean:.1f}<span class="spread"> ± {sd:.1f}</span>' in plain
+    assert plain.count(">n = 4<") == 5
+    assert plain.count(">n = 3<") == 5
+
+
+def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(runs, content):
+    assert "wrong rivals are planted" in content
+    alone = page(read([runs.sim])[0], [])
+    assert "wrong rivals are planted" not in alone
+
+
+def test_a_file_of_problems_is_not_taken_for_the_tiny_task(add_run, tmp_path):
+    config = {"problems": "tiny.json"}
+    add_run(tmp_path / "run", "ttrl", world="real", task="tiny", config=config)
+    assert not read([tmp_path])[0][0].planted
+
+
+def test_nothing_comes_from_outside(content):
+    found = outline(content)
+    assert found.sources == []
+    assert all(link.startswith("#") for link in found.links)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert "@import" not in content
+    assert "default-src 'none'" in html.unescape(content)
+
+
+def test_headings_are_in_order_and_ids_are_unique(content):
+    found = outline(content)
+    assert found.headings[0] == 1
+    assert found.headings.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(found.headings, found.headings[1:], strict=False))
+    assert len(set(found.ids)) == len(found.ids)
+
+
+def test_every_figure_is_described(content):
+    described = re.findall(r'class="plot" role="img" aria-label="([^"]+)"', content)
+    assert len(described) == len(set(described)) == 14
+
+
+def test_the_library_is_there_once_and_the_page_is_small(content):
+    assert content.count("plotly.js v") == 1
+    assert len(content.encode()) < 6e6
+
+
+def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
+    for name in ("ttrl", "guard", "matched", f"arm {EVIL}"):
+        add_run(
+            tmp_path / re.sub(r"\W", "", name),
+            name,
+            n_replicates=2,
+            title=EVIL,
+            task=EVIL,
+            backend=EVIL,
+            config={"note": EVIL, EVIL: {"deep": [EVIL, 1.5]}, "who": name},
+            extra={EVIL: EVIL},
+        )
+    for path in tmp_path.glob("*/run.json"):
+        run = json.loads(path.read_text())
+        run |= {"command": EVIL, "commit": EVIL, "machine": {EVIL: EVIL}, "versions": {"x": EVIL}}
+        run |= {"status": "failed", "error": EVIL, "started": EVIL}
+        path.write_text(json.dumps(run))
+    (tmp_path / "<b>broken").mkdir()
+    (tmp_path / "<b>broken" / "run.json").write_text("{")
+    content = page(*read([tmp_path]))
+    tags = outline(content).tags
+    assert not {"img", "b", "i"} & set(tags)
+    plain, clean = without_scripts(content), "&lt;img src=x"
+    assert "<img" not in plain
+    assert plain.count(clean) > 10
+    assert "&lt;b&gt;broken" in plain
+    assert len(re.findall("<script", content)) == len(re.findall("</script>", content))
+    figures = figures_of(content)
+    assert len(figures) == 7
+    texts = json.dumps(figures)
+    assert "<img" not in texts
+    assert "&lt;img" in texts
+
+
+def test_unfinished_runs_are_flagged(add_run, tmp_path):
+    for name in ("ttrl", "guard"):
+        path = add_run(tmp_path / name, name, seed=7) / "run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"status": "interrupted", "progress": 0.4}))
+    plain = without_scripts(page(*read([tmp_path])))
+    header = plain.split("<main")[0]
+    assert "TTRL-Guard, seed 7: interrupted at 40%" in header
+    assert '<div class="flag">seed 7 interrupted at 40%</div>' in plain
+
+
+def test_an_early_end_does_not_look_like_the_whole_way(add_run, tmp_path, make_trace, save):
+    add_run(tmp_path / "ttrl", "ttrl")
+    short = make_trace("guard", np.full((1, 2, 9), 0.6), np.full((1, 9), 0.6))
+    short.run.n_problems = 12
+    save(short, tmp_path / "guard")
+    (world,) = read([tmp_path])[0]
+    assert world.of_arm("ttrl")["progress"].max() == 1
+    assert world.of_arm("guard")["progress"].max() == pytest.approx(8 / 9)
+
+
+def test_skipped_folders_are_named_with_the_reason(runs, tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    content = page(*read([runs.sim, tmp_path]))
+    section = content.split('id="left-out"')[1]
+    assert str(tmp_path) in section
+    assert "not of this program" in section
+
+
+def test_settings_and_provenance(content, worlds):
+    plain = without_scripts(content)
+    runs_part = plain.split('id="runs"')[1]
+    differing = runs_part.split("Settings that differ between the arms")[1].split("</table>")[0]
+    assert "guard.frs" in differing
+    assert "guard.label_from" in differing
+    assert "guard.W" not in differing
+    assert "<dt>guard.W</dt><dd><code>5</code></dd>" in runs_part
+    assert "<td>0, 1, 2</td><td>3</td><td><div>3 finished</div></td>" in runs_part
+    run = worlds[0].comparison.runs["ttrl"][0]
+    assert run.versions["numpy"] in runs_part
+    assert run.command.split()[0] in runs_part
+
+
+def test_empty_settings_are_shown_and_shared(add_run, tmp_path):
+    for name in ("ttrl", "guard"):
+        add_run(tmp_path / name, name, config={"suffix": "", "left_out": [], "file": None})
+    plain = without_scripts(page(*read([tmp_path])))
+    assert "Settings that differ" not in plain
+    for name, value in {"suffix": "&quot;&quot;", "left_out": "[]", "file": "null"}.items():
+        assert f"<dt>{name}</dt><dd><code>{value}</code></dd>" in plain
+
+
+def test_an_undefined_ratio_is_no_number(worlds, content):
+    frozen = worlds[0].metrics.loc["frozen"]
+    assert frozen["L/D"].isna().all()
+    row = without_scripts(content).split(">L/D<")[1].split("</tr>")[0]
+    assert "nothing degraded" in row
+
+
+def test_one_arm_alone_has_a_page(add_run, tmp_path):
+    add_run(tmp_path / "ttrl", "ttrl")
+    content = page(*read([tmp_path]))
+    plain = without_scripts(content)
+    assert "No arm of this comparison has a guard." in plain
+    assert "No reference arm" in plain
+    assert "not measured (no run of" in plain
+    assert set(figures_of(content)) == {"fates-0-data", "progress-0-data", "lost-0-data"}
+
+
+def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
+    for arm in ("ttrl", "guard"):
+        unknown = make_trace(arm, np.full((2, 3, 11), np.nan), np.full((2, 11), np.nan))
+        save(unknown, tmp_path / arm)
+    content = page(*read([tmp_path]))
+    plain = without_scripts(content)
+    assert plain.count("the true answers of these problems are not known") == 2
+    assert "Nothing to pair" in plain
+    assert "progress-0-data" in figures_of(content)
+
+
+def test_write_report(runs, tmp_path):
+    made = write_report([runs.sim], tmp_path / "page.html")
+    assert made.path == tmp_path / "page.html"
+    assert made.path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [world.name for world in made.worlds] == ["Simulator: llama-math500"]
+    assert list(tmp_path.iterdir()) == [made.path]

@@ -1,0 +1,89 @@
+"""The sentences say what the numbers show, and no more."""
+
+import math
+
+import pytest
+
+from lab.headline import Finding, Part
+from lab.paired import Estimate
+from lab.report import words
+
+
+def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):
+    return Part("TotalDeg", label, unit, Estimate(mean, 1.0, low, high, n), "")
+
+
+BETTER = part(2.0, 1.0, 3.0)
+WORSE = part(-2.0, -3.0, -1.0)
+NOISE = part(0.5, -1.0, 2.0)
+ONE_PAIR = part(0.5, math.nan, math.nan, n=1)
+NONE = part(math.nan, math.nan, math.nan, n=0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((BETTER, BETTER), "TTRL-Guard does better than TTRL at matched effort"),
+        ((WORSE, WORSE), "TTRL-Guard does worse than TTRL at matched effort"),
+        ((NOISE, NOISE), "shows no difference beyond noise from"),
+        ((NOISE, ONE_PAIR), "shows no difference beyond noise from"),
+        ((BETTER, NOISE), "better in one number, with the other within noise, than"),
+        ((WORSE, ONE_PAIR), "worse in one number, with the other within noise, than"),
+        ((BETTER, WORSE), "better in one number and worse in the other than"),
+        ((BETTER, NONE), "TTRL-Guard does better than"),
+    ],
+)
+def test_outcome(parts, expected):
+    assert expected in words.sentence(Finding("guard", "What", parts))
+
+
+def test_numbers_come_with_their_interval():
+    said = words.sentence(Finding("guard", "What", (BETTER, NOISE)))
+    assert "TotalDeg saved +2.0 points (95 % interval +1.0 to +3.0)" in said
+    assert "+0.5 points (95 % interval -1.0 to +2.0, within noise)" in said
+
+
+def test_one_pair_shows_nothing():
+    said = words.sentence(Finding("guard", "What", (ONE_PAIR,)))
+    assert "TotalDeg saved +0.5 points (one pair shows nothing)" in said
+    assert words.interval(ONE_PAIR) == "no interval from 1 pair"
+
+
+def test_the_rival_is_named():
+    said = words.sentence(Finding("rival", "What", (BETTER,), "Vote memory, the only rival run"))
+    assert said.startswith(
+        "The best simple rival (Vote memory, the only rival run) does better than TTRL-Guard:"
+    )
+
+
+def test_damage():
+    damage = part(54.0, 52.5, 55.5, 20, "% of problems", "TotalDeg")
+    assert words.sentence(Finding("damage", "Problems", (damage,))) == (
+        "TTRL makes 54.0 % of the problems worse (TotalDeg, 95 % interval 52.5 to 55.5)."
+    )
+
+
+@pytest.mark.parametrize("parts", [(), (NONE,)])
+def test_what_was_not_measured_is_said_so(parts):
+    finding = Finding("rival", "The rival", parts, "no run of Frozen labels")
+    assert words.sentence(finding) == "The rival: not measured (no run of Frozen labels)."
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (BETTER, ("better", "better")),
+        (WORSE, ("worse", "worse")),
+        (NOISE, ("within noise", "noise")),
+        (ONE_PAIR, ("one pair shows nothing", "noise")),
+        (NONE, ("not measured", "noise")),
+    ],
+)
+def test_verdict(given, expected):
+    assert words.verdict(given.value) == expected
+
+
+def test_plus_minus():
+    assert words.plus_minus(1.26, 0.5, 1) == ("1.3", " ± 0.5")
+    assert words.plus_minus(1.26, math.nan, 1) == ("1.3", "")
+    assert words.plus_minus(math.nan, math.nan, 1) == ("not measured", "")

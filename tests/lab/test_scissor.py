@@ -1,0 +1,122 @@
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.errors import UserError
+from lab.fate import FATES
+from lab.scissor import scissor
+
+
+def outcome(*rows):
+    """Fates from (replicate, problem, fate)."""
+    return pd.DataFrame(rows, columns=["replicate", "problem", "fate"])
+
+
+def trace(make_visits, correct, rates, **columns):
+    """Visits from (R, N, 1 + visits) of whether the label is right and its match rate."""
+    correct = np.asarray(correct, bool)
+    table = make_visits(
+        np.where(correct, 0.6, 0.2),
+        label=np.where(correct, 3, 5),
+        label_correct=correct,
+        match_rate=np.asarray(rates, float),
+        **columns,
+    )
+    return pd.DataFrame(table)
+
+
+# Visit 0, then nine visits in thirds of three.
+RIGHT = [1, 1, 0, 1, 0, 0, 1, 0, 0, 0]
+RATES = [0.9, 0.6, 0.4, 0.6, 0.5, 0.7, 0.6, 0.8, 0.9, 1.0]
+OTHER = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
+OTHER_RATES = [0.9, 0.5, 0.6, 0.7, 0.3, 0.4, 0.5, 0.9, 0.9, 0.9]
+
+
+def test_shares_survival_and_wins_by_hand(make_visits):
+    visits = trace(make_visits, [[RIGHT, OTHER]], [[RATES, OTHER_RATES]])
+    both = outcome((0, 0, "Degraded"), (0, 1, "Degraded"))
+    found = scissor(visits.sample(frac=1, random_state=1), both)
+    assert found["third"].tolist() == [1, 2, 3]
+    assert found["n_problems"].tolist() == [2, 2, 2]
+    # The second problem has no wrong label in the last third: it counts for nothing there.
+    assert found["n_wrong"].tolist() == [2, 2, 1]
+    # Mean rates of the wrong labels: 0.4 and 0.6; 0.6 and 0.4; 0.9.
+    assert found["below_half"].tolist() == [0.5, 0.5, 0.0]
+    assert found["survival"].to_numpy() == pytest.approx([0.5, 0.5, 0.1])
+    assert found["visits"].tolist() == [3, 3, 3]
+    assert found["wins"].tolist() == [1.0, 0.5, 1.5]
+
+
+def test_only_the_wanted_fates_count_and_the_default_is_the_papers(make_visits):
+    visits = trace(make_visits, [[RIGHT, OTHER]], [[RATES, OTHER_RATES]])
+    fates = outcome((0, 0, "Degraded"), (0, 1, "Always Wrong"))
+    assert scissor(visits, fates)["survival"].to_numpy() == pytest.approx([0.6, 0.4, 0.1])
+    wrong = scissor(visits, fates, ("Always Wrong",))
+    assert wrong["survival"].to_numpy()[:2] == pytest.approx([0.4, 0.6])
+    assert wrong["n_wrong"].tolist() == [1, 1, 0]
+    assert wrong[["below_half", "survival"]].iloc[2].isna().all()
+    assert wrong["wins"].tolist() == [0, 0, 3]
+
+
+def test_a_mean_of_exactly_one_half_is_not_below_it(make_visits):
+    correct = np.zeros((1, 1, 10), bool)
+    rates = np.full((1, 1, 10), 0.1 + 0.2 + 0.2)
+    rates[..., 1:4] = [0.2, 0.3, 1.0]
+    found = scissor(trace(make_visits, correct, rates), outcome((0, 0, "Degraded")))
+    assert found["below_half"].tolist() == [0, 0, 0]
+
+
+def test_thirds_of_eight_visits_are_three_three_and_two(make_visits):
+    visits = trace(make_visits, np.ones((1, 1, 9), bool), np.ones((1, 1, 9)))
+    found = scissor(visits, outcome((0, 0, "Stable Always Right")), FATES)
+    assert found["visits"].tolist() == found["wins"].tolist() == [3, 3, 2]
+
+
+def test_every_replicate_has_its_rows_even_without_such_problems(make_visits):
+    visits = trace(make_visits, [[RIGHT], [RIGHT]], [[RATES], [RATES]], replicates=[4, 9])
+    found = scissor(visits, outcome((4, 0, "Degraded"), (9, 0, "Learned")))
+    assert found["replicate"].tolist() == [4, 4, 4, 9, 9, 9]
+    assert found["n_problems"].tolist() == [1, 1, 1, 0, 0, 0]
+    assert found.loc[3:, ["below_half", "survival", "visits", "wins"]].isna().all(axis=None)
+
+
+def test_no_label_is_no_wrong_label_and_unknown_truth_is_left_out(make_visits):
+    visits = trace(make_visits, [[OTHER, OTHER]], [[OTHER_RATES, OTHER_RATES]])
+    fates = outcome((0, 0, "Degraded"), (0, 1, "Degraded"))
+    visits.loc[(visits["problem"] == 0) & visits["visit"].between(1, 3), "label"] = -1
+    visits.loc[visits["problem"] == 1, "label_accuracy"] = np.nan
+    found = scissor(visits, fates)
+    assert found["n_problems"].tolist() == [1, 1, 1]
+    assert found["n_wrong"].tolist() == [0, 1, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(3, 20), st.integers(0, 999))
+def test_shares_stay_shares_and_wins_add_up(make_visits, n_runs, n_problems, n_visits, seed):
+    rng = np.random.default_rng(seed)
+    shape = (n_runs, n_problems, n_visits + 1)
+    visits = trace(make_visits, rng.random(shape) < 0.5, rng.integers(0, 65, shape) / 64)
+    fates = outcome(*((r, p, "Degraded") for r in range(n_runs) for p in range(n_problems)))
+    found = scissor(visits, fates)
+    assert len(found) == 3 * n_runs
+    assert found["n_wrong"].le(found["n_problems"]).all()
+    shares = found.loc[found["n_wrong"] > 0, ["below_half", "survival"]].to_numpy()
+    assert ((shares >= 0) & (shares <= 1)).all()
+    assert found.loc[found["n_wrong"] == 0, ["below_half", "survival"]].isna().all(axis=None)
+    training = visits[visits["visit"] > 0].groupby("replicate")["label_correct"].sum()
+    wins = (found["wins"] * found["n_problems"]).groupby(found["replicate"]).sum()
+    assert wins.to_numpy() == pytest.approx(training.to_numpy())
+    assert found.groupby("replicate")["visits"].sum().to_numpy() == pytest.approx(n_visits)
+
+
+def test_what_is_missing_is_named(make_visits):
+    visits = trace(make_visits, [[RIGHT]], [[RATES]])
+    fates = outcome((0, 0, "Degraded"))
+    with pytest.raises(UserError, match="scissor: missing columns match_rate"):
+        scissor(visits.drop(columns="match_rate"), fates)
+    with pytest.raises(UserError, match="scissor: missing columns fate"):
+        scissor(visits, fates.drop(columns="fate"))
+    with pytest.raises(ValueError, match="Lost: not among Stable"):
+        scissor(visits, fates, ("Lost",))
