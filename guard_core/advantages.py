@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, divide, namespace
+from guard_core.arrays import Array, divide, namespace, ordered_sum, square_root, widen
 from guard_core.config import GuardConfig
 from guard_core.guard import Decision
 from guard_core.votes import count_answers
@@ -80,6 +80,7 @@ def answer_advantages(
         `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
     """
     xp = namespace(decision.weight)
+    samples = widen(samples, decision.minority.shape[-1])
     ids = xp.arange(samples.shape[-1], dtype=decision.label.dtype, device=device(samples))
     is_label = ids == decision.label[..., None]
     reward = decision.weight if config.weight_on == "reward" else xp.ones_like(decision.weight)
@@ -153,7 +154,7 @@ def _standardise(
         return _Pay(hits, reward - mean, -mean)
     if config.advantage_scale == "group":
         pairs = max(n_samples * (n_samples - 1), 1)
-        scale = reward * xp.sqrt(divide(hits * (n_samples - hits), pairs))
+        scale = reward * square_root(divide(hits * (n_samples - hits), pairs))
     else:
         scale = _batch_std(xp, hits, n_samples, reward, decision.skip, config)
     scale = scale + STD_FLOOR
@@ -168,10 +169,10 @@ def _batch_std(
     if config.skip_by == "drop":
         kept = xp.astype(~skip, hits.dtype)
     total = xp.sum(kept, axis=-1, keepdims=True) * n_samples
-    first = xp.sum(kept * reward * hits, axis=-1, keepdims=True)
-    second = xp.sum(kept * reward * reward * hits, axis=-1, keepdims=True)
+    first = ordered_sum(kept * reward * hits)[..., None]
+    second = ordered_sum(kept * reward * reward * hits)[..., None]
     spread = second - first * first / xp.clip(total, min=1.0)
-    return xp.sqrt(xp.clip(spread, min=0.0) / xp.clip(total - 1, min=1.0))
+    return square_root(xp.clip(spread, min=0.0) / xp.clip(total - 1, min=1.0))
 
 
 def _bonus(pay: _Pay, n_samples: int, decision: Decision) -> Array:

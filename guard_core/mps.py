@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guard_core.arrays import Array, divide, namespace
+from guard_core.arrays import Array, divide, floor_share, namespace
 from guard_core.config import GuardConfig
 from guard_core.monitor import Rates
 from guard_core.state import GuardState
@@ -25,7 +25,7 @@ def minority_candidates(votes: Votes, is_label: Array, config: GuardConfig) -> A
     Returns:
         (..., P, A) bool.
     """
-    least = max(1, int(config.minority_share * votes.n_samples))
+    least = max(1, floor_share(config.minority_share, votes.n_samples))
     return (candidate_votes(votes, config) >= least) & ~is_label
 
 

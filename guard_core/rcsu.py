@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guard_core.arrays import Array, namespace
+from guard_core.arrays import Array, floor_share, namespace
 from guard_core.config import GuardConfig
 from guard_core.monitor import Rates
 from guard_core.state import GuardState
@@ -48,7 +48,7 @@ def choose_skips(high_risk: Array, draws: Draws, config: GuardConfig) -> Array:
 
 def skip_cap(n_problems: int, config: GuardConfig) -> int:
     """How many of a batch's problems may be skipped."""
-    cap = int(config.skip_share * n_problems)
+    cap = floor_share(config.skip_share, n_problems)
     return max(1, cap) if config.skip_cap == "at_least_one" else cap
 
 

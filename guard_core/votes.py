@@ -149,7 +149,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
 def _place(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:
     if config.tie_break == "first":
         return xp.zeros_like(n_tied)
-    # A draw just below 1 times n can round up to n in single precision.
+    # A double just below 1 becomes 1 when it is turned into single precision.
     place = xp.astype(xp.floor(tie * xp.astype(n_tied, tie.dtype)), n_tied.dtype)
     return xp.where(place < n_tied, place, n_tied - 1)
 

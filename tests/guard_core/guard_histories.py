@@ -1,0 +1,253 @@
+"""Random vote histories and settings, and the walk of one history through a guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import array_api_strict
+import numpy as np
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from guard_core import (
+    Decision,
+    Draws,
+    Guard,
+    GuardConfig,
+    GuardState,
+    Votes,
+    answer_advantages,
+    count_answers,
+    group_advantages,
+    policy_streams,
+)
+
+torch.set_num_threads(1)
+
+
+def checked(examples: int) -> settings:
+    """Hypothesis settings for a test that walks through whole histories."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=examples, deadline=None, suppress_health_check=slow)
+
+
+class Library(NamedTuple):
+    """An array library with a float type."""
+
+    name: str
+    xp: Any
+    real: Any
+
+    def floats(self, values: Any) -> Any:
+        return self.xp.asarray(np.array(values, dtype=np.float64), dtype=self.real, copy=True)
+
+    def ints(self, values: Any) -> Any:
+        # A copy: torch shares memory with NumPy, and guards must not share it with each other.
+        return self.xp.asarray(np.array(values, dtype=np.int64), copy=True)
+
+
+class _Torch:
+    float32, float64 = torch.float32, torch.float64
+
+    @staticmethod
+    def asarray(values: Any, dtype: Any = None, copy: bool = True) -> torch.Tensor:
+        assert copy
+        return torch.tensor(values, dtype=dtype)
+
+
+DOUBLE = [
+    Library("numpy", np, np.float64),
+    Library("torch", _Torch, torch.float64),
+    Library("strict", array_api_strict, array_api_strict.float64),
+]
+SINGLE = [
+    Library("numpy32", np, np.float32),
+    Library("torch32", _Torch, torch.float32),
+    Library("strict32", array_api_strict, array_api_strict.float32),
+]
+NUMPY = DOUBLE[0]
+
+
+@dataclass
+class Batch:
+    """One visit: (P,) or (..., P) problems, (..., P, V) answers and (..., P) draws."""
+
+    problems: np.ndarray
+    answers: np.ndarray
+    n_answers: int
+    tie: np.ndarray
+    skip: np.ndarray
+    pick: np.ndarray
+
+    @property
+    def own_problems(self) -> np.ndarray:
+        return np.broadcast_to(self.problems, self.answers.shape[:-1])
+
+
+@dataclass
+class History:
+    """Visit 0 if there is one, then the batches."""
+
+    n_problems: int
+    leading: tuple[int, ...]
+    n_samples: int
+    prime: Batch | None
+    batches: list[Batch]
+
+
+@st.composite
+def vote_histories(draw: st.DrawFn, max_visits: int = 14, min_problems: int = 1) -> History:
+    """Histories that lock in, flip, tie, fall silent and meet new answers."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="seed"))
+    leading = draw(st.sampled_from([(), (), (2,), (1, 2), (3, 1)]), label="leading")
+    n_problems = draw(st.integers(min_problems, 9), label="N")
+    n_votes = draw(st.sampled_from([1, 4, 8, 16, 32]), label="V")
+    n_samples = draw(st.integers(1, n_votes), label="K")
+    n_answers = draw(st.integers(1, 6), label="A")
+    grows = draw(st.booleans(), label="grows")
+    shared = draw(st.booleans(), label="shared problems")
+    n_visits = draw(st.integers(1, max_visits), label="visits")
+    world = _World(rng, leading, n_problems, n_votes)
+    prime = None
+    if draw(st.booleans(), label="primed"):
+        prime = world.batch(np.arange(n_problems), n_answers)
+    batches = []
+    for visit in range(n_visits):
+        size = n_problems if rng.random() < 0.5 else int(rng.integers(1, n_problems + 1))
+        width = min(n_answers, 1 + visit // 2) if grows else n_answers
+        batches.append(world.batch(world.problems(size, shared), width))
+    return History(n_problems, leading, n_samples, prime, batches)
+
+
+class _World:
+    """Problems with a favourite answer each, more or less volatile."""
+
+    def __init__(
+        self, rng: np.random.Generator, leading: tuple[int, ...], n_problems: int, n_votes: int
+    ) -> None:
+        self.rng, self.leading, self.n_votes = rng, leading, n_votes
+        self.n_problems = n_problems
+        self.volatility = rng.choice([0.0, 0.1, 0.4, 0.9], size=(*leading, n_problems))
+        self.favourite = rng.integers(0, 6, size=(*leading, n_problems))
+
+    def problems(self, size: int, shared: bool) -> np.ndarray:
+        if shared:
+            return self.rng.permutation(self.n_problems)[:size]
+        order = np.argsort(self.rng.random((*self.leading, self.n_problems)), axis=-1)
+        return order[..., :size]
+
+    def batch(self, problems: np.ndarray, n_answers: int) -> Batch:
+        shape = (*self.leading, problems.shape[-1])
+        own = np.broadcast_to(problems, shape)
+        answers = np.empty((*shape, self.n_votes), dtype=np.int64)
+        for place in np.ndindex(shape):
+            answers[place] = self.votes((*place[:-1], own[place]), n_answers)
+        # Multiples of 1/256: every float type holds them and their products with small numbers.
+        tie, skip, pick = self.rng.integers(0, 256, size=(3, *shape)) / 256
+        return Batch(problems, answers, n_answers, tie, skip, pick)
+
+    def votes(self, problem: tuple[int, ...], n_answers: int) -> np.ndarray:
+        rng = self.rng
+        if rng.random() < self.volatility[problem]:
+            self.favourite[problem] = rng.integers(0, 6)
+        favourite = self.favourite[problem] % n_answers
+        mood = rng.random()
+        if mood < 0.05:
+            return np.full(self.n_votes, -1)
+        if mood < 0.2:
+            return rng.integers(-1, n_answers, size=self.n_votes)
+        votes = np.full(self.n_votes, favourite)
+        if mood < 0.35:
+            votes[: self.n_votes // 2] = (favourite + 1) % n_answers
+            return rng.permutation(votes)
+        noise = rng.random(self.n_votes) < 0.3
+        votes[noise] = rng.integers(-1, n_answers, size=self.n_votes)[noise]
+        return votes
+
+
+def configs() -> st.SearchStrategy[GuardConfig]:
+    """Settings over all options, with round and extreme numbers."""
+    share = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0])
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "tie_break": st.sampled_from(["random", "first", "incumbent"]),
+        "label_from": st.sampled_from(["current", "current", "frozen", "memory"]),
+        "discount": st.sampled_from([1.0, 0.75, 0.5]),
+        "W": st.integers(1, 6),
+        "flip_rate": st.sampled_from(["windowed", "instant"]),
+        "weight_on": st.sampled_from(["loss", "advantage", "reward"]),
+        "beta_schedule": st.sampled_from(["linear", "saturating"]),
+        "T_steady": st.integers(1, 4),
+        "minority_over": st.sampled_from(["samples", "votes"]),
+        "minority_reward": st.sampled_from([0.1, 0.01, 1.0]),
+        "empty_minority": st.sampled_from(["keep", "plain"]),
+        "mix": st.sampled_from(["loss", "bonus"]),
+        "skip_cap": st.sampled_from(["floor", "at_least_one"]),
+        "skip_order": st.sampled_from(["random", "first"]),
+        "skip_by": st.sampled_from(["drop", "mask"]),
+        "advantage_scale": st.sampled_from(["group", "batch", "none"]),
+        **dict.fromkeys(("frs", "mps", "rcsu"), st.sampled_from([True, True, True, False])),
+        "tau_FR": st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 1.0]),
+        "beta_max": st.sampled_from([0.3, 0.3, 0.7, 1.0, 0.0]),
+        **dict.fromkeys(("tau_MR", "theta_MR", "l1", "l2", "w_min"), share),
+        **dict.fromkeys(("p_skip", "skip_share", "minority_share"), share),
+    }
+    return st.builds(GuardConfig, **choices)
+
+
+class Walked(NamedTuple):
+    """What one batch made of the guard, as NumPy arrays."""
+
+    decision: dict[str, np.ndarray]
+    streams: dict[str, np.ndarray]
+
+
+def walk(
+    history: History, config: GuardConfig, library: Library = NUMPY
+) -> tuple[list[Walked], GuardState]:
+    """Send a history through the guard; returns every batch's outputs and the last state."""
+    guard = Guard(config)
+    state = guard.init(history.n_problems, library.floats(0.0), leading=history.leading)
+    if history.prime is not None:
+        votes, _ = observe(history.prime, history.n_samples, library)
+        state = guard.prime(state, votes, draws(history.prime, library))
+    walked = []
+    for batch in history.batches:
+        problems = library.ints(batch.problems)
+        votes, kept = observe(batch, history.n_samples, library)
+        rows, decision = guard.step(state.take(problems), votes, draws(batch, library))
+        state = state.put(problems, rows)
+        walked.append(Walked(arrays(decision), streams(kept, votes, decision, config)))
+    return walked, state
+
+
+def observe(batch: Batch, n_samples: int, library: Library) -> tuple[Votes, Any]:
+    """The batch's votes, and the answers of the trained samples."""
+    answers = library.ints(batch.answers)
+    kept = library.ints(batch.answers[..., :n_samples])
+    counts, samples = (count_answers(ids, batch.n_answers) for ids in (answers, kept))
+    votes = Votes(counts, samples, batch.answers.shape[-1], n_samples)
+    votes.check()
+    return votes, kept
+
+
+def draws(batch: Batch, library: Library) -> Draws:
+    return Draws(*(library.floats(values) for values in (batch.tie, batch.skip, batch.pick)))
+
+
+def streams(
+    answers: Any, votes: Votes, decision: Decision, config: GuardConfig
+) -> dict[str, np.ndarray]:
+    """Both advantage streams, by response and by answer, and what a trainer gets."""
+    majority, minority = group_advantages(answers, decision, config)
+    by_answer = answer_advantages(votes.samples, votes.n_samples, decision, config)
+    named = policy_streams(majority, minority, decision, config)._asdict()
+    named = {f"policy_{name}": value for name, value in named.items()}
+    named |= {"A1": majority, "A2": minority, "A1_answer": by_answer[0], "A2_answer": by_answer[1]}
+    return {name: np.asarray(value) for name, value in named.items()}
+
+
+def arrays(record: Decision | GuardState) -> dict[str, np.ndarray]:
+    """A record's fields as copies in NumPy."""
+    return {f.name: np.asarray(getattr(record, f.name)).copy() for f in fields(record)}

@@ -1,0 +1,59 @@
+"""Short hand-written histories: one guard, all of its problems in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from guard_core import Decision, Draws, Guard, GuardConfig, Votes
+
+NEVER = 1 - 2**-30
+"""A skip draw that only `p_skip = 1` lets pass."""
+
+
+def ballot(
+    counts: Sequence[Sequence[int]] | np.ndarray,
+    n_votes: int = 64,
+    samples: Sequence[Sequence[int]] | np.ndarray | None = None,
+    n_samples: int | None = None,
+) -> Votes:
+    """Votes of (P, A) counts; without `samples` every response is trained on."""
+    counts = np.asarray(counts, dtype=np.int64)
+    kept = counts if samples is None else np.asarray(samples, dtype=np.int64)
+    votes = Votes(counts, kept, n_votes, n_votes if n_samples is None else n_samples)
+    votes.check()
+    return votes
+
+
+def chance(
+    shape: int | tuple[int, ...], tie: object = 0.0, skip: object = NEVER, pick: object = 0.0
+) -> Draws:
+    return Draws(*(np.broadcast_to(np.asarray(v, float), shape).copy() for v in (tie, skip, pick)))
+
+
+class Play:
+    """A guard and its state."""
+
+    def __init__(self, config: GuardConfig, n_problems: int, dtype: type = np.float64) -> None:
+        self.guard = Guard(config)
+        self.state = self.guard.init(n_problems, np.zeros(0, dtype))
+        self.problems = np.arange(n_problems)
+
+    def prime(self, votes: Votes, **draws: object) -> None:
+        self.state = self.guard.prime(self.state, votes, chance(votes.counts.shape[:-1], **draws))
+
+    def see(self, votes: Votes, **draws: object) -> Decision:
+        """One visit of all problems."""
+        rows, decision = self.guard.step(
+            self.state.take(self.problems), votes, chance(votes.counts.shape[:-1], **draws)
+        )
+        self.state = self.state.put(self.problems, rows)
+        return decision
+
+
+def every_history(n_visits: int) -> np.ndarray:
+    """(n_visits, P, 2) votes of 64: each sequence over two labels at match rates .75 and .5."""
+    choices = np.array([[48, 16], [16, 48], [32, 16], [16, 32]])
+    return choices[np.array(list(product(range(4), repeat=n_visits))).T]

@@ -1,0 +1,249 @@
+"""Facts of SPEC sections 4, 5 and 9 about advantages, and the one-pass loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from guard_histories import checked
+from guard_plays import Play, ballot
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from guard_core import (
+    Decision,
+    GuardConfig,
+    answer_advantages,
+    count_answers,
+    group_advantages,
+    policy_streams,
+)
+
+ALERT = GuardConfig(flip_rate="instant", beta_max=0.3)
+"""A flip alone sets the flip rate to 1, so beta = beta_max."""
+
+ANSWERS = [0] * 16 + [1] * 8 + [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def flipped_to(
+    answers: list[list[int]], config: GuardConfig, dtype: type = np.float64
+) -> tuple[np.ndarray, Decision]:
+    """The decision on (P, K) answers whose labels have just flipped."""
+    ids = np.array(answers)
+    n_answers = int(ids.max()) + 2
+    play = Play(config, len(answers), dtype)
+    other = np.zeros((len(answers), n_answers), dtype=int)
+    other[:, -1] = ids.shape[-1]
+    play.prime(ballot(other, n_votes=ids.shape[-1]))
+    decision = play.see(ballot(count_answers(ids, n_answers), n_votes=ids.shape[-1]))
+    return ids, decision
+
+
+def net_advantages(answers: list[list[int]], config: GuardConfig) -> np.ndarray:
+    """(P, K) the two streams added up, as they act where the ratio is 1."""
+    ids, decision = flipped_to(answers, config)
+    streams = policy_streams(*group_advantages(ids, decision, config), decision, config)
+    return streams.majority + streams.minority
+
+
+def test_16_8_8_minority_is_still_punished() -> None:
+    guarded, plain = (net_advantages([ANSWERS], c)[0] for c in (ALERT, GuardConfig.off()))
+    assert guarded[16] == pytest.approx(-0.18, abs=0.005)
+    assert plain[16] == pytest.approx(-0.98, abs=0.005)
+    assert plain[0] == pytest.approx(0.98, abs=0.005)
+    assert guarded[24] < guarded[16] < 0 < guarded[0]
+
+
+@given(
+    n_samples=st.integers(8, 400),
+    label_share=st.floats(0.05, 0.95),
+    other_share=st.floats(0.01, 0.95),
+    beta=st.floats(0.01, 0.99),
+)
+@checked(150)
+def test_sign_rule(n_samples: int, label_share: float, other_share: float, beta: float) -> None:
+    label, other = int(label_share * n_samples), int(other_share * n_samples)
+    assume(0 < other < label and label + other <= n_samples)
+    p, q = label / n_samples, other / n_samples
+    odds, bound = beta / (1 - beta), math.sqrt(p * q / ((1 - p) * (1 - q)))
+    # The floor under the standard deviation moves the boundary by about 1e-6 / std.
+    assume(abs(odds / bound - 1) > 1e-3)
+    answers = [0] * label + [1] * other + [-1] * (n_samples - label - other)
+    config = replace(ALERT, beta_max=beta, minority_share=0.0)
+    assert (net_advantages([answers], config)[0][label] > 0) == (odds > bound)
+
+
+@given(
+    hits=st.integers(1, 31),
+    w=st.floats(0.1, 1),
+    scale=st.sampled_from(["group", "none"]),
+)
+@checked(80)
+def test_a_weight_on_the_reward_is_no_op_only_under_standardisation(
+    hits: int, w: float, scale: str
+) -> None:
+    config = GuardConfig(weight_on="reward", advantage_scale=scale)
+    ids, decision = flipped_to([[0] * hits + [-1] * (32 - hits)], GuardConfig.off())
+    plain, _ = group_advantages(ids, decision, config)
+    decision = replace(decision, weight=np.array([w]))
+    scaled, _ = group_advantages(ids, decision, config)
+    if scale == "none":
+        np.testing.assert_allclose(scaled, w * plain, rtol=1e-12)
+    else:
+        std = math.sqrt(hits * (32 - hits) / (32 * 31))
+        np.testing.assert_allclose(scaled, plain, rtol=1.01e-6 / (w * std))
+    assert policy_streams(scaled, 0 * scaled, decision, config).weight.tolist() == [1.0]
+
+
+def test_a_weight_on_the_loss_or_the_advantage_is_none() -> None:
+    ids, decision = flipped_to([ANSWERS], GuardConfig.off())
+    plain = group_advantages(ids, decision, GuardConfig())
+    decision = replace(decision, weight=np.array([0.35]))
+    on_loss = group_advantages(ids, decision, GuardConfig())
+    np.testing.assert_array_equal(on_loss, plain)
+    assert policy_streams(*on_loss, decision, GuardConfig()).weight.tolist() == [0.35]
+    config = GuardConfig(weight_on="advantage")
+    on_advantage = group_advantages(ids, decision, config)
+    np.testing.assert_allclose(on_advantage, 0.35 * np.array(plain), rtol=1e-15)
+    assert policy_streams(*on_advantage, decision, config).weight.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_epsilon_cancels_with_standardisation_and_not_without(scale: str) -> None:
+    minority = []
+    for epsilon in (0.01, 0.1, 1.0):
+        config = replace(ALERT, minority_reward=epsilon, advantage_scale=scale)
+        ids, decision = flipped_to([ANSWERS], config)
+        minority.append(group_advantages(ids, decision, config)[1])
+    assert np.abs(minority[-1]).max() > 0.5
+    ratio = 10.0 if scale == "none" else 1.0
+    for small, large in pairwise(minority):
+        # The floor of 1e-6 against 0.01 times a standard deviation of .44.
+        np.testing.assert_allclose(ratio * small, large, rtol=3e-4)
+
+
+@pytest.mark.parametrize("hit", [0, -1])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("n_samples", [1, 2, 32])
+def test_a_group_with_equal_rewards_has_advantage_zero(
+    hit: int, scale: str, n_samples: int
+) -> None:
+    config = replace(ALERT, advantage_scale=scale)
+    ids, decision = flipped_to([[hit] * n_samples] * 3, config)
+    for stream in group_advantages(ids, decision, config):
+        assert not stream.any()
+
+
+def test_without_a_candidate_the_factor_on_the_majority_stays() -> None:
+    answers = [[0] * 16 + [-1] * 16]
+    plain = net_advantages(answers, GuardConfig.off())
+    np.testing.assert_allclose(net_advantages(answers, ALERT), 0.7 * plain, rtol=1e-15)
+    np.testing.assert_allclose(
+        net_advantages(answers, replace(ALERT, empty_minority="plain")), plain, rtol=1e-15
+    )
+
+
+def test_bonus_of_the_release() -> None:
+    """16 for the label, 10 and 6 for two candidates: means in closed form."""
+    answers = [0] * 16 + [1] * 10 + [2] * 6 + [-1] * 8
+    config = replace(ALERT, mix="bonus", minority_share=0.1)
+    got = net_advantages([answers], config)[0]
+    p = 16 / 40
+    std = math.sqrt(p * (1 - p) * 40 / 39) + 1e-6
+    won, lost = (1 - p) / std, -p / std
+    size = 2 * p * (1 - p) / std
+    for place, want in {
+        0: won,
+        16: lost + 0.3 * size * 10 / 16,
+        26: lost + 0.3 * size * 6 / 16,
+        32: lost + 0.05 * 0.3 * size / 2,
+    }.items():
+        assert got[place] == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("skip_by", ["drop", "mask"])
+def test_skipped_problems_have_no_advantage_and_only_drop_leaves(skip_by: str) -> None:
+    config = replace(ALERT, skip_by=skip_by)
+    ids, decision = flipped_to([ANSWERS, ANSWERS], config)
+    decision = replace(decision, skip=np.array([True, False]))
+    streams = policy_streams(*group_advantages(ids, decision, config), decision, config)
+    assert not streams.majority[0].any()
+    assert not streams.minority[0].any()
+    assert streams.majority[1].all()
+    assert streams.drop.tolist() == [skip_by == "drop", False]
+
+
+def test_dropped_problems_leave_the_standard_deviation_of_the_batch() -> None:
+    uniform, mixed = [0] * 32, ANSWERS
+    config = replace(ALERT, advantage_scale="batch")
+    ids, decision = flipped_to([uniform, mixed], config)
+    alone, _ = group_advantages(*flipped_to([mixed], config), config)
+    together, _ = group_advantages(ids, decision, config)
+    decision = replace(decision, skip=np.array([True, False]))
+    dropped, _ = group_advantages(ids, decision, config)
+    masked, _ = group_advantages(ids, decision, replace(config, skip_by="mask"))
+    np.testing.assert_allclose(dropped[1], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(masked[1], together[1], rtol=1e-12)
+    assert abs(together[1, 0]) > abs(alone[0, 0])
+
+
+def test_answer_advantages_where_the_guard_knows_more_answers_than_the_batch() -> None:
+    """The memory remembers four answers, this batch counts two."""
+    config = GuardConfig(label_from="memory")
+    play = Play(config, 1)
+    play.see(ballot([[0, 0, 0, 9]], n_votes=16))
+    votes = ballot([[3, 4]], n_votes=16)
+    decision = play.see(votes)
+    majority, minority = answer_advantages(votes.samples, 16, decision, config)
+    assert majority.shape == minority.shape == (1, 5)
+
+
+LOSS_NUMBERS = st.floats(-3, 3)
+
+
+@given(
+    streams=st.tuples(LOSS_NUMBERS, LOSS_NUMBERS),
+    rho=st.floats(0.01, 4),
+    beta=st.floats(0, 1),
+    high=st.sampled_from([0.2, 0.28]),
+)
+@checked(200)
+def test_one_pass_equals_two_losses(
+    streams: tuple[float, float], rho: float, beta: float, high: float
+) -> None:
+    """-(1-b) min(r A1, clip(r) A1) - b min(r A2, clip(r) A2), with b inside the streams."""
+    config = GuardConfig()
+    a1, a2 = (np.array([[value]]) for value in streams)
+    _, decision = flipped_to([ANSWERS], config)
+    decision = replace(decision, beta=np.array([beta]))
+    folded = policy_streams(a1, a2, decision, config)
+
+    def gain(ratio: float, advantage: np.ndarray) -> float:
+        clipped = min(max(ratio, 0.8), 1 + high)
+        return min(ratio * float(advantage[0, 0]), clipped * float(advantage[0, 0]))
+
+    one_pass = -gain(rho, folded.majority) - gain(rho, folded.minority)
+    two_losses = -(1 - beta) * gain(rho, a1) - beta * gain(rho, a2)
+    assert one_pass == pytest.approx(two_losses, rel=1e-12, abs=1e-12)
+    at_one = -gain(1.0, folded.majority) - gain(1.0, folded.minority)
+    mixed = (1 - beta) * a1 + beta * a2
+    assert at_one == pytest.approx(-gain(1.0, mixed), rel=1e-12, abs=1e-12)
+
+
+def test_away_from_ratio_one_two_streams_are_not_one_advantage() -> None:
+    """Why both streams are handed out: opposite signs are clipped on opposite sides."""
+    a1, a2, beta, rho = -1.0, 2.0, 0.3, 1.5
+    clipped = 1.2
+    two = (1 - beta) * min(rho * a1, clipped * a1) + beta * min(rho * a2, clipped * a2)
+    mixed = (1 - beta) * a1 + beta * a2
+    assert two != pytest.approx(min(rho * mixed, clipped * mixed))
+
+
+@given(answers=st.lists(st.integers(-1, 4), min_size=1, max_size=12))
+@checked(60)
+def test_count_answers(answers: list[int]) -> None:
+    counts = count_answers(np.array([answers]), 5)
+    assert counts.tolist() == [[answers.count(answer) for answer in range(5)]]

@@ -1,0 +1,187 @@
+"""Settings: profiles, round trips, and errors that name field, value and bound."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+from guard_histories import checked, configs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guard_core import ConfigError, GuardConfig
+
+UNIT = "must lie in [0, 1]"
+POSITIVE = "must lie in (0, 1]"
+COUNT = "must be at least 1"
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("W", 0, COUNT),
+    ("W", -3, COUNT),
+    ("W", 5.0, "must be of type int"),
+    ("W", True, "must be of type int"),
+    ("T_steady", 0, COUNT),
+    ("T_steady", "3", "must be of type int"),
+    *[(name, -0.01, UNIT) for name in ("tau_FR", "tau_MR", "theta_MR", "l1", "l2", "w_min")],
+    *[(name, 1.01, UNIT) for name in ("beta_max", "p_skip", "skip_share", "minority_share")],
+    *[(name, math.nan, UNIT) for name in ("tau_FR", "w_min", "p_skip")],
+    ("tau_FR", "0.3", "must be of type float"),
+    ("l1", None, "must be of type float"),
+    ("l2", False, "must be of type float"),
+    ("discount", 0.0, POSITIVE),
+    ("discount", 1.5, POSITIVE),
+    ("minority_reward", 0, POSITIVE),
+    ("minority_reward", math.inf, POSITIVE),
+    ("frs", 1, "must be of type bool"),
+    ("mps", "yes", "must be of type bool"),
+    ("rcsu", None, "must be of type bool"),
+    ("tie_break", "last", "random, first, incumbent"),
+    ("label_from", None, "current, frozen, memory"),
+    ("flip_rate", "window", "windowed, instant"),
+    ("weight_on", "gradient", "loss, advantage, reward"),
+    ("beta_schedule", "cosine", "linear, saturating"),
+    ("minority_over", "all", "samples, votes"),
+    ("empty_minority", True, "keep, plain"),
+    ("mix", "", "loss, bonus"),
+    ("skip_cap", "ceil", "floor, at_least_one"),
+    ("skip_order", 1, "random, first"),
+    ("skip_by", ["drop"], "drop, mask"),
+    ("advantage_scale", "unit", "group, batch, none"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "bound"), WRONG)
+def test_a_wrong_value_names_field_value_and_bound(field: str, value: object, bound: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GuardConfig.from_dict({field: value})
+    message = str(caught.value)
+    assert message.startswith(field)
+    assert repr(value) in message
+    assert bound in message
+    assert "\n" not in message
+
+
+def test_every_field_is_checked() -> None:
+    assert {field for field, _, _ in WRONG} == {field.name for field in fields(GuardConfig)}
+
+
+@pytest.mark.parametrize("field", ["tau_FR", "beta_max", "discount"])
+def test_bounds_themselves_are_allowed(field: str) -> None:
+    assert GuardConfig.from_dict({field: 1}) == GuardConfig.from_dict({field: 1.0})
+    if field != "discount":
+        assert GuardConfig.from_dict({field: 0}).to_dict()[field] == 0
+
+
+@given(config=configs())
+@checked(100)
+def test_round_trips(config: GuardConfig) -> None:
+    assert GuardConfig.from_json(config.to_json()) == config
+    assert GuardConfig.from_toml(config.to_toml()) == config
+    assert GuardConfig.from_dict(config.to_dict()) == config
+
+
+@given(
+    values=st.fixed_dictionaries(
+        {},
+        optional={
+            "W": st.integers(1, 10**9),
+            "T_steady": st.integers(1, 10**9),
+            "tau_FR": st.floats(0, 1),
+            "w_min": st.floats(0, 1, allow_subnormal=True),
+            "discount": st.floats(0, 1, exclude_min=True),
+            "minority_reward": st.one_of(st.just(1), st.floats(1e-300, 1e-3)),
+        },
+    )
+)
+@checked(100)
+def test_numbers_survive_the_text_to_the_last_bit(values: dict[str, float]) -> None:
+    config = GuardConfig.from_dict(values)
+    for copy in (GuardConfig.from_json(config.to_json()), GuardConfig.from_toml(config.to_toml())):
+        assert copy.to_dict() == config.to_dict()
+        assert hash(copy) == hash(config)
+
+
+def test_missing_fields_take_the_defaults_of_the_paper() -> None:
+    assert GuardConfig.from_toml("") == GuardConfig.from_json("{}") == GuardConfig.paper()
+    assert GuardConfig.from_toml("W = 7\n").W == 7
+
+
+@pytest.mark.parametrize("name", ["", "Paper", "ttrl", "guard"])
+def test_an_unknown_profile_names_the_known_ones(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GuardConfig.profile(name)
+    assert repr(name) in str(caught.value)
+    for known in ("paper", "release", "off", "frs", "mps", "rcsu"):
+        assert known in str(caught.value)
+
+
+def test_an_unknown_part() -> None:
+    with pytest.raises(ConfigError, match=r"'all'.*frs, mps, rcsu"):
+        GuardConfig.only("all")  # type: ignore[arg-type]
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match="tau_fr"):
+        GuardConfig.from_dict({"tau_fr": 0.3})
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", "3", "null"])
+def test_text_that_is_no_json_object(text: str) -> None:
+    with pytest.raises(ConfigError, match="JSON"):
+        GuardConfig.from_json(text)
+
+
+def test_text_that_is_no_toml() -> None:
+    with pytest.raises(ConfigError, match="TOML"):
+        GuardConfig.from_toml("W = = 5")
+
+
+def test_a_config_error_is_a_value_error_and_a_config_is_frozen() -> None:
+    assert issubclass(ConfigError, ValueError)
+    with pytest.raises(FrozenInstanceError):
+        GuardConfig().W = 3  # type: ignore[misc]
+
+
+def test_profiles_hold_the_numbers_of_the_table() -> None:
+    shared = {
+        "tau_FR": 0.3, "tau_MR": 0.6, "l1": 0.5, "l2": 0.3, "w_min": 0.1,
+        "beta_max": 0.3, "T_steady": 3, "p_skip": 0.7, "W": 5,
+        "skip_share": 0.25, "minority_share": 0.25, "frs": True, "mps": True, "rcsu": True,
+    }  # fmt: skip
+    paper = {
+        "flip_rate": "windowed", "weight_on": "loss", "minority_over": "samples", "mix": "loss",
+        "beta_schedule": "linear", "theta_MR": 0.5, "skip_cap": "floor", "skip_order": "random",
+        "skip_by": "drop", "tie_break": "random", "label_from": "current", "discount": 1.0,
+        "empty_minority": "keep", "advantage_scale": "group",
+    }  # fmt: skip
+    release = {
+        "flip_rate": "instant", "weight_on": "advantage", "minority_over": "votes",
+        "mix": "bonus", "beta_schedule": "saturating", "theta_MR": 0.7,
+        "skip_cap": "at_least_one", "skip_order": "first", "skip_by": "mask",
+        "tie_break": "first",
+    }  # fmt: skip
+    assert GuardConfig().to_dict().items() >= (shared | paper).items()
+    assert GuardConfig.release().to_dict().items() >= (shared | release).items()
+
+
+def test_ablations_switch_parts() -> None:
+    def parts(config: GuardConfig) -> list[bool]:
+        return [config.frs, config.mps, config.rcsu]
+
+    assert parts(GuardConfig.off()) == [False, False, False]
+    assert parts(GuardConfig.only("frs")) == [True, False, False]
+    assert parts(GuardConfig.only("mps")) == [False, True, False]
+    assert parts(GuardConfig.only("rcsu")) == [False, False, True]
+    for name in ("paper", "release", "off"):
+        assert GuardConfig.profile(name) == getattr(GuardConfig, name)()
+    assert GuardConfig.profile("mps") == GuardConfig.only("mps")
+
+
+def test_text_forms_are_plain() -> None:
+    """The JSON holds every field, the TOML one line a field."""
+    values = json.loads(GuardConfig().to_json())
+    assert list(values) == [field.name for field in fields(GuardConfig)]
+    assert len(GuardConfig().to_toml().splitlines()) == len(values)

@@ -1,0 +1,199 @@
+"""One source, several array libraries: alike to the last bit where the float types agree."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from guard_histories import (
+    DOUBLE,
+    SINGLE,
+    Batch,
+    History,
+    Library,
+    arrays,
+    checked,
+    configs,
+    vote_histories,
+    walk,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guard_core import Guard, GuardConfig, GuardState, Route
+
+LIBRARIES = [*DOUBLE, *SINGLE]
+
+
+@pytest.mark.parametrize("libraries", [DOUBLE, SINGLE], ids=["float64", "float32"])
+@checked(50)
+@given(history=vote_histories(max_visits=8), config=configs())
+def test_libraries_agree_to_the_last_bit(
+    libraries: list[Library], history: History, config: GuardConfig
+) -> None:
+    base, last = walk(history, config, libraries[0])
+    for library in libraries[1:]:
+        other, other_last = walk(history, config, library)
+        for one, two in zip(base, other, strict=True):
+            same(one.decision, two.decision)
+            same(one.streams, two.streams)
+        same(arrays(last), arrays(other_last))
+
+
+@checked(40)
+@given(history=vote_histories(max_visits=12), config=configs())
+def test_single_precision_decides_as_double_does(history: History, config: GuardConfig) -> None:
+    """Match rates here are multiples of 1/32, so that no threshold is met by rounding."""
+    for one, two in zip(*(walk(history, config, xp[0])[0] for xp in (DOUBLE, SINGLE)), strict=True):
+        for name in ("label", "flipped", "tied", "had_competition", "high_risk", "skip", "route"):
+            np.testing.assert_array_equal(one.decision[name], two.decision[name], err_msg=name)
+        np.testing.assert_array_equal(one.decision["minority"], two.decision["minority"])
+        np.testing.assert_allclose(one.decision["weight"], two.decision["weight"], rtol=1e-6)
+        np.testing.assert_allclose(one.decision["beta"], two.decision["beta"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize("libraries", [DOUBLE, SINGLE], ids=["float64", "float32"])
+def test_standard_deviations_agree_to_the_last_bit(libraries: list[Library], scale: str) -> None:
+    """Every number of hits; square roots are not rounded alike by all libraries."""
+    config = GuardConfig(advantage_scale=scale, weight_on="reward", label_from="frozen")
+    for n_samples in (2, 8, 22, 23, 24, 31, 32, 48):
+        answers = np.where(np.arange(n_samples) < np.arange(n_samples + 1)[:, None], 0, 1)
+        draws: dict[str, Any] = dict.fromkeys(("tie", "skip", "pick"), np.zeros(n_samples + 1))
+        batch = Batch(np.arange(n_samples + 1), answers, 2, **draws)
+        history = History(n_samples + 1, (), n_samples, None, [batch])
+        base = walk(history, config, libraries[0])[0][0]
+        for library in libraries[1:]:
+            same(base.streams, walk(history, config, library)[0][0].streams)
+
+
+def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert value.dtype == two[name].dtype, name
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+        assert value.tobytes() == two[name].tobytes(), f"{name}: signs of zero differ"
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_the_state_takes_library_and_float_type_from_like(library: Library) -> None:
+    config = GuardConfig(label_from="memory")
+    state = Guard(config).init(3, library.floats([0.0]), leading=(2,), n_answers=4)
+    assert type(state.label) is type(library.floats([0.0]))
+    assert state.match_rates.dtype == library.real
+    assert state.memory.dtype == library.real
+    assert tuple(state.memory.shape) == (2, 3, 4)
+    assert tuple(state.flips.shape) == tuple(state.match_rates.shape) == (2, 3, 5)
+    assert (np.asarray(state.label) == -1).all()
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[tuple[int, ...], int, np.ndarray, int]:
+    """Leading axes, N, the batch's (P,) or (..., P) problems, and a seed."""
+    leading = draw(st.sampled_from([(), (3,), (2, 2)]))
+    n_problems = draw(st.integers(1, 7))
+    size = draw(st.integers(1, n_problems))
+    seed = draw(st.integers(0, 2**32 - 1))
+    shape = () if draw(st.booleans()) else leading
+    order = np.argsort(np.random.default_rng(seed).random((*shape, n_problems)), axis=-1)
+    return leading, n_problems, order[..., :size], seed
+
+
+def filled(shape: tuple[int, ...], seed: int, width: int) -> dict[str, np.ndarray]:
+    """A state's worth of random numbers."""
+    rng = np.random.default_rng(seed)
+    tails = {"flips": (5,), "match_rates": (5,), "memory": (width,)}
+    names = [field.name for field in fields(GuardState)]
+    values = {name: rng.integers(0, 100, (*shape, *tails.get(name, ()))) for name in names}
+    return {name: v % 2 if name in FLAGS else v for name, v in values.items()}
+
+
+FLAGS = {"had_competition", "mps_active"}
+
+
+def in_library(values: dict[str, np.ndarray], library: Library) -> GuardState:
+    """A state of these numbers with the types that the guard gives a fresh one."""
+    fresh = Guard(GuardConfig()).init(1, library.floats([0.0]))
+    typed = {
+        name: np.asarray(value, dtype=np.asarray(getattr(fresh, name)).dtype)
+        for name, value in values.items()
+    }
+    return GuardState(
+        **{name: library.xp.asarray(value, copy=True) for name, value in typed.items()}
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+@checked(25)
+@given(where=places(), width=st.integers(0, 3))
+def test_take_gathers_each_replicates_own_problems(
+    library: Library, where: tuple[tuple[int, ...], int, np.ndarray, int], width: int
+) -> None:
+    leading, n_problems, problems, seed = where
+    values = filled((*leading, n_problems), seed, width)
+    rows = arrays(in_library(values, library).take(library.ints(problems)))
+    own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
+    for name, value in values.items():
+        for lead in np.ndindex(leading):
+            np.testing.assert_array_equal(rows[name][lead], value[lead][own[lead]], err_msg=name)
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+@checked(25)
+@given(where=places(), width=st.integers(0, 3), wider=st.integers(0, 2))
+def test_put_writes_its_problems_and_no_others(
+    library: Library,
+    where: tuple[tuple[int, ...], int, np.ndarray, int],
+    width: int,
+    wider: int,
+) -> None:
+    leading, n_problems, problems, seed = where
+    old = filled((*leading, n_problems), seed, width)
+    new = filled((*leading, problems.shape[-1]), seed + 1, width + wider)
+    put = in_library(old, library).put(library.ints(problems), in_library(new, library))
+    got = arrays(put)
+    own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
+    old["memory"] = np.pad(old["memory"], [(0, 0)] * (len(leading) + 1) + [(0, wider)])
+    for name, want in old.items():
+        for lead in np.ndindex(leading):
+            want[lead][own[lead]] = new[name][lead]
+        np.testing.assert_array_equal(got[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away(library: Library) -> None:
+    old = filled((3,), 1, 2)
+    state = in_library(old, library)
+    before = arrays(state)
+    rows = state.take(library.ints([1, 0]))
+    rows.put(library.ints([0, 1]), in_library(filled((2,), 2, 2), library))
+    same(before, arrays(state))
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
+@checked(15)
+@given(history=vote_histories(max_visits=6), config=configs())
+def test_any_integer_type_of_votes_gives_the_same(
+    dtype: type, history: History, config: GuardConfig
+) -> None:
+    base, _ = walk(history, config)
+    narrow = [replace(b, answers=b.answers.astype(dtype)) for b in history.batches]
+    library = NarrowNumpy("numpy", np, np.float64)
+    other, _ = walk(replace(history, batches=narrow), config, library)
+    for one, two in zip(base, other, strict=True):
+        for name, value in {**one.decision, **one.streams}.items():
+            both = {**two.decision, **two.streams}
+            np.testing.assert_array_equal(value, both[name], err_msg=name)
+
+
+class NarrowNumpy(Library):
+    """NumPy that keeps the integer type it is given."""
+
+    def ints(self, values: Any) -> Any:
+        return np.array(values)
+
+
+def test_routes_are_codes_of_the_enum() -> None:
+    assert [Route(code).name for code in range(4)] == ["STABLE", "AT_RISK", "HIGH_RISK", "SKIPPED"]

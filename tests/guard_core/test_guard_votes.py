@@ -1,0 +1,53 @@
+"""Votes check themselves; a guard of nothing is refused."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from guard_core import Guard, GuardConfig, Votes
+
+
+def test_shapes_must_match_and_have_problems_and_answers() -> None:
+    with pytest.raises(ValueError, match=r"\(1, 3\).*\(1, 2\)"):
+        Votes(np.ones((1, 3), int), np.ones((1, 2), int), 8, 8)
+    with pytest.raises(ValueError, match=r"\(\.\.\., P, A\)"):
+        Votes(np.ones(3, int), np.ones(3, int), 8, 8)
+
+
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(8, 9), (8, 0), (0, 0), (8, -1)])
+def test_sizes_must_be_possible(n_votes: int, n_samples: int) -> None:
+    counts = np.zeros((1, 2), int)
+    with pytest.raises(ValueError, match=f"n_samples = {n_samples}.*n_votes = {n_votes}"):
+        Votes(counts, counts, n_votes, n_samples)
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict])
+@pytest.mark.parametrize(
+    ("counts", "samples", "message"),
+    [
+        ([[2, 3]], [[2, -1]], "0 <= samples <= counts"),
+        ([[2, 3]], [[3, 0]], "0 <= samples <= counts"),
+        ([[5, 4]], [[0, 0]], "more than n_votes = 8"),
+        ([[4, 4]], [[3, 2]], "more than n_samples = 4"),
+    ],
+)
+def test_values_must_be_possible(
+    xp: object, counts: list[list[int]], samples: list[list[int]], message: str
+) -> None:
+    arrays = (xp.asarray(values) for values in (counts, samples))  # type: ignore[attr-defined]
+    votes = Votes(*arrays, 8, 4)
+    with pytest.raises(ValueError, match=message):
+        votes.check()
+
+
+def test_possible_votes_pass() -> None:
+    Votes(np.array([[5, 3]]), np.array([[4, 0]]), 8, 4).check()
+    Votes(np.zeros((2, 0), int), np.zeros((2, 0), int), 8, 4).check()
+
+
+@pytest.mark.parametrize("n_problems", [0, -1])
+def test_a_guard_needs_problems(n_problems: int) -> None:
+    with pytest.raises(ValueError, match=f"n_problems = {n_problems}"):
+        Guard(GuardConfig()).init(n_problems, np.zeros(0))
