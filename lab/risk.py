@@ -11,20 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.columns import Bools, Floats, Ints
+from lab.columns import Bools, Floats
 from lab.errors import UserError
 from lab.logistic import Logistic, fit_logistic
 from lab.stakes import Stakes, at_stake, gather
-from lab.votes_so_far import RUN_FEATURES, TRIVIAL, features, votes_so_far
+from lab.votes_so_far import TRIVIAL, features, votes_so_far
 
 MODEL = "alarm"
 MR_MODEL = "mr_fitted"
 SCORES = (MODEL, MR_MODEL, *TRIVIAL)
 """The fitted alarm and the scores that it must beat: the same fit with MR at t as its only
 feature, and the scores that need no fit."""
-RIDGE = 1.0
-"""Penalty on a weight, see `lab.logistic`: it keeps the weights finite where a feature separates
-the classes and is negligible beside a hundred problems."""
 AT = (1, 3, 5, 8, 12)
 """Visits after which the alarm is judged."""
 
@@ -110,19 +107,8 @@ def _fit(stakes: Stakes, chosen_S: Bools) -> Alarm:
     models = {}
     for t, seen_SF in zip(stakes.at, stakes.features_TSF, strict=True):
         rows = chosen_S & np.isfinite(seen_SF).all(axis=1)
-        ridge_F = _ridge(stakes.names, stakes.replicate_S[rows])
-        models[t] = fit_logistic(seen_SF[rows], stakes.lost_S[rows], ridge_F)
+        models[t] = fit_logistic(seen_SF[rows], stakes.lost_S[rows])
     return Alarm(models, stakes.names)
-
-
-def _ridge(names: Sequence[str], replicate: Ints) -> Floats:
-    """(F,) penalties.
-
-    What is one number per replicate was observed once per replicate, not once per problem: its
-    penalty is as much heavier as that makes its evidence thinner.
-    """
-    per_run = len(replicate) / max(len(np.unique(replicate)), 1)
-    return np.array([RIDGE * per_run if name in RUN_FEATURES else RIDGE for name in names])
 
 
 def _risk(alarm: Alarm, stakes: Stakes) -> Floats:

@@ -7,7 +7,7 @@ from lab.alarm import SCORES, alarm_table, fit_alarm, lead_summary, lead_times
 from lab.auroc import auroc
 from lab.errors import UserError
 from lab.fate import fates
-from lab.logistic import fit_logistic
+from lab.logistic import RIDGE, fit_logistic
 from lab.risk import held_out_scores
 from lab.schema import VISITS
 from lab.stakes import at_stake, gather
@@ -69,9 +69,6 @@ def test_features_by_hand(make_visits):
     assert (wrong["held"], wrong["moved"], right["held"], right["moved"]) == (0, 1, 1, 0)
     assert (wrong["flips"], wrong["since_flip"], right["since_flip"]) == (1, 1 / 3, 1)
     assert (wrong["fr"], wrong["ties"], wrong["unparseable"]) == (0.2, 0.25, 0.125)
-    assert (wrong["run_fr"], wrong["run_mr"], right["run_mr"]) == (0, 0.9375, 0.9375)
-    second = features(votes_so_far(visits).until(2))
-    assert second["run_fr"].tolist() == [0.5, 0.5]
     before = features(votes_so_far(visits).until(0))
     assert before["mr_slope"].tolist() == before["since_flip"].tolist() == [0, 0]
 
@@ -222,9 +219,11 @@ def test_lead_times_by_hand(make_visits):
     assert own["alarm"].tolist()[1:] == [2, 2, 5, 5]
     assert np.isnan(own.loc[0, "alarm"])
     assert own["lead"].tolist()[2:] == [3, 1, -1]
-    row = lead_summary(leads).set_index("score").loc["flips"]
+    row = lead_summary(leads, np.random.default_rng(0)).set_index("score").loc["flips"]
     assert (row["false_alarms"], row["caught"], row["in_time"]) == (0.5, 1, 2 / 3)
     assert (row["lead_q25"], row["lead_median"], row["lead_q75"]) == (-0.5, 1, 2.5)
+    # Both runs are alike, so no draw of them differs.
+    assert (row["in_time_low"], row["in_time_high"]) == (2 / 3, 2 / 3)
     assert (row["n_lost"], row["n_kept"]) == (6, 4)
     strict = lead_times(
         visits, fates(visits), np.random.default_rng(0), false_alarms=0, scores=("flips",)
@@ -244,31 +243,32 @@ def test_a_stated_rate_holds_where_it_was_set_and_a_higher_one_warns_no_later(wo
     for name in SCORES:
         alarms = [t.loc[t["score"] == name, "alarm"].fillna(np.inf).to_numpy() for t in tables]
         assert (alarms[0] >= alarms[1]).all() and (alarms[1] >= alarms[2]).all()
-    summary = lead_summary(tables[1]).set_index("score")
+    summary = lead_summary(tables[1], np.random.default_rng(0)).set_index("score")
     assert summary.loc["alarm", "false_alarms"] < 0.35
     assert summary.loc["alarm", "in_time"] > summary.loc["fr", "in_time"]
     assert (summary["in_time"] <= summary["caught"]).all()
+    assert (summary["in_time_low"] <= summary["in_time"]).all()
+    assert (summary["in_time_high"] >= summary["in_time"]).all()
 
 
 def test_logistic_fit_is_the_penalised_optimum():
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.normal(5, 2, 300), rng.normal(size=300), np.full(300, 0.1)])
     y = rng.random(300) < expit(x[:, 0] - 5)
-    ridge = np.array([1.0, 50.0, 1.0])
-    model = fit_logistic(x, y, ridge)
+    model = fit_logistic(x, y)
     error = model.risk(x) - y
     scaled = (x - model.mean_F) / model.scale_F
     assert error.sum() == pytest.approx(0, abs=1e-2)
-    assert error @ scaled + ridge * model.weight_F == pytest.approx(np.zeros(3), abs=1e-2)
+    assert error @ scaled + RIDGE * model.weight_F == pytest.approx(np.zeros(3), abs=1e-2)
     assert model.weight_F[0] > 1 and model.weight_F[2] == 0
 
 
 def test_logistic_of_separable_and_of_one_class():
     x = np.arange(6.0)[:, None]
-    model = fit_logistic(x, x[:, 0] > 2, np.ones(1))
+    model = fit_logistic(x, x[:, 0] > 2)
     assert np.isfinite(model.weight_F).all()
     assert (np.diff(model.risk(x)) > 0).all()
-    assert np.isnan(fit_logistic(x, np.ones(6, bool), np.ones(1)).risk(x)).all()
+    assert np.isnan(fit_logistic(x, np.ones(6, bool)).risk(x)).all()
 
 
 def test_weights_are_there_to_read(world):
