@@ -33,6 +33,7 @@ format: .venv/dev.stamp
 bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_guard.py
 	$(BIN)/python benchmarks/bench_sim.py
+	$(BIN)/python benchmarks/bench_real.py
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -1,0 +1,197 @@
+"""The command line `guard-train`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tqdm import tqdm
+
+from guard_core import GuardConfig
+from lab.arms import DEMO_ARMS, MATCHED, arm
+from lab.cli import read_option, run_cli
+from lab.errors import UserError
+from lab.settings import read_toml
+from real.config import TrainConfig
+
+NEEDED = ("torch", "transformers", "safetensors")
+INSTALL = "pip install 'ttrl-guard-lab[real]'"
+
+Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class RunCommand:
+    """Train one language model on the votes of its own responses.
+
+    Without options: the embedded tiny task under the guard of the paper.
+    """
+
+    out: Path
+    """Run folder to make; must not exist yet."""
+    settings: Settings = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings; options given here override it."""
+    arm: str | None = None
+    """Arm of the comparison: sets the guard and the labels (ttrl, guard, frozen, memory, ...)."""
+    profile: str | None = None
+    """Guard profile: paper, release, off, frs, mps or rcsu."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> RunCommand:
+        """What options are when they are not given: from the file, the arm and the profile."""
+        settings = _from_file(argv)
+        name, profile = read_option(argv, "--arm"), read_option(argv, "--profile")
+        if name is not None and profile is not None:
+            raise UserError("arm and profile: both set the guard; give one of them")
+        if name is not None:
+            chosen = arm(name)
+            settings = replace(settings, guard=chosen.guard, labels=chosen.labels)
+        if profile is not None:
+            settings = replace(settings, guard=GuardConfig.profile(profile))
+        return cls(out=tyro.MISSING, settings=settings)
+
+    def run(self) -> None:
+        """Train, and say what came out."""
+        require_torch()
+        from real.trainer import train
+
+        trace = train(self.settings, self.out, progress=not self.quiet, arm=self._arm_name())
+        first, last = trace.evals.iloc[0], trace.evals.iloc[-1]
+        left_out = trace.run.extra["prompts_left_out"]
+        if left_out:
+            print(f"left out: {len(left_out)} overlong prompts, see run.json")
+        print(
+            f"{trace.run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
+            f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
+        )
+        print(f"run folder: {self.out}")
+
+    def _arm_name(self) -> str | None:
+        """The arm that was asked for, unless other options changed what it is."""
+        if self.arm is None:
+            return None
+        chosen = arm(self.arm)
+        same = (self.settings.guard, self.settings.labels) == (chosen.guard, chosen.labels)
+        own_step = self.arm == MATCHED or self.settings.step_factor == 1
+        return self.arm if same and own_step else None
+
+
+@dataclass(kw_only=True)
+class CompareCommand:
+    """Run several arms on the same seeds, each run in a process of its own."""
+
+    out: Path
+    """Folder for the run folders, OUT/ARM/seed-SEED."""
+    arms: tuple[str, ...] = DEMO_ARMS
+    """Arms to run: ttrl, guard, matched, frozen, memory, memory_guard, truth."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    jobs: int = 2
+    """Runs at once; each uses its own threads."""
+    settings: Settings = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings that all runs share."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> CompareCommand:
+        """What options are when they are not given: from the file."""
+        return cls(out=tyro.MISSING, settings=_from_file(argv))
+
+    def run(self) -> int:
+        """Run all, and say what came out; the exit code is 1 where a run failed."""
+        require_torch()
+        from real.compare import compare, n_runs
+
+        with _bar(n_runs(self.arms, self.seeds), self.quiet) as report:
+            result = compare(self.settings, self.out, self.arms, self.seeds, self.jobs, report)
+        for found in result.arms:
+            print(found.line)
+        if result.achieved_ratio is not None:
+            print(
+                f"matched effort: learning rate x {result.step_factor:.3f}, mean update "
+                f"{result.achieved_ratio:.3f} of the guard's"
+            )
+        print(f"run folders: {self.out}")
+        for outcome in result.failed:
+            log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
+            print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
+        return 1 if result.failed else 0
+
+
+@dataclass(kw_only=True)
+class MakeTinyCommand:
+    """Rebuild the tiny task's starting checkpoint by supervised training, about a minute."""
+
+    out: Path
+    """Folder to make; use it with `run --model`."""
+    seed: int = 0
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    def run(self) -> None:
+        """Train the checkpoint, and say how good it is."""
+        require_torch()
+        if self.seed < 0:
+            raise UserError(f"seed = {self.seed}: must be at least 0")
+        from real.tiny.pretrain import build
+
+        made = build(self.out, seed=self.seed, progress=not self.quiet)
+        print(
+            f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
+            f"({made.n_problems} problems, {made.n_votes} votes)"
+        )
+        print(f"model folder: {self.out}")
+
+
+COMMANDS = {"run": RunCommand, "compare": CompareCommand, "make-tiny": MakeTinyCommand}
+
+
+def require_torch() -> None:
+    """Say what to install where the trainer's libraries are missing.
+
+    Raises:
+        UserError: one of them cannot be found.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `guard-train`; returns the exit code."""
+    commands: dict[str, Any] = dict(COMMANDS)
+    about = "A real GRPO trainer with majority-vote labels, on CPU or GPU."
+    return run_cli("guard-train", commands, argv, about)
+
+
+def _from_file(argv: Sequence[str]) -> TrainConfig:
+    path = read_option(argv, "--config")
+    return TrainConfig() if path is None else read_toml(Path(path), TrainConfig)
+
+
+@contextmanager
+def _bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """A bar that appears with the first report, so that refused settings leave one line alone."""
+    form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}]"
+    bars: list[Any] = []
+
+    def report(done: float) -> None:
+        if not bars:
+            bars.append(tqdm(total=total, bar_format=form, disable=quiet))
+        bars[0].update(done - bars[0].n)
+
+    try:
+        yield report
+    finally:
+        for bar in bars:
+            bar.close()

@@ -1,0 +1,177 @@
+"""The language model that is trained: loaded from a local folder, with its tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from lab.errors import UserError
+from real.sources import check_folder
+
+# What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
+_LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A causal language model and what is needed to talk to it."""
+
+    model: Any
+    """In evaluation mode for good: dropout would move the ratio away from 1 at no update."""
+    tokenizer: Any
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a response; empty where the model has none."""
+    pad_token_id: int
+    device: torch.device
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the model has positions for, if it says so."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None)
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of one prompt, in the tokenizer's chat template if it has one."""
+        if self.tokenizer.chat_template:
+            turn = [{"role": "user", "content": prompt}]
+            text = self.tokenizer.apply_chat_template(
+                turn, tokenize=False, add_generation_prompt=True
+            )
+            # The template has written the special tokens already.
+            return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.tokenizer(prompt)["input_ids"]
+
+    def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
+        """Texts of responses (R, T) of the given lengths, special tokens left out.
+
+        Responses of equal tokens are decoded once: late in training most of them are.
+        """
+        keys = [
+            tuple(row[:length])
+            for row, length in zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
+        ]
+        distinct = list(dict.fromkeys(keys))
+        decoded = self.tokenizer.batch_decode(
+            [list(key) for key in distinct], skip_special_tokens=True
+        )
+        text_of = dict(zip(distinct, decoded, strict=True))
+        return [text_of[key] for key in keys]
+
+
+def load_policy(folder: str | Path, device: str = "auto", dtype: str = "float32") -> Policy:
+    """Load a causal language model and its tokenizer from a local folder.
+
+    Only safetensors weights and architectures that transformers knows are loaded; nothing is
+    downloaded and no code from the folder runs.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        device: `auto`, `cpu` or `cuda`.
+        dtype: of the weights.
+
+    Raises:
+        UserError: the folder is missing, incomplete or damaged, or there is no such device.
+    """
+    folder = Path(folder)
+    place = pick_device(device)
+    check_folder(folder)
+    with _quiet():
+        tokenizer = _load_tokenizer(folder)
+        model = _load_model(folder, getattr(torch, dtype))
+    n_embeddings = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > n_embeddings:
+        raise UserError(
+            f"model {folder}: the tokenizer has {len(tokenizer)} tokens, the model {n_embeddings}; "
+            "put the model's own tokenizer into the folder"
+        )
+    ends = _end_tokens(model, tokenizer)
+    pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
+    return Policy(model.to(place).eval(), tokenizer, ends, pad, place)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one.
+
+    Raises:
+        UserError: a GPU was asked for and there is none.
+    """
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise UserError("device = 'cuda': torch sees no GPU here; use cpu or auto")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except _LOAD_ERRORS as error:
+        raise UserError(
+            f"model {folder}: no tokenizer could be loaded ({_first_line(error)}); "
+            "save the model's tokenizer into the folder"
+        ) from error
+    if len(tokenizer) == 0:
+        raise UserError(f"model {folder}: the tokenizer is empty; save the model's own into it")
+    return tokenizer
+
+
+def _load_model(folder: Path, dtype: torch.dtype) -> Any:
+    loader: Any = AutoModelForCausalLM
+    try:
+        model, info = loader.from_pretrained(
+            str(folder),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype,
+            output_loading_info=True,
+        )
+    except (*_LOAD_ERRORS, SafetensorError) as error:
+        raise UserError(
+            f"model {folder}: could not be loaded ({_first_line(error)}); "
+            "give a causal language model with safetensors weights"
+        ) from error
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise UserError(
+            f"model {folder}: {len(missing)} weights are missing, {missing[0]} for one; "
+            "give a folder that holds a whole causal language model"
+        )
+    return model
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    named = model.generation_config.eos_token_id if model.generation_config else None
+    found: Sequence[int] = [named] if isinstance(named, int) else (named or [])
+    own = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    return tuple(dict.fromkeys([*found, *own]))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= 160 else lines[0][:157] + "..."
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Loading says nothing: its errors are reported by the exceptions."""
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,146 @@
+"""Arms times seeds in processes: pairing, matched effort, failures, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.errors import UserError
+from lab.trace import load
+from real.cli import main
+from real.compare import ArmResult, compare, run_folder
+from real.config import TrainConfig
+from real.jobs import Job, _reason, run_jobs
+
+QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
+WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]
+
+
+def test_comparison_is_paired_and_matches_the_effort(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A guard that always skips half of the batch needs a much smaller step to be matched."""
+    arms = ("ttrl", "guard", "matched")
+    words = ["--seeds", "3", "5", "--arms", *arms, "--epochs", "2", "--lr", "1e-3", "--quiet"]
+    assert main(["compare", "--out", str(tmp_path / "all"), *words, *WORDS]) == 0
+    said = capsys.readouterr()
+    assert "TTRL: pass@1" in said.out and "(2 seeds)" in said.out and "matched effort" in said.out
+    traces = {
+        (name, seed): load(run_folder(tmp_path / "all", name, seed))
+        for name in arms
+        for seed in (3, 5)
+    }
+    for (name, seed), trace in traces.items():
+        assert trace.run.arm == name and trace.run.seeds == [seed]
+        assert trace.run.status == "finished"
+        first = trace.visits[trace.visits["visit"] == 0]
+        base = traces["ttrl", seed].visits
+        np.testing.assert_array_equal(first["label"], base[base["visit"] == 0]["label"])
+    extra = [traces["matched", seed].run.extra for seed in (3, 5)]
+    assert extra[0]["step_factor"] == extra[1]["step_factor"] > 0
+    assert extra[0]["achieved_ratio"] == extra[1]["achieved_ratio"] > 0
+    guard = np.concatenate([traces["guard", s].steps["update_norm"] for s in (3, 5)]).mean()
+    base = np.concatenate([traces["ttrl", s].steps["update_norm"] for s in (3, 5)]).mean()
+    assert extra[0]["step_factor"] == pytest.approx(guard / base)
+    assert not list((tmp_path / "all").rglob("*.log"))
+
+
+def test_failing_and_killed_runs_are_told_and_the_others_go_on(tmp_path: Path):
+    def job(name: str, **changes: object) -> Job:
+        return Job(name, replace(QUICK, **changes), tmp_path / name)
+
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("mine")
+    jobs = [job("taken"), job("killed", epochs=1000), job("good")]
+    pids: list[int] = []
+
+    def kill_the_long_one(_: float) -> None:
+        for child in multiprocessing.active_children():
+            if child.name.startswith("killed") and not pids and child.pid:
+                pids.append(child.pid)
+                os.kill(child.pid, signal.SIGKILL)
+
+    taken, killed, good = run_jobs(jobs, 2, kill_the_long_one)
+    assert "is not empty" in (taken.error or "")
+    assert killed.error == "its process was killed by signal 9"
+    assert good.error is None and load(good.job.folder).run.status == "finished"
+    assert (tmp_path / "taken" / "mine.txt").read_text() == "mine"
+
+
+def test_reason_of_a_silent_end_is_the_last_line_of_the_log(tmp_path: Path):
+    log = tmp_path / "seed-0.log"
+    assert _reason(1, log) == "its process ended with exit code 1: no message"
+    log.write_text("Traceback (most recent call last):\n  ...\nMemoryError: too large\n\n")
+    assert _reason(1, log) == "its process ended with exit code 1: MemoryError: too large"
+    assert _reason(-9, log) == "its process was killed by signal 9"
+
+
+def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
+    config = replace(QUICK, epochs=1)
+    arms = ("ttrl", "guard", "matched")
+    (tmp_path / "all" / "guard").mkdir(parents=True)
+    (tmp_path / "all" / "guard" / "seed-1.log").mkdir()  # its process cannot open its log
+    result = compare(config, tmp_path / "all", arms, (0, 1), 2)
+    told = {outcome.job.name: outcome.error or "" for outcome in result.failed}
+    assert set(told) == {"guard, seed 1", "matched, seed 1"}
+    assert "did not finish" in told["matched, seed 1"]
+    assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
+
+
+def test_mistakes_that_all_runs_share_are_told_once(tmp_path: Path):
+    bad = replace(QUICK, model=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="no such folder"):
+        compare(bad, tmp_path / "all", ("ttrl",), (0,), 1)
+    assert not (tmp_path / "all").exists()
+
+
+def test_result_line_tells_mean_and_spread():
+    result = ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.7], [0.4, 0.6])
+    assert result.line == "TTRL: pass@1 0.600 -> 0.500 +- 0.141 (2 seeds)"
+    assert ArmResult("ttrl", "TTRL", [], [], []).line == "TTRL: no run finished"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a POSIX signal")
+def test_interrupt_stops_the_children_and_leaves_readable_folders(tmp_path: Path):
+    out = tmp_path / "all"
+    words = ["--arms", "ttrl", "guard", "--seeds", "0", "--epochs", "500", "--quiet", *WORDS]
+    command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
+    # As from a keyboard: the whole process group gets the signal.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    folders = [run_folder(out, name, 0) for name in ("ttrl", "guard")]
+    deadline = time.monotonic() + 120
+    while not all((f / "run.json").exists() for f in folders) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(5.0)  # some visits are in memory now
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert len(stderr.strip().splitlines()) == 1, stderr
+    for folder in folders:
+        assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+        assert (load(folder).visits["visit"] == 0).sum() == 8
+    assert gone(process.pid), "a process of the comparison is still there"
+
+
+def gone(group: int) -> bool:
+    """Whether a process group ends within some seconds; the server of processes ends last."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

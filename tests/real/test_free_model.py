@@ -1,0 +1,296 @@
+"""Any local causal language model on a problem file it has never seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.trace import Trace
+from real import TrainConfig, train
+from real.cli import main
+from real.config import BOX_REQUEST
+from real.grpo import response_logprobs
+from real.policy import load_policy
+from real.prompts import build_prompts
+from real.run import prepare
+from real.sources import read_problems
+
+MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
+BOXES = [f"\\boxed{{{answer}}}" for answer in range(4)]
+SPECIAL = ["<unk>", "<pad>", "<eos>"]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One printable character one token, and some boxed answers, so random text has answers."""
+    tokens = [*SPECIAL, *BOXES, *map(chr, range(32, 127)), "\n"]
+    backend = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
+    backend.pre_tokenizer = Split(Regex(r"[\s\S]"), behavior="isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
+    )
+
+
+def llama(vocabulary: int, positions: int) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=positions,
+        eos_token_id=2,
+        bos_token_id=None,
+        pad_token_id=1,
+    )
+    return LlamaForCausalLM(config)
+
+
+def gpt2(vocabulary: int, positions: int) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=positions,
+        eos_token_id=2,
+        bos_token_id=2,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def save_model(
+    folder: Path, make: Callable[[int, int], Any] = llama, positions: int = 2048, spare: int = 0
+) -> Path:
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    make(len(tokenizer) + spare, positions).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("llama") / "model")
+
+
+def write_problems(folder: Path, prompts: list[str], answers: list[str | None]) -> str:
+    rows = [
+        {"id": f"p{i}", "prompt": prompt, "answer": answer}
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    path = folder / "set.json"
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def settings(model: Path, problems: str, **changes: Any) -> TrainConfig:
+    values: dict[str, Any] = {
+        "model": str(model),
+        "problems": problems,
+        "n_votes": 8,
+        "n_samples": 4,
+        "batch_size": 2,
+        "epochs": 2,
+        "max_response_tokens": 12,
+        "eval_samples": 2,
+        "lr": 1e-3,
+        "threads": 1,
+    }
+    return TrainConfig(**{**values, **changes})
+
+
+def check_learned(trace: Trace, n_problems: int) -> None:
+    visits = trace.visits
+    assert trace.run.n_problems == n_problems
+    assert len(visits) == n_problems * 3
+    # Random text of this vocabulary holds some boxes: there were votes, and something to learn.
+    assert (visits["n_unparseable"] < visits["n_votes"]).any()
+    assert (trace.steps["tokens"] > 0).any() and (trace.steps["update_norm"] > 0).any()
+
+
+@pytest.mark.skipif(not MATH500.exists(), reason="the MATH-500 file is not beside the repository")
+def test_math500_loads_samples_votes_trains_and_logs(model: Path, tmp_path: Path):
+    config = settings(model, str(MATH500), n_problems=5)
+    trace = train(config, tmp_path / "run", progress=False)
+    check_learned(trace, 5)
+    assert trace.run.task == "math500 with model"
+    assert trace.evals["pass_at_1"].notna().all()
+
+
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_any_architecture_and_prompts_of_any_length(
+    make: Callable[[int, int], Any], tmp_path: Path
+):
+    folder = save_model(tmp_path / "model", make)
+    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
+    check_learned(train(settings(folder, problems), progress=False), 2)
+
+
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_trainer_and_sampler_agree_on_log_probs(make: Callable[[int, int], Any], tmp_path: Path):
+    """So the ratio starts at 1, also for prompts that the sampler had to pad."""
+    folder = save_model(tmp_path / "model", make)
+    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
+    run = prepare(settings(folder, problems).settled())
+    rollouts = run.engine.sample(run.prompts.tokens, 6, torch.Generator().manual_seed(0))
+    for place, prompt in enumerate(run.prompts.tokens):
+        with torch.no_grad():
+            found = response_logprobs(
+                run.policy.model, torch.tensor(prompt), rollouts.tokens_PNT[place], 0.6
+            )
+        real = rollouts.mask_PNT()[place]
+        assert real.any()
+        torch.testing.assert_close(found[real], rollouts.logprobs_PNT[place][real])
+
+
+def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: Path):
+    problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], [None, "3"])
+    trace = train(settings(model, problems), progress=False)
+    unknown = trace.visits[trace.visits["problem"] == 0]
+    known = trace.visits[trace.visits["problem"] == 1]
+    assert unknown["label_accuracy"].isna().all() and known["label_accuracy"].notna().all()
+    assert not unknown["label_correct"].any() and not unknown["correct_competitive"].any()
+    nowhere = write_problems(tmp_path, ["1 + 1?"], [None])
+    trace = train(settings(model, nowhere), progress=False)
+    assert trace.evals[["pass_at_1", "maj_accuracy"]].isna().all(axis=None)
+
+
+def test_overlong_prompts_are_left_out_and_counted(model: Path, tmp_path: Path):
+    problems = write_problems(tmp_path, ["1 + 1?", "x" * 300, "1 + 2?"], ["2", "0", "3"])
+    trace = train(settings(model, problems, max_prompt_tokens=200), progress=False)
+    assert trace.run.n_problems == 2 and trace.run.extra["prompts_left_out"] == ["p1"]
+    with pytest.raises(UserError, match="all 3 prompts are longer than 5 tokens"):
+        train(settings(model, problems, max_prompt_tokens=5), progress=False)
+
+
+def test_positions_of_the_model_limit_prompts(tmp_path: Path):
+    folder = save_model(tmp_path / "model", gpt2, positions=120)
+    problems = write_problems(tmp_path, ["1 + 1?", "y" * 60], ["2", "0"])
+    trace = train(settings(folder, problems), progress=False)
+    assert trace.run.extra["prompts_left_out"] == ["p1"]
+    with pytest.raises(UserError, match="max_response_tokens = 120: the model has 120 positions"):
+        train(settings(folder, problems, max_response_tokens=120), progress=False)
+
+
+def test_prompt_gets_suffix_and_chat_template(model: Path, tmp_path: Path):
+    problems = write_problems(tmp_path, ["1 + 1?"], ["2"])
+    policy = load_policy(model, "cpu")
+    config = settings(model, problems).settled()
+    plain = build_prompts(read_problems(config), config, policy)
+    assert plain.tokens[0] == policy.tokenizer("1 + 1?" + BOX_REQUEST)["input_ids"]
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<bot>"
+    )
+    chat = build_prompts(read_problems(config), replace(config, prompt_suffix="!"), policy)
+    assert chat.tokens[0] == policy.tokenizer("<user>1 + 1?!<bot>")["input_ids"]
+
+
+def test_equal_responses_have_equal_texts_and_ends_are_cut(model: Path):
+    policy = load_policy(model, "cpu")
+    box = len(SPECIAL) + 2  # \boxed{2}
+    tokens = torch.tensor([[box, 2, 1, 1], [box, 2, 9, 9], [box, box, box, 2]])
+    texts = policy.texts(tokens, torch.tensor([2, 2, 4]))
+    assert texts[0] == texts[1] != texts[2]
+    assert "boxed{2}" in texts[0] and "<eos>" not in texts[0]
+
+
+def test_guard_runs_on_it_too(model: Path, tmp_path: Path):
+    problems = write_problems(tmp_path, [f"{i} + 1?" for i in range(4)], ["1", "2", "3", "0"])
+    config = settings(model, problems, guard=GuardConfig.paper(), epochs=3, lr=5e-3)
+    trace = train(config, progress=False)
+    assert trace.visits["flipped"].any()
+    assert np.isfinite(trace.steps["update_norm"]).all()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: (f / "model.safetensors").unlink(), "could not be loaded"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"no"), "could not be loaded"),
+        (lambda f: (f / "config.json").write_text("{"), "could be loaded|could not be loaded"),
+        (lambda f: (f / "config.json").unlink(), "lacks config.json"),
+        (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
+    ],
+)
+def test_incomplete_model_folder_is_named(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+):
+    folder = save_model(tmp_path / "model")
+    spoil(folder)
+    with pytest.raises(UserError, match=message) as found:
+        load_policy(folder, "cpu")
+    assert str(folder) in str(found.value) and "\n" not in str(found.value)
+
+
+def test_incomplete_model_is_one_line_on_the_command_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """The libraries that load models like to warn; none of it may reach the terminal."""
+    folder = save_model(tmp_path / "model")
+    problems = write_problems(tmp_path, ["1 + 1?"], ["2"])
+    words = ["run", "--model", str(folder), "--problems", problems, "--out", str(tmp_path / "run")]
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    capfd.readouterr()  # what making the model printed
+    assert main(words) == 2
+    said = capfd.readouterr()
+    assert len(said.err.strip().splitlines()) == 1 and "tokenizer" in said.err and not said.out
+    make_tokenizer().save_pretrained(folder)
+    capfd.readouterr()
+    (folder / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
+    assert main(words) == 2
+    said = capfd.readouterr()
+    assert len(said.err.strip().splitlines()) == 1 and str(folder) in said.err and not said.out
+
+
+def test_left_out_prompts_are_told_on_the_command_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    folder = save_model(tmp_path / "model")
+    problems = write_problems(tmp_path, ["1 + 1?", "x" * 300], ["2", "0"])
+    words = ["run", "--model", str(folder), "--problems", problems, "--out", str(tmp_path / "run")]
+    capfd.readouterr()  # what making the model printed
+    words += ["--max-prompt-tokens", "200", "--max-response-tokens", "6", "--n-votes", "8"]
+    assert main([*words, "--n-samples", "4", "--epochs", "1", "--quiet"]) == 0
+    said = capfd.readouterr()
+    assert "left out: 1 overlong prompts" in said.out and not said.err
+
+
+def test_foreign_tokenizer_is_refused(tmp_path: Path):
+    folder = save_model(tmp_path / "model", spare=-5)
+    with pytest.raises(UserError, match="the tokenizer has 103 tokens, the model 98"):
+        load_policy(folder, "cpu")
+
+
+def test_missing_weights_are_refused(tmp_path: Path):
+    folder = save_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = 2
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="weights are missing"):
+        load_policy(folder, "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_missing_gpu_is_said(model: Path):
+    with pytest.raises(UserError, match="no GPU"):
+        load_policy(model, "cuda")

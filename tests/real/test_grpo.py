@@ -1,0 +1,235 @@
+"""The two-stream loss: by hand, one pass against two, any cut, nothing where nothing is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+
+from real.grpo import Group, LossConfig, backward, denominator, kept, micro_batches, token_loss
+from real.grpo import response_logprobs as logprobs_of
+
+VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2LMHeadModel:
+    """In double precision throughout, which models with rotary positions are not."""
+    torch.manual_seed(1)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    config = GPT2Config(
+        vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, initializer_range=0.4, **sizes
+    )
+    return GPT2LMHeadModel(config).double().eval()
+
+
+def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: object) -> Group:
+    """Random responses of unequal length, from a policy that is some way off."""
+    g = torch.Generator().manual_seed(seed)
+    prompt = torch.randint(0, VOCABULARY, (PROMPT,), generator=g)
+    tokens = torch.randint(0, VOCABULARY, (rows, RESPONSE), generator=g)
+    lengths = torch.randint(1, RESPONSE + 1, (rows,), generator=g)
+    with torch.no_grad():
+        old = logprobs_of(model, prompt, tokens, 0.6)
+    old = old + 0.3 * torch.randn(old.shape, generator=g, dtype=old.dtype)
+    majority, minority = torch.randn((2, rows), generator=g, dtype=torch.float64)
+    group = Group(prompt, tokens, old, lengths, majority, minority)
+    return replace(group, **changes)
+
+
+def gradient(
+    model: GPT2LMHeadModel, groups: list[Group], config: LossConfig
+) -> tuple[float, Tensor]:
+    model.zero_grad(set_to_none=True)
+    done = backward(model, groups, config)
+    flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return done.loss, torch.cat(flat) if flat else torch.zeros(0)
+
+
+CONFIG = LossConfig(temperature=0.6)
+
+
+def test_token_loss_by_hand():
+    """Ratios 1.5, 0.5 and 1.1 at A1 = 2 and -1, A2 = 0.5 and 0.
+
+    Row 0 (A1 = 2, A2 = .5): 1.5 is cut to 1.2, 0.5 stays (the smaller product), 1.1 stays.
+    Row 1 (A1 = -1): 1.5 stays, 0.5 is cut to 0.8 (-.8 is below -.5), 1.1 stays.
+    """
+    ratio = torch.tensor([[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]], dtype=torch.float64)
+    loss, clipped = token_loss(
+        ratio.log(),
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.tensor([2.0, -1.0]),
+        torch.tensor([0.5, 0.0]),
+        LossConfig(),
+    )
+    expected = torch.tensor([[-2.4 - 0.6, -1.0 - 0.25, -2.2 - 0.55], [1.5, 0.8, 1.1]])
+    torch.testing.assert_close(loss, expected.double())
+    assert clipped.tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_higher_upper_clip_leaves_more_of_the_ratio():
+    ratio = torch.tensor([[1.25]], dtype=torch.float64)
+    one, zero = torch.ones(1), torch.zeros(1)
+    narrow = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, LossConfig())
+    wide = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, LossConfig(clip_high=0.28))
+    assert narrow.loss_KT.item() == pytest.approx(-1.2)
+    assert wide.loss_KT.item() == pytest.approx(-1.25)
+    assert narrow.clipped_KT.item() and not wide.clipped_KT.item()
+
+
+def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
+    """(1 - beta) L_MV + beta L_min, each with its own forward and backward, value and gradient."""
+    beta, group = 0.24, make_group(model)
+    zero = torch.zeros_like(group.majority_K)
+    first = gradient(model, [replace(group, minority_K=zero)], CONFIG)
+    second = gradient(model, [replace(group, majority_K=zero)], CONFIG)
+    both = replace(
+        group, majority_K=(1 - beta) * group.majority_K, minority_K=beta * group.minority_K
+    )
+    loss, grad = gradient(model, [both], CONFIG)
+    assert loss == pytest.approx((1 - beta) * first[0] + beta * second[0], rel=1e-12)
+    torch.testing.assert_close(
+        grad, (1 - beta) * first[1] + beta * second[1], rtol=1e-10, atol=1e-14
+    )
+    assert grad.abs().max() > 1e-3
+
+
+def test_at_ratio_one_the_streams_add_up_to_one_advantage(model: GPT2LMHeadModel):
+    group = make_group(model)
+    with torch.no_grad():
+        on_policy = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+    group = replace(group, old_KT=on_policy)
+    summed = replace(
+        group,
+        majority_K=group.majority_K + group.minority_K,
+        minority_K=torch.zeros_like(group.minority_K),
+    )
+    two, one = gradient(model, [group], CONFIG), gradient(model, [summed], CONFIG)
+    assert two[0] == pytest.approx(one[0], rel=1e-12)
+    torch.testing.assert_close(two[1], one[1], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("rows_at_once", [1, 3])
+def test_any_cut_gives_the_same_gradient(model: GPT2LMHeadModel, kind: str, rows_at_once: int):
+    groups = [make_group(model, seed) for seed in (1, 2)]
+    whole = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+    cut = replace(whole, micro_tokens=rows_at_once * (PROMPT + RESPONSE))
+    assert len(micro_batches(groups[0], cut.micro_tokens)) == -(-8 // rows_at_once)
+    expected, found = gradient(model, groups, whole), gradient(model, groups, cut)
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
+    """The mini-batch's loss from its definition, token by token."""
+    groups = [make_group(model, 3, weight=0.7), make_group(model, 4)]
+    total, n_tokens, n_rows = 0.0, 0, 0
+    for group in groups:
+        with torch.no_grad():
+            new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+        for row, length in enumerate(group.lengths_K.tolist()):
+            cost = 0.0
+            for place in range(length):
+                ratio = float((new[row, place] - group.old_KT[row, place]).exp())
+                bounded = min(max(ratio, 0.8), 1.2)
+                for advantage in (float(group.majority_K[row]), float(group.minority_K[row])):
+                    cost -= min(ratio * advantage, bounded * advantage)
+            total += group.weight * (cost / length if kind == "sequence_mean" else cost)
+            n_tokens, n_rows = n_tokens + length, n_rows + 1
+    bottom = {
+        "token_mean": n_tokens,
+        "sequence_mean": n_rows,
+        "constant": n_rows * RESPONSE,
+    }[kind]
+    config = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+    assert denominator(groups, config) == bottom
+    assert gradient(model, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)
+
+
+def test_weight_scales_a_problem_against_the_others(model: GPT2LMHeadModel):
+    first, second = make_group(model, 5), make_group(model, 6)
+    alone = [gradient(model, [g], replace(CONFIG, kind="constant"))[1] for g in (first, second)]
+    mixed = gradient(
+        model, [replace(first, weight=0.35), second], replace(CONFIG, kind="constant")
+    )[1]
+    torch.testing.assert_close(mixed, (0.35 * alone[0] + alone[1]) / 2, rtol=1e-10, atol=1e-14)
+
+
+def test_silent_group_counts_in_the_denominator_without_being_computed(model: GPT2LMHeadModel):
+    loud, zero = make_group(model, 7), torch.zeros(8, dtype=torch.float64)
+    silent = replace(make_group(model, 8), majority_K=zero, minority_K=zero)
+    alone = gradient(model, [loud], CONFIG)[1]
+    calls: list[int] = []
+    hook = model.register_forward_hook(lambda *_: calls.append(1))
+    together = gradient(model, [loud, silent], CONFIG)[1]
+    hook.remove()
+    assert len(calls) == 1
+    n_loud, n_silent = int(loud.lengths_K.sum()), int(silent.lengths_K.sum())
+    torch.testing.assert_close(
+        together, alone * n_loud / (n_loud + n_silent), rtol=1e-10, atol=1e-14
+    )
+
+
+def test_kept_leaves_out_dropped_groups_and_if_asked_uniform_ones(model: GPT2LMHeadModel):
+    loud, zero = make_group(model, 7), torch.zeros(8, dtype=torch.float64)
+    silent = replace(loud, majority_K=zero, minority_K=zero)
+    dropped = replace(loud, dropped=True)
+    assert kept([loud, silent, dropped], drop_uniform=False) == [loud, silent]
+    assert kept([loud, silent, dropped], drop_uniform=True) == [loud]
+
+
+def test_padding_reaches_nothing(model: GPT2LMHeadModel):
+    group = make_group(model, 9)
+    places = torch.arange(RESPONSE)
+    padding = places >= group.lengths_K[:, None]
+    assert padding.any()
+    spoiled = replace(
+        group,
+        tokens_KT=torch.where(padding, 3, group.tokens_KT),
+        old_KT=torch.where(padding, torch.nan, group.old_KT),
+    )
+    expected, found = gradient(model, [group], CONFIG), gradient(model, [spoiled], CONFIG)
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+
+
+def test_counts_of_a_pass(model: GPT2LMHeadModel):
+    loud, zero = make_group(model, 7), torch.zeros(8, dtype=torch.float64)
+    silent = replace(make_group(model, 8), majority_K=zero, minority_K=zero)
+    done = backward(model, [loud, silent], CONFIG)
+    assert done.n_forward == int(loud.lengths_K.sum())
+    assert done.n_tokens == done.n_forward + int(silent.lengths_K.sum())
+    assert 0 < done.n_clipped < done.n_forward
+
+
+def qwen2() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+def test_log_probs_are_those_of_the_whole_forward(model: GPT2LMHeadModel, name: str):
+    chosen = model if name == "gpt2" else qwen2()
+    group = make_group(model, 10)
+    rows = torch.cat([group.prompt_L.expand(8, -1), group.tokens_KT], dim=1)
+    with torch.no_grad():
+        logits = chosen(input_ids=rows).logits[:, PROMPT - 1 : -1]
+        found = logprobs_of(chosen, group.prompt_L, group.tokens_KT, 0.6)
+    expected = torch.log_softmax(logits / 0.6, dim=-1)
+    expected = expected.gather(-1, group.tokens_KT[..., None]).squeeze(-1)
+    torch.testing.assert_close(found, expected)

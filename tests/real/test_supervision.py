@@ -1,0 +1,171 @@
+"""Votes through the guard to what the trainer consumes: scripted votes, hand-made numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.schema import checked
+from real.config import TrainConfig
+from real.supervision import Supervision, Supervisor
+
+OFF = GuardConfig.off()
+
+
+def supervisor(
+    guard: GuardConfig, truths: list[str | None], answers: int = 4, **settings: object
+) -> Supervisor:
+    """A supervisor whose answer book already knows the answers 0 .. answers-1 of every problem."""
+    config = TrainConfig(guard=guard, **settings).settled()
+    made = Supervisor(config, truths)
+    for problem in range(len(truths)):
+        made.book.ids(problem, [f"\\boxed{{{answer}}}" for answer in range(answers)])
+    return made
+
+
+def votes(*numbers: int, rest: int = -1, total: int = 64) -> np.ndarray:
+    """`numbers[i]` votes for answer i, spread evenly over the response order, the rest given."""
+    answers = [answer for answer, n in enumerate(numbers) for _ in range(n)]
+    answers += [rest] * (total - len(answers))
+    order = np.random.default_rng(0).permutation(total)
+    return np.array(answers)[order]
+
+
+def halves(*numbers: int, rest: int = -1) -> np.ndarray:
+    """Exactly `numbers` among the 32 samples, and the same among the other 32 votes."""
+    half = votes(*numbers, rest=rest, total=32)
+    return np.concatenate([half, half])
+
+
+def contest(made: Supervisor, n_visits: int = 1) -> Supervision:
+    """Flip the label at every visit, ending on answer 0; returns the last visit."""
+    for visit in range(1, n_visits + 1):
+        winner_last = (n_visits - visit) % 2 == 0
+        answers = halves(16, 8) if winner_last else halves(8, 16)
+        found = made.visit(np.array([0]), answers[None], visit)
+    return found
+
+
+def test_plain_votes_become_standardised_advantages():
+    made = supervisor(OFF, ["0"])
+    found = made.visit(np.array([0]), halves(24, 8)[None], 1)
+    answers = halves(24, 8)[:32]
+    std = math.sqrt(24 * 8 / (32 * 31)) + 1e-6
+    expected = np.where(answers == 0, 0.25 / std, -0.75 / std)
+    np.testing.assert_allclose(found.streams.majority[0], expected, rtol=1e-12)
+    assert not found.streams.minority.any()
+    assert found.streams.weight.tolist() == [1.0] and not found.streams.drop.any()
+
+
+def test_sixteen_eight_eight_and_the_minority_stream():
+    """SPEC section 5: the candidate's net advantage is about -.18 where plain TTRL gives -.98."""
+    answers = halves(16, 8, 4, 4)
+    plain = supervisor(OFF, ["0"]).visit(np.array([0]), answers[None], 1).streams
+    assert plain.majority[0][answers[:32] == 1][0] == pytest.approx(-0.984, abs=1e-3)
+    # Four flips in the last five visits: FR = .8, so beta = .3 needs a beta_max of .375.
+    made = supervisor(GuardConfig(beta_max=0.375), ["0"])
+    for visit, turn in enumerate([(16, 8), (8, 16), (16, 8), (8, 16)], start=1):
+        made.visit(np.array([0]), halves(*turn)[None], visit)
+    found = made.visit(np.array([0]), answers[None], 5)
+    assert found.rows["flip_rate"].tolist() == [0.8]
+    assert found.rows["beta"].tolist() == pytest.approx([0.3])
+    net = found.streams.majority[0] + found.streams.minority[0]
+    assert net[answers[:32] == 1][0] == pytest.approx(-0.18, abs=0.01)
+    assert found.streams.weight[0] == pytest.approx(0.6)  # 1 - .5 * .8
+
+
+def test_weight_on_the_reward_is_a_no_op_and_on_the_loss_is_not():
+    on_loss = contest(supervisor(GuardConfig.only("frs"), ["0"]), 4).streams
+    on_reward = contest(
+        supervisor(GuardConfig(mps=False, rcsu=False, weight_on="reward"), ["0"]), 4
+    ).streams
+    plain = contest(supervisor(OFF, ["0"]), 4).streams
+    assert on_loss.weight[0] == pytest.approx(0.7) and on_reward.weight[0] == 1.0
+    np.testing.assert_allclose(on_reward.majority, plain.majority, rtol=1e-5)
+    np.testing.assert_allclose(on_loss.majority, plain.majority, rtol=0)
+
+
+def test_skips_leave_the_batch_or_are_masked():
+    """Once contested, then confident for five visits: at high risk, so one of four is skipped."""
+    for skip_by in ("drop", "mask"):
+        guard = GuardConfig(p_skip=1.0, skip_by=skip_by)
+        made, problems = supervisor(guard, ["0"] * 4), np.arange(4)
+        pattern = [(60, 4), (4, 60), (60, 4), (4, 60), (60, 4), (60, 4)]
+        for visit, turn in enumerate(pattern, start=1):
+            answers = np.stack([votes(*turn)] * 4)
+            found = made.visit(problems, answers, visit)
+        assert found.n_skipped == 1
+        skipped = np.flatnonzero(found.rows["skipped"])
+        assert found.streams.drop[skipped].tolist() == [skip_by == "drop"]
+        assert not found.streams.majority[skipped].any()
+        assert np.delete(found.streams.majority, skipped, axis=0).any(axis=1).all()
+
+
+def test_everything_follows_its_problem_in_any_order():
+    rng = np.random.default_rng(1)
+    truths: list[str | None] = ["0", "1", "2", None, "3", "0"]
+    straight, shuffled = (supervisor(GuardConfig(), truths) for _ in range(2))
+    for visit in range(1, 9):
+        answers_NV = np.stack([votes(*rng.multinomial(60, [0.3, 0.3, 0.2, 0.2])) for _ in truths])
+        order = rng.permutation(len(truths))
+        a = straight.visit(np.arange(len(truths)), answers_NV, visit)
+        b = shuffled.visit(order, answers_NV[order], visit)
+        for name in ("majority", "minority", "weight", "drop"):
+            np.testing.assert_array_equal(getattr(b.streams, name), getattr(a.streams, name)[order])
+        for name in ("label", "flip_rate", "beta", "skipped", "label_accuracy"):
+            np.testing.assert_array_equal(b.rows[name], a.rows[name][order])
+
+
+def test_visit_zero_is_neither_visit_nor_flip():
+    made = supervisor(GuardConfig(), ["1", None])
+    rows = made.prime(np.stack([halves(20, 10), votes()]))
+    columns = checked("visits", {**rows, "step": 0, "epoch": 0})
+    assert columns["label"].tolist() == [0, -1]
+    assert columns["match_rate"].tolist() == [40 / 64, 0.0]
+    assert columns["n_unparseable"].tolist() == [4, 64]
+    assert columns["visit"].tolist() == [0, 0]
+    assert columns["label_accuracy"][0] == 20 / 64 and np.isnan(columns["label_accuracy"][1])
+    assert columns["correct_competitive"].tolist() == [True, False]
+    assert made.state.label.tolist() == [0, -1] and not made.state.visits.any()
+
+
+def test_rows_fit_the_trace():
+    made = supervisor(GuardConfig(), ["1"])
+    found = made.visit(np.array([0]), halves(10, 20)[None], 1)
+    columns = checked("visits", {**found.rows, "step": 1, "epoch": 1})
+    assert columns["label_correct"].tolist() == [True]
+    assert columns["label_accuracy"].tolist() == [40 / 64]
+    assert columns["n_votes"].tolist() == [64] and columns["n_unparseable"].tolist() == [4]
+
+
+def test_no_parseable_vote_rewards_nothing():
+    found = supervisor(GuardConfig(), ["0"]).visit(np.array([0]), votes()[None], 1)
+    assert not found.streams.majority.any() and not found.streams.minority.any()
+    assert found.rows["label"].tolist() == [-1]
+
+
+def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
+    made = supervisor(OFF, ["1"], labels="truth")
+    answers = halves(20, 10)
+    found = made.visit(np.array([0]), answers[None], 1)
+    assert ((found.streams.majority[0] > 0) == (answers[:32] == 1)).all()
+    assert found.rows["label"].tolist() == [0] and found.rows["label_correct"].tolist() == [False]
+
+
+def test_a_truth_that_nobody_gave_rewards_nobody():
+    made = supervisor(OFF, ["77"], labels="truth")
+    found = made.visit(np.array([0]), halves(20, 10)[None], 1)
+    assert not found.streams.majority.any()
+    assert found.rows["label_accuracy"].tolist() == [0.0]
+
+
+def test_guard_draws_belong_to_seed_problem_and_visit():
+    one, two = (supervisor(OFF, ["0"] * 3, seed=seed) for seed in (0, 1))
+    base = one._draws(np.array([0, 1, 2]), 4)
+    again = one._draws(np.array([2, 0]), 4)
+    assert again.tie.tolist() == [base.tie[2], base.tie[0]]
+    assert not np.intersect1d(base.skip, two._draws(np.array([0, 1, 2]), 4).skip).size
+    assert not np.intersect1d(base.pick, one._draws(np.array([0, 1, 2]), 5).pick).size

@@ -1,0 +1,271 @@
+"""`guard-train`: settings from everywhere, and every mistake as one line with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import real.cli
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.settings import from_values, to_values
+from lab.trace import load
+from real.cli import main
+from real.config import TrainConfig
+
+QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "run"
+    assert run("run", "--out", out, "--arm", "frozen", *QUICK) == 0
+    said = capsys.readouterr()
+    assert "Frozen labels: pass@1 0." in said.out and str(out) in said.out and not said.err
+    trace = load(out)
+    assert trace.run.arm == "frozen" and trace.run.status == "finished"
+    assert trace.run.config["guard"]["label_from"] == "frozen"
+
+
+def test_options_override_the_file_and_the_arm(tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
+    assert run("run", "--out", tmp_path / "a", "--config", file, "--n-problems", 2, "--quiet") == 0
+    config = load(tmp_path / "a").run.config
+    assert config["n_problems"] == 2 and config["n_votes"] == 8 and config["guard"]["W"] == 7
+    words = ["--profile", "release", "--guard.W", "3", *QUICK]
+    assert run("run", "--out", tmp_path / "b", *words) == 0
+    guard = load(tmp_path / "b").run.config["guard"]
+    assert guard["mix"] == "bonus" and guard["W"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--arm", "ttrl"], "ttrl"),
+        (["--profile", "release"], "release"),
+        (["--arm", "guard", "--guard.W", "3"], "custom"),
+        (["--arm", "ttrl", "--step-factor", "0.9"], "matched"),
+        (["--arm", "matched"], "matched"),
+    ],
+)
+def test_a_run_is_named_by_what_it_is(words: list[str], name: str, tmp_path: Path):
+    assert run("run", "--out", tmp_path / "run", *words, *QUICK) == 0
+    assert load(tmp_path / "run").run.arm == name
+
+
+def broken_file(folder: Path, content: str) -> Path:
+    path = folder / "set.json"
+    path.write_text(content)
+    return path
+
+
+BAD_OPTIONS = [
+    (["--epochs", "0"], "epochs = 0: must be at least 1"),
+    (["--epochs", "many"], "--epochs"),
+    (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
+    (["--n-samples", "1"], "n_samples = 1: must be at least 2"),
+    (["--temperature", "0"], "temperature = 0.0: must be above 0"),
+    (["--top-p", "1.5"], "top_p = 1.5: must lie in (0, 1]"),
+    (["--lr", "-1"], "lr = -1.0: must be above 0"),
+    (["--lr", "nan"], "lr = nan: must be a finite number"),
+    (["--seed", "-1"], "seed = -1: must be at least 0"),
+    (["--loss", "ppo"], "--loss"),
+    (["--guard.tau-FR", "2"], "tau_FR = 2.0: must lie in [0, 1]"),
+    (["--arm", "best"], "arm 'best': unknown"),
+    (["--profile", "best"], "profile = 'best': unknown"),
+    (["--arm", "ttrl", "--profile", "off"], "give one of them"),
+    (["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
+    (["--model", "nowhere"], "model nowhere: no such folder"),
+    (["--problems", "nowhere.json"], "needs a model"),
+    (["--frobnicate", "1"], "--frobnicate"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), BAD_OPTIONS, ids=[" ".join(w) for w, _ in BAD_OPTIONS]
+)
+def test_bad_options_are_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run("run", "--out", tmp_path / "run", *words) == 2
+    check_refused(capsys, message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("[]", "no problems"),
+        ('[{"id": "a"}]', "row 1 (id 'a'): field 'prompt' is missing"),
+        ('[{"id": "a", "prompt": 7}]', "prompt is a number"),
+        ('[{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}]', "duplicate id"),
+        ('[{"id": "a", "prompt": " "}]', "empty prompt"),
+        ('[{"id": "a", "prompt": "1+1="}', "malformed JSON"),
+    ],
+)
+def test_bad_problem_files_are_one_line(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = broken_file(tmp_path, content)
+    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
+    assert run("run", *words, *QUICK) == 2
+    check_refused(capsys, message)
+    assert not (tmp_path / "run").exists()
+
+
+def real_checkpoint() -> Path:
+    from real.tiny import CHECKPOINT
+
+    return CHECKPOINT
+
+
+def test_more_problems_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = broken_file(tmp_path, '[{"id": "a", "prompt": "1+1-1*1+1="}]')
+    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
+    assert run("run", *words, *QUICK) == 2
+    check_refused(capsys, "n_problems = 4: ")
+
+
+def test_true_labels_need_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = broken_file(tmp_path, '[{"id": "a", "prompt": "1+1-1*1+1="}]')
+    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
+    assert run("run", *words, "--n-problems", "1", "--labels", "truth", "--quiet") == 2
+    check_refused(capsys, "problem 'a'")
+
+
+def test_existing_and_impossible_folders_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("mine")
+    assert run("run", "--out", tmp_path / "run", *QUICK) == 2
+    check_refused(capsys, "already holds a run")
+    assert (tmp_path / "run" / "run.json").read_text() == "mine"
+    (tmp_path / "file").write_text("mine")
+    assert run("run", "--out", tmp_path / "file" / "run", *QUICK) == 2
+    check_refused(capsys, "cannot be made")
+
+
+def test_bad_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "settings.toml"
+    for content, message in (
+        ("epoch = 3", "epoch: no such setting"),
+        ("epochs = 'three'", "epochs"),
+        ("epochs = ", "not valid TOML"),
+        ("[guard]\nW = 0", "W = 0"),
+    ):
+        file.write_text(content)
+        assert run("run", "--out", tmp_path / "run", "--config", file) == 2
+        check_refused(capsys, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arms", "matched"], "matched needs ttrl and guard"),
+        (["--arms", "best"], "arm 'best': unknown"),
+        (["--arms", "ttrl", "ttrl"], "names one twice"),
+        (["--seeds", "-1"], "seeds = -1: must be at least 0"),
+        (["--jobs", "0"], "jobs = 0: must be at least 1"),
+        (["--seed", "3"], "seed: every arm and seed has its own"),
+        (["--guard.W", "3"], "guard: every arm and seed has its own"),
+    ],
+)
+def test_bad_comparisons_are_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run("compare", "--out", tmp_path / "all", *words) == 2
+    check_refused(capsys, message)
+    assert not (tmp_path / "all").exists()
+
+
+def test_comparison_refuses_a_folder_that_it_would_write_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "ttrl" / "seed-1").mkdir(parents=True)
+    assert run("compare", "--out", tmp_path, "--arms", "ttrl", "--seeds", "0", "1") == 2
+    check_refused(capsys, "seed-1: exists already")
+
+
+def test_make_tiny_refuses_an_existing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "tiny").mkdir()
+    assert run("make-tiny", "--out", tmp_path / "tiny", "--quiet") == 2
+    check_refused(capsys, str(tmp_path / "tiny"))
+
+
+def test_missing_torch_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(real.cli, "NEEDED", ("no_such_library", "json"))
+    assert run("run", "--out", tmp_path / "run") == 2
+    check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
+
+
+def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+    check_refused(capsys, "run, compare, make-tiny")
+
+
+def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
+    said = capsys.readouterr()
+    assert len(said.err.strip().splitlines()) == 1, said.err
+    assert said.err.startswith("guard-train: ") and message in said.err
+    assert "Traceback" not in said.err and not said.out
+
+
+def test_config_round_trips_through_plain_values():
+    config = TrainConfig(guard=GuardConfig.release(), model="m", problems="p.json", lr=1e-5, seed=3)
+    values = json.loads(json.dumps(to_values(config)))
+    assert from_values(values, TrainConfig, "here") == config
+
+
+def test_settled_fills_what_the_task_decides():
+    tiny = TrainConfig().settled()
+    assert (tiny.lr, tiny.max_response_tokens, tiny.n_problems, tiny.threads) == (3e-4, 22, 64, 1)
+    free = TrainConfig(model="m", problems="p.json").settled()
+    assert (free.lr, free.n_problems, free.threads) == (5e-7, None, None)
+    assert "\\boxed{}" in (free.prompt_suffix or "")
+    assert TrainConfig(lr=1e-4).settled().lr == 1e-4
+    assert tiny.settled() == tiny
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("epochs", 1.5),
+    ("epochs", True),
+    ("lr", "fast"),
+    ("lr", math.inf),
+    ("labels", "majority"),
+    ("guard", "paper"),
+    ("drop_uniform", 1),
+    ("clip_low", 0.0),
+    ("warmup_ratio", 1.1),
+    ("max_rows", 0),
+    ("threads", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
+    with pytest.raises(UserError) as found:
+        TrainConfig(**{name: value})
+    assert str(found.value).startswith(f"{name} = {value!r}")
+
+
+def test_every_setting_has_a_bound_or_a_closed_set_of_values():
+    """A new setting must not slip past the checks: numbers need a rule."""
+    from real.config import _BOUNDS
+
+    bounded = {name for names, _ in _BOUNDS for name in names}
+    for field in fields(TrainConfig):
+        if field.type in ("int", "float", "int | None", "float | None"):
+            assert field.name in bounded, field.name
