@@ -7,9 +7,7 @@ name and all its rows, or it has a temporary name that readers ignore.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.errors import UserError
+from lab.files import whole
 from lab.manifest import FILE_NAME, Manifest, Status, encode, now
 from lab.schema import SCHEMA_VERSION, TABLES, Arrays, Columns, Table, checked
-
-TEMPORARY = ".tmp"
 
 
 class Recorder(Protocol):
@@ -200,14 +197,14 @@ class RunFolder(_Buffered):
         content = pa.table(joined(table, pending.chunks)).replace_schema_metadata(
             {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
         )
-        with _whole(target) as temporary:
+        with whole(target) as temporary:
             pq.write_table(content, temporary, compression="zstd")
         # In one assignment, so that an interrupt loses no row and writes none twice: up to here
         # the same part would be written again, with the same rows and those added since.
         self._pending[table] = _Pending(pending.part + 1)
 
     def _write_manifest(self) -> None:
-        with _whole(self.path / FILE_NAME) as temporary:
+        with whole(self.path / FILE_NAME) as temporary:
             temporary.write_bytes(encode(self.manifest))
 
 
@@ -223,20 +220,6 @@ def _joined_column(name: str, dtype: str, chunks: list[Arrays]) -> np.ndarray:
         chunk[name] if name in chunk else np.full(len(chunk["step"]), np.nan) for chunk in chunks
     ]
     return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
-@contextlib.contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """A temporary path that becomes `target` once it is complete and on disk."""
-    temporary = target.with_name(target.name + TEMPORARY)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{target}: cannot be written ({reason}); free or choose a disk") from error
 
 
 def _make(path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import store
+from lab import files, store
 from lab.errors import UserError
 from lab.manifest import read_manifest
 from lab.store import MemoryRun, RunFolder
@@ -174,7 +174,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
 
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
     monkeypatch.setattr(store.pq, "write_table", interrupted_write)
-    monkeypatch.setattr(store.os, "replace", interrupted_replace)
+    monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
