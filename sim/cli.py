@@ -1,4 +1,4 @@
-"""The command line: `guard-sim run`, `guard-sim compare` and `guard-sim theory`."""
+"""The command line: `guard-sim run`, `compare`, `sweep`, `calibrate` and `theory`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import numpy as np
+import pandas as pd
 import tyro
 
-from guard_core import GuardConfig
-from lab.arms import DEMO_ARMS, GUARD, MATCHED, Arm, arm
+from lab.arms import DEMO_ARMS, MATCHED, Arm, arm
 from lab.cli import read_option, run_cli
+from lab.columns import floats
 from lab.errors import UserError
-from lab.settings import read_toml
+from sim.calibrate.command import Calibrate
 from sim.config import SimConfig
-from sim.populations import NAMED
+from sim.options import FLAT, read_settings, with_profile
+from sim.sweep.command import SweepCommand
 from sim.theory.command import Theory
 
-_FLAT = tyro.conf.arg(name="")
+COMPARISON = "comparison.parquet"
 
 
 @dataclass(kw_only=True)
@@ -36,39 +39,33 @@ class Run:
     """TOML file with settings; options on the command line win."""
     quiet: bool = False
     """No progress bar."""
-    settings: Annotated[SimConfig, _FLAT] = field(default_factory=SimConfig)
+    settings: Annotated[SimConfig, FLAT] = field(default_factory=SimConfig)
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> Run:
         """Settings of --config, --population, --profile and --arm for what is not given."""
-        settings = _settings(argv)
+        settings = with_profile(argv, read_settings(argv, SimConfig()))
         chosen = _arm(argv)
         if chosen is not None:
             settings = replace(settings, guard=chosen.guard, labels=chosen.labels)
-        elif (profile := read_option(argv, "--profile")) is not None:
-            settings = replace(settings, guard=GuardConfig.profile(profile))
         return cls(out=tyro.MISSING, settings=settings)
 
     def run(self) -> None:
         """Simulate, then print a summary."""
+        from sim.compare import rows_of
         from sim.run import simulate
         from sim.summary import print_summary
 
-        named = None
+        own = None
         if self.arm is not None:
-            named = arm(self.arm)
-            named = replace(
-                named,
-                guard=self.settings.guard,
-                labels=self.settings.labels,
-                step_factor=self.settings.step_factor,
-            )
-            if self.arm == MATCHED and self.settings.step_factor == 1.0:
+            s = self.settings
+            own = replace(arm(self.arm), guard=s.guard, labels=s.labels, step_factor=s.step_factor)
+            if self.arm == MATCHED and s.step_factor == 1.0:
                 raise UserError(
                     "arm 'matched': needs --step-factor; guard-sim compare finds it by itself"
                 )
-        trace = simulate(self.settings, self.out, progress=not self.quiet, arm=named)
-        print_summary({trace.run.arm: trace})
+        trace = simulate(self.settings, self.out, progress=not self.quiet, arm=own)
+        print_summary(rows_of({trace.run.arm: trace}, self.settings))
         print(self.out)
 
 
@@ -79,65 +76,81 @@ class Compare:
     out: Path
     """New folder; every arm gets a folder of its name in it."""
     arms: tuple[str, ...] = DEMO_ARMS
-    """Arms: ttrl, guard, matched, frozen, memory, memory_guard, truth, release, frs, mps, rcsu."""
+    """Arms: ttrl, guard, frozen, memory, memory_guard, truth; the profile release, the ablations
+    frs, mps, rcsu; the controls matched (same update norm) and random_skip (same share of skipped
+    visits) of the guard, or of another arm as in matched_release."""
+    steps: tuple[float, ...] = ()
+    """Also run all arms at these step sizes: differences at equal step and at each arm's best."""
+    null: bool = False
+    """Also run all arms with independent problems: the null model."""
+    workers: int = 1
+    """Processes for --steps and --null."""
     profile: str | None = None
     """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
     config: Path | None = None
     """TOML file with settings; options on the command line win."""
     quiet: bool = False
     """No progress bar."""
-    settings: Annotated[SimConfig, _FLAT] = field(default_factory=lambda: SimConfig(replicates=20))
+    settings: Annotated[SimConfig, FLAT] = field(default_factory=lambda: SimConfig(replicates=20))
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> Compare:
         """Settings of --config, --population and --profile for what is not given."""
-        settings = _settings(argv, replicates=20)
-        if (profile := read_option(argv, "--profile")) is not None:
-            settings = replace(settings, guard=GuardConfig.profile(profile))
+        settings = with_profile(argv, read_settings(argv, SimConfig(replicates=20)))
         return cls(out=tyro.MISSING, settings=settings)
 
     def run(self) -> None:
-        """Simulate all arms, then print a summary."""
-        from sim.compare import compare
-        from sim.summary import print_summary
+        """Simulate all arms, write every difference, then print a summary."""
+        from sim.compare import compare, named, rows_of, run_grid
+        from sim.sweep.pool import Pool
 
-        arms = [arm(name) for name in self.arms]
-        # The guard's own settings are options of the command, so they apply to the guard's arm.
-        arms = [replace(a, guard=self.settings.guard) if a.name == GUARD else a for a in arms]
+        pool = Pool(workers=self.workers)
+        arms = [named(name, self.settings) for name in self.arms]
         traces = compare(self.settings, arms, self.out, progress=not self.quiet)
-        print_summary(traces)
+        rows = rows_of(traces, self.settings)
+        if self.steps or self.null:
+            traces.clear()
+            grid = run_grid(
+                self.settings, self.arms, self.out, self.steps, self.null, pool, not self.quiet
+            )
+            rows = pd.concat([rows, grid], ignore_index=True)
+            rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
+        self._report(rows)
         print(self.out)
+
+    def _report(self, rows: pd.DataFrame) -> None:
+        from sim.contrast import contrasts
+        from sim.frames import equal, groups, unique, where
+        from sim.summary import print_contrasts, print_failures, print_own_best, print_summary
+
+        settings = ["policy", "step"]
+        table = contrasts(rows, settings, self.settings.seed)
+        table.to_parquet(self.out / COMPARISON, index=False)
+        print_summary(rows, settings if self.steps or self.null else ())
+        # Printed at the step of the settings and at the best; the file has every step.
+        near = np.isnan(floats(table, "step")) | equal(table, "step", self.settings.step)
+        print_contrasts(where(table, near), settings)
+        for (policy,), part in groups(rows, ["policy"]):
+            if len(unique(part, "step")) > 1:
+                print(f"\npolicy {policy}", end="")
+                print_own_best(part)
+        print_failures(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `guard-sim`."""
     return run_cli(
         "guard-sim",
-        {"run": Run, "compare": Compare, "theory": Theory},
+        {
+            "run": Run,
+            "compare": Compare,
+            "sweep": SweepCommand,
+            "calibrate": Calibrate,
+            "theory": Theory,
+        },
         argv,
         description="Simulate test-time reinforcement learning with and without a guard.",
     )
-
-
-def _settings(argv: Sequence[str], **changes: Any) -> SimConfig:
-    """Settings of the file, else the size of the named population."""
-    if (path := read_option(argv, "--config")) is not None:
-        return _read(Path(path))
-    name = read_option(argv, "--population")
-    if name in NAMED:
-        changes |= {"population": name}
-        changes |= {"n_problems": NAMED[name].n_problems, "epochs": NAMED[name].epochs}
-    return SimConfig(**changes)
-
-
-def _read(path: Path) -> SimConfig:
-    try:
-        return read_toml(path, SimConfig)
-    except UserError as error:
-        # A setting's own message does not know which file it came from.
-        if str(path) in str(error):
-            raise
-        raise UserError(f"{path}: {error}") from error
 
 
 def _arm(argv: Sequence[str]) -> Arm | None:

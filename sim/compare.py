@@ -9,16 +9,19 @@ from pathlib import Path
 import pandas as pd
 
 from lab import Trace
-from lab.arms import BASELINE, GUARD, MATCHED, Arm
-from lab.effort import achieved_ratio, matched_factor
+from lab.arms import GUARD, Arm
+from lab.arms import arm as lab_arm
 from lab.errors import UserError
 from sim.config import SimConfig
+from sim.controls import Control, check_arms, control, find
+from sim.measure import measure, measure_trace
 from sim.run import of_arm, simulate
+from sim.sweep.plan import Sweep
+from sim.sweep.pool import Pool
+from sim.sweep.run import run_sweep
 
-REFINEMENTS = 2
-"""Times that the factor of the matched arm is corrected by the ratio it achieved."""
-CLOSE = 0.002
-"""Relative error of the matched effort that is not worth another run."""
+GRID = "grid"
+"""Folder of the runs over step sizes and of the null model, a sweep."""
 
 
 def compare(
@@ -28,7 +31,7 @@ def compare(
 
     Args:
         config: settings shared by all arms; an arm brings its guard, labels and step factor.
-        arms: in the order of the runs; `matched` comes last whatever its place.
+        arms: in the order of the runs, see `named`; controls come last whatever their place.
         out: a new or empty folder.
         progress: show progress bars.
 
@@ -36,61 +39,99 @@ def compare(
         Traces by the arm's name, in the given order.
 
     Raises:
-        UserError: an arm is there twice, `matched` lacks the arms it is matched to, the folder is
+        UserError: an arm is there twice, a control lacks the arms it is matched to, the folder is
             in use, or a run failed.
     """
     out = Path(out)
-    _check(arms, out)
+    check_arms(tuple(arm.name for arm in arms))
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out}: exists and is not empty; choose another folder")
     traces: dict[str, Trace] = {}
-    for arm in sorted(arms, key=lambda a: a.name == MATCHED):
-        facts = {}
-        if arm.name == MATCHED:
-            guard, baseline = traces[GUARD].steps, traces[BASELINE].steps
-            factor, ratio = find_factor(of_arm(config, arm), guard, baseline)
-            arm = replace(arm, step_factor=factor)
-            facts = {"achieved_ratio": ratio}
-        traces[arm.name] = simulate(
-            of_arm(config, arm), out / arm.name, progress, arm=arm, extra=facts
-        )
+    by_name = {arm.name: arm for arm in arms}
+    for arm in sorted(arms, key=lambda a: control(a.name) is not None):
+        found = control(arm.name)
+        own, facts = of_arm(config, arm), {}
+        if found is not None:
+            own, facts = _matched(of_arm(config, by_name[found.unguarded]), found, traces)
+            arm = replace(arm, step_factor=own.step_factor)
+        traces[arm.name] = simulate(own, out / arm.name, progress, arm=arm, extra=facts)
     return {arm.name: traces[arm.name] for arm in arms}
 
 
-def find_factor(
-    config: SimConfig, guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame
-) -> tuple[float, float]:
-    """Factor on the step that gives the unguarded run the guard's mean update norm.
+def named(name: str, config: SimConfig) -> Arm:
+    """An arm or control by name; the arm `guard` has the guard of the settings.
 
-    The first guess assumes that the norm is proportional to the step; a smaller step takes another
-    path, so the guess is corrected by the ratio that a run with it achieved.
+    Raises:
+        UserError: no arm has that name.
+    """
+    found = control(name)
+    if found is not None:
+        return found.arm
+    plain = lab_arm(name)
+    return replace(plain, guard=config.guard) if name == GUARD else plain
+
+
+def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
+    """The measures of compared arms in the form of a sweep's rows.
 
     Args:
-        config: of the matched arm, same seed.
-        guard_steps: steps of the guard's run.
-        baseline_steps: steps of plain TTRL.
+        traces: by arm.
+        config: that they share.
 
     Returns:
-        The factor, and the ratio of the mean update norms (matched by guard) it achieved.
+        One row per arm and replicate: policy, step, arm, replicate, status, reason, the measures,
+        step_factor, achieved_ratio (NaN for what is no control), key (the arm).
     """
-    factor = matched_factor(guard_steps, baseline_steps)
-    best = (factor, float("inf"))
-    for _ in range(REFINEMENTS + 1):
-        run = simulate(replace(config, step_factor=factor))
-        ratio = achieved_ratio(run.steps, guard_steps)
-        best = min(best, (factor, ratio), key=lambda found: abs(found[1] - 1))
-        if abs(ratio - 1) < CLOSE:
-            break
-        factor /= ratio
-    return best
+    parts = []
+    for name, trace in traces.items():
+        extra = trace.run.extra
+        facts = {
+            "step_factor": extra.get("step_factor", 1.0),
+            "achieved_ratio": extra.get("achieved_ratio", float("nan")),
+        }
+        facts |= {"status": "done", "reason": "", "key": name}
+        table = measure_trace(trace).reset_index().assign(**facts)
+        table.insert(0, "arm", name)
+        table.insert(0, "step", config.step)
+        table.insert(0, "policy", config.policy)
+        parts.append(table)
+    return pd.concat(parts, ignore_index=True)
 
 
-def _check(arms: Sequence[Arm], out: Path) -> None:
-    names = [arm.name for arm in arms]
-    if not names:
-        raise UserError("arms: give at least one")
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"arms: {name} is there twice")
-    if MATCHED in names and not {GUARD, BASELINE} <= set(names):
-        raise UserError(f"arms: {MATCHED} needs {BASELINE} and {GUARD} beside it")
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not empty; choose another folder")
+def run_grid(
+    config: SimConfig,
+    arms: tuple[str, ...],
+    out: Path,
+    steps: tuple[float, ...],
+    null: bool,
+    pool: Pool,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """The same arms over step sizes, and under the null model, as a sweep in `out/grid`.
+
+    Args:
+        config: settings shared by all.
+        arms: their names.
+        out: folder of the comparison.
+        steps: step sizes beside the settings' own.
+        null: also run everything with independent problems.
+        pool: where to run.
+        progress: show a progress bar.
+    """
+    policies = (config.policy, "independent") if null else (config.policy,)
+    grid = {
+        "policy": tuple(dict.fromkeys(policies)),
+        "step": tuple(dict.fromkeys((config.step, *steps))),
+    }
+    return run_sweep(
+        Sweep(base=config, arms=arms, groups=(grid,)), out / GRID, pool, progress=progress
+    )
+
+
+def _matched(
+    config: SimConfig, found: Control, traces: dict[str, Trace]
+) -> tuple[SimConfig, dict[str, float]]:
+    guard, unguarded = (measure_trace(traces[n]) for n in (found.target, found.unguarded))
+    result = find(found.kind, config, guard, unguarded, measure)
+    facts = {"achieved_ratio": result.achieved_ratio, "skip_rate": result.config.skip_rate}
+    return result.config, facts

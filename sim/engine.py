@@ -8,51 +8,86 @@ policy takes one gradient step per problem that was not skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import (
-    Decision,
-    Draws,
-    Guard,
-    GuardConfig,
-    GuardState,
-    Votes,
-    answer_advantages,
-    policy_streams,
-)
+from guard_core import Draws, Guard, GuardState, Votes
 from guard_core.votes import choose_label
 from lab.errors import UserError
+from sim.compiled import CompiledGuard
 from sim.config import SimConfig
-from sim.gradient import logit_gradient
+from sim.expected import expected_samples
+from sim.gradient import Update
 from sim.policies import make_policy
 from sim.populations import draw_population
 from sim.random import PICK, SKIP, TIE, orders, uniforms
-from sim.rows import Epoch, Tables, tables
+from sim.reference import PLAIN, ReferenceGuard
+from sim.reference import gradient as gradient
+from sim.rows import SEEN, Epoch, Tables, tables, tally
 from sim.sampling import draw_votes
+from sim.skips import sit_out
 
 _CHUNK = 64
 """Problems whose probabilities are computed at once for pass@1; bounds the memory."""
+
+
+class Learner(Protocol):
+    """The guard, and what it makes of a batch's votes: `ReferenceGuard` and `CompiledGuard`."""
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """Start an epoch.
+
+        Args:
+            order_RN: problems in visiting order.
+            truth_RN: their true answers, for `labels = "truth"`.
+            draws: of every problem, in the order of the problems.
+            seen_RN: where the decisions go, records of `sim.rows.SEEN`.
+        """
+        ...
+
+    def step(
+        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+    ) -> Update:
+        """Decide on one batch.
+
+        Args:
+            start: place of its first visit in the epoch.
+            votes: of the batch.
+            trained_RPA: samples per answer that the update is computed from; the votes' own, or
+                their expectation.
+            p_RPA: the probabilities that the votes were drawn from.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the epoch."""
+        ...
+
+
+LEARNERS: dict[str, type[ReferenceGuard] | type[CompiledGuard]] = {
+    "compiled": CompiledGuard,
+    "reference": ReferenceGuard,
+}
 
 
 class Simulation:
     """One run: `for part in Simulation(config).run()` yields the rows of every epoch."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Draw the population and start the policy and the guard."""
+        """Draw the population and start the policy."""
         self.config = config
         self.population = draw_population(config)
         self.policy = make_policy(config, self.population)
-        self.guard = Guard(config.guard)
-        self.state = self.guard.init(
-            config.n_problems,
-            np.empty(0),
-            leading=(config.replicates,),
-            n_answers=config.n_answers,
-        )
+        self._truth_RN = self.population.truth_RN.astype(np.int32)
+        self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
 
     def run(self) -> Iterator[Tables]:
@@ -62,100 +97,89 @@ class Simulation:
             yield self.epoch(epoch)
 
     def before(self) -> Tables:
-        """Vote on every problem before training and prime the guard with it."""
+        """Vote on every problem before training and start the guard with it."""
         c = self.config
         problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
-        tie_RN = self._uniforms(TIE, 0)
         votes, _ = self._vote(problems_RN, 0)
-        draws = Draws(tie_RN, tie_RN, tie_RN)
-        self.state = self.guard.prime(self.state, votes, draws)
-        # Off: visit 0 counts this visit's votes, whatever the guard will take its labels from.
-        vote = choose_label(votes, votes.counts, self.state.label * 0 - 1, tie_RN, _PLAIN)
-        zeros_RN = np.zeros(tie_RN.shape)
-        nothing_RN = zeros_RN.astype(bool)
-        seen = Epoch(
-            epoch=0,
-            problems_RN=problems_RN,
-            truth_RN=self.population.truth_RN,
-            counts_RNA=votes.counts,
-            majority_RN=vote.label,
-            columns={
-                "label": self.state.label,
-                "flipped": nothing_RN,
-                "tie": vote.tied,
-                "match_rate": vote.got / c.n_votes,
-                "flip_rate": zeros_RN,
-                "mean_match_rate": zeros_RN + np.nan,
-                "had_competition": nothing_RN,
-                "route": zeros_RN.astype(np.int8),
-                "weight": zeros_RN + 1,
-                "beta": zeros_RN,
-                "n_minority": zeros_RN.astype(np.int16),
-                "skipped": nothing_RN,
-            },
-        )
-        return tables(c, seen, self.pass_at_1())
+        tie_RN = self._uniforms(TIE, 0)
+        state = self._primed(votes, tie_RN)
+        self.learner: Learner = LEARNERS[c.engine](c, state)
+        # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
+        vote = choose_label(votes, votes.counts, state.label * 0 - 1, tie_RN, PLAIN)
+        seen_RN = np.zeros(problems_RN.shape, SEEN)
+        tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
+        seen_RN["majority"] = vote.label
+        seen_RN["label"] = state.label
+        seen_RN["tie"] = vote.tied
+        seen_RN["match_rate"] = vote.got / c.n_votes
+        seen_RN["mean_match_rate"] = np.nan
+        seen_RN["weight"] = 1
+        return tables(c, Epoch(0, problems_RN, self._truth_RN, seen_RN), self.pass_at_1())
 
     def epoch(self, epoch: int) -> Tables:
         """Visit every problem once and learn from it."""
         c = self.config
         order_RN = orders(c.seed, c.first_replicate, c.replicates, epoch, c.n_problems)
-        tie_RN, skip_RN, pick_RN = (
-            np.take_along_axis(self._uniforms(purpose, epoch), order_RN, axis=1)
-            for purpose in (TIE, SKIP, PICK)
-        )
-        rows_RN = self.state.take(order_RN)
-        steps: list[tuple[GuardState, Decision, Votes, NDArray[np.float64]]] = []
+        truth_RN = np.take_along_axis(self._truth_RN, order_RN, axis=1)
+        draws = Draws(*(self._uniforms(purpose, epoch) for purpose in (TIE, SKIP, PICK)))
+        seen_RN = np.empty(order_RN.shape, SEEN)
+        norm_RN = np.empty(order_RN.shape)
         lr: list[float] = []
+        self.learner.begin(order_RN, truth_RN, draws, seen_RN)
         for start in range(0, c.n_problems, c.batch_size):
             at = slice(start, min(start + c.batch_size, c.n_problems))
-            draws = Draws(tie_RN[:, at], skip_RN[:, at], pick_RN[:, at])
+            problems_RP = order_RN[:, at].copy()
+            votes, p_RPA = self._vote(problems_RP, epoch)
+            tally(votes.counts, truth_RN, c.n_votes, start, seen_RN)
+            update = self.learner.step(start, votes, self._trained(votes, p_RPA), p_RPA)
+            if c.skip_rate:
+                skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
+                update = sit_out(c, skip_RP, seen_RN[:, at], update)
             lr.append(c.step_at(self._batch))
-            steps.append(self._step(order_RN[:, at].copy(), _rows(rows_RN, at), draws, epoch))
+            norm_RN[:, at] = self._update(problems_RP, lr[-1], update, epoch)
             self._batch += 1
-        states, decisions, votes, norms = zip(*steps, strict=True)
-        self.state = self.state.put(order_RN, _join(states))
-        counts_RNA = np.concatenate([v.counts for v in votes], axis=1)
-        columns = _columns(decisions)
-        seen = Epoch(
-            epoch=epoch,
-            problems_RN=order_RN,
-            truth_RN=np.take_along_axis(self.population.truth_RN, order_RN, axis=1),
-            counts_RNA=counts_RNA,
-            majority_RN=self._majority(counts_RNA, columns["label"], tie_RN),
-            columns=columns,
-            lr_B=np.array(lr),
-            norm_RN=np.concatenate(norms, axis=1),
-        )
-        return tables(c, seen, self.pass_at_1())
+        self.learner.end()
+        done = Epoch(epoch, order_RN, truth_RN, seen_RN, np.array(lr), norm_RN)
+        return tables(c, done, self.pass_at_1())
 
     def pass_at_1(self) -> NDArray[np.float64]:
         """(R,) chance that one response to a problem is right, mean over all problems."""
         c = self.config
         total_R = np.zeros(c.replicates)
-        for start in range(0, c.n_problems, _CHUNK):
-            stop = min(start + _CHUNK, c.n_problems)
-            problems_RP = np.tile(np.arange(start, stop), (c.replicates, 1))
+        for problems_RP, right_RP in self._chunks:
             p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches)
-            truth_RP = self.population.truth_RN[:, start:stop]
-            right_RP = np.take_along_axis(p_RPA, truth_RP[..., None], axis=2)[..., 0]
-            # One memory layout whatever R is: it decides the order of the sum, so its last bit.
-            total_R += np.ascontiguousarray(right_RP).sum(axis=1)
+            total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
         return (1 - c.unparseable) * total_R / c.n_problems
 
-    def _step(
-        self, problems_RP: NDArray[np.int64], rows: GuardState, draws: Draws, epoch: int
-    ) -> tuple[GuardState, Decision, Votes, NDArray[np.float64]]:
-        votes, p_RPA = self._vote(problems_RP, epoch)
-        rows, decision = self.guard.step(rows, votes, draws)
-        used = decision if self.config.labels == "votes" else self._truth(decision, problems_RP)
-        gradient_RPA = gradient(votes, used, p_RPA, self.config.guard)
-        step = self.config.step_at(self._batch)
-        norm_RP = self.policy.update(problems_RP, step, gradient_RPA)
+    def _chunk(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Some problems, and the flat places of their true answers among the probabilities."""
+        c = self.config
+        truth_RP = self.population.truth_RN[:, start : start + _CHUNK]
+        problems_P = np.arange(start, start + truth_RP.shape[1])
+        rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
+        return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
+
+    def _primed(self, votes: Votes, tie_RN: NDArray[np.float64]) -> GuardState:
+        c = self.config
+        guard = Guard(c.guard)
+        state = guard.init(
+            c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
+        )
+        return guard.prime(state, votes, Draws(tie_RN, tie_RN, tie_RN))
+
+    def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
+        if self.config.update == "sampled":
+            return votes.samples
+        return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
+
+    def _update(
+        self, problems_RP: NDArray[np.int64], step: float, update: Update, epoch: int
+    ) -> NDArray[np.float64]:
+        norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
         if not np.isfinite(norm_RP).all():
             place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
             raise self._exploded(place, problems_RP, epoch)
-        return rows, decision, votes, norm_RP
+        return norm_RP
 
     def _vote(
         self, problems_RP: NDArray[np.int64], epoch: int
@@ -185,25 +209,6 @@ class Simulation:
             raise self._exploded(bad, problems_RP, epoch)
         return p_RPA
 
-    def _truth(self, decision: Decision, problems_RP: NDArray[np.int64]) -> Decision:
-        """The decision with the true answer as its label."""
-        truth_RP = np.take_along_axis(self.population.truth_RN, problems_RP, axis=1)
-        others_RPA = np.arange(self.config.n_answers) != truth_RP[..., None]
-        return replace(decision, label=truth_RP, minority=decision.minority & others_RPA)
-
-    def _majority(
-        self,
-        counts_RNA: NDArray[np.int64],
-        label_RN: NDArray[np.int64],
-        tie_RN: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
-        """The winner of each visit's own votes, whatever the labels are taken from."""
-        c = self.config
-        if c.guard.label_from == "current":
-            return label_RN
-        votes = Votes(counts_RNA, counts_RNA, c.n_votes, c.n_votes)
-        return choose_label(votes, counts_RNA, label_RN, tie_RN, _PLAIN).label
-
     def _uniforms(self, purpose: int, epoch: int) -> NDArray[np.float64]:
         c = self.config
         return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
@@ -215,75 +220,3 @@ class Simulation:
             f"at visit {visit} (replicate {self.config.first_replicate + r}, batch "
             f"{self._batch + 1}); take a smaller step"
         )
-
-
-_PLAIN = GuardConfig.off()
-
-
-def gradient(
-    votes: Votes, decision: Decision, p_RPA: NDArray[np.float64], config: GuardConfig
-) -> NDArray[np.float64]:
-    """The guard's decision as a gradient in the logits, see `sim.gradient`.
-
-    Args:
-        votes: of the batch.
-        decision: of the batch; its label is what is trained on.
-        p_RPA: the probabilities that the votes were drawn from.
-        config: of the guard.
-
-    Returns:
-        (R, P, A).
-    """
-    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
-    streams = policy_streams(*pair, decision, config)
-    out_RPA = np.empty_like(p_RPA)
-    logit_gradient(
-        votes.samples,
-        votes.n_samples,
-        p_RPA,
-        np.ascontiguousarray(streams.majority),
-        np.ascontiguousarray(streams.minority),
-        np.ascontiguousarray(streams.weight),
-        np.ascontiguousarray(streams.drop),
-        out_RPA,
-    )
-    return out_RPA
-
-
-_FIELDS = tuple(f.name for f in fields(GuardState))
-_DECIDED = {
-    "label": "label",
-    "flipped": "flipped",
-    "tie": "tied",
-    "match_rate": "match_rate",
-    "flip_rate": "flip_rate",
-    "mean_match_rate": "mean_match_rate",
-    "had_competition": "had_competition",
-    "route": "route",
-    "weight": "weight",
-    "beta": "beta",
-    "skipped": "skip",
-}
-"""Column of the trace to field of the decision."""
-
-
-def _rows(state: GuardState, at: slice) -> GuardState:
-    """The batch's rows of a state in visiting order: views, where `take` would copy."""
-    return GuardState(*(getattr(state, name)[:, at] for name in _FIELDS))
-
-
-def _join(states: tuple[GuardState, ...]) -> GuardState:
-    return GuardState(
-        *(np.concatenate([getattr(s, name) for s in states], axis=1) for name in _FIELDS)
-    )
-
-
-def _columns(decisions: tuple[Decision, ...]) -> dict[str, NDArray[Any]]:
-    """(R, N) of every column that the guard decides."""
-    columns = {
-        name: np.concatenate([getattr(d, decided) for d in decisions], axis=1)
-        for name, decided in _DECIDED.items()
-    }
-    minority_RNA = np.concatenate([d.minority for d in decisions], axis=1)
-    columns["n_minority"] = minority_RNA.sum(axis=2, dtype=np.int16)
-    return columns

@@ -15,14 +15,25 @@ among the samples (standardisation with n-1, the floor of 1e-6 aside), away from
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 
+class Update(NamedTuple):
+    """What the policy is moved by."""
+
+    gradient_RPA: NDArray[np.float64]
+    """Weighted gradient in the logits, 0 where the problem is dropped."""
+    drop_RP: NDArray[np.bool_]
+    """The problem left the batch."""
+
+
 @njit(cache=True)
 def logit_gradient(
-    samples_RPA: NDArray[np.int64],
+    samples_RPA: NDArray[Any],
     n_samples: int,
     p_RPA: NDArray[np.float64],
     majority_RPA: NDArray[np.float64],
@@ -34,7 +45,7 @@ def logit_gradient(
     """Weighted gradient of every problem of the batch, 0 where it is dropped.
 
     Args:
-        samples_RPA: trained samples per answer.
+        samples_RPA: trained samples per answer, or their expectation.
         n_samples: K.
         p_RPA: answer probabilities among parseable responses.
         majority_RPA: advantages per answer, `PolicyStreams.majority`; (R, P, A + 1).

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from sim.config import SimConfig
@@ -24,6 +25,34 @@ class Tables(NamedTuple):
     """One row per replicate."""
 
 
+SEEN = np.dtype(
+    [
+        ("majority", np.int32),
+        ("right", np.int32),
+        ("n_unparseable", np.int32),
+        ("label", np.int32),
+        ("match_rate", np.float64),
+        ("flip_rate", np.float64),
+        ("mean_match_rate", np.float64),
+        ("weight", np.float64),
+        ("beta", np.float64),
+        ("n_minority", np.int16),
+        ("route", np.int8),
+        ("flipped", np.bool_),
+        ("tie", np.bool_),
+        ("had_competition", np.bool_),
+        ("skipped", np.bool_),
+    ],
+    align=True,
+)
+"""What is recorded of one visit: 64 bytes, a line of the cache.
+
+`majority` is the winner of the visit's own votes, whatever the labels are taken from, `right` how
+many of them are the true answer; from `n_unparseable` on the fields are columns of the trace.
+"""
+_NAMES = SEEN.names or ()
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """All visits of one epoch, in visiting order."""
@@ -31,76 +60,97 @@ class Epoch:
     epoch: int
     """0 before training."""
     problems_RN: NDArray[np.int64]
-    truth_RN: NDArray[np.int64]
-    counts_RNA: NDArray[np.int64]
-    """Votes per answer."""
-    majority_RN: NDArray[np.int64]
-    """Winner of the visit's own votes."""
-    columns: dict[str, NDArray[np.generic]]
-    """(R, N) of the columns that the guard decides."""
+    truth_RN: NDArray[np.int32]
+    seen_RN: NDArray[np.void]
+    """Records of `SEEN`."""
     lr_B: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Step size of every batch."""
     norm_RN: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     """Norm of the update on every visit, 0 where it was skipped."""
 
 
-def tables(config: SimConfig, seen: Epoch, pass_at_1_R: NDArray[np.float64]) -> Tables:
+@njit(cache=True)
+def tally(
+    counts_RPA: NDArray[np.int64],
+    truth_RN: NDArray[np.int32],
+    n_votes: int,
+    start: int,
+    seen_RN: NDArray[np.void],
+) -> None:
+    """Count right and unparseable votes of a batch.
+
+    Args:
+        counts_RPA: votes per answer.
+        truth_RN: true answers, in visiting order.
+        n_votes: V.
+        start: place of the batch's first visit in the epoch.
+        seen_RN: output; columns `start` to `start + P` are written.
+    """
+    R, P, A = counts_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            parsed = 0
+            for a in range(A):
+                parsed += counts_RPA[r, p, a]
+            seen_RN[r, start + p].n_unparseable = n_votes - parsed
+            seen_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
+
+
+def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Tables:
     """The rows of one epoch.
 
     Args:
         config: of the run.
-        seen: the epoch's visits.
+        epoch: the visits.
         pass_at_1_R: chance of a right response at the end of the epoch.
     """
-    visits = _visits(config, seen)
-    steps = _steps(config, seen) if seen.epoch else None
-    return Tables(visits, steps, _evals(config, seen, pass_at_1_R))
+    visits = _visits(config, epoch)
+    steps = _steps(config, epoch) if epoch.epoch else None
+    return Tables(visits, steps, _evals(config, epoch, pass_at_1_R))
 
 
-def _visits(config: SimConfig, seen: Epoch) -> Columns:
-    shape = seen.problems_RN.shape
-    right_RN = np.take_along_axis(seen.counts_RNA, seen.truth_RN[..., None], axis=2)[..., 0]
-    step_N = _first_step(config, seen.epoch) + np.arange(shape[1]) // config.batch_size
+def _visits(config: SimConfig, epoch: Epoch) -> Columns:
+    seen_RN = epoch.seen_RN
+    shape = epoch.problems_RN.shape
+    step_N = _first_step(config, epoch.epoch) + np.arange(shape[1]) // config.batch_size
     columns = {
         "replicate": _numbers(config)[:, None],
-        "step": step_N if seen.epoch else np.zeros_like(step_N),
-        "epoch": np.array(seen.epoch),
-        "visit": np.array(seen.epoch),
-        "problem": seen.problems_RN,
-        "n_votes": np.array(config.n_votes),
-        "n_unparseable": config.n_votes - seen.counts_RNA.sum(axis=2),
-        **seen.columns,
-        "label_accuracy": right_RN / config.n_votes,
-        "label_correct": seen.columns["label"] == seen.truth_RN,
-        "correct_competitive": 4 * right_RN >= config.n_votes,
+        "step": (step_N if epoch.epoch else np.zeros_like(step_N)).astype(np.int32),
+        "problem": epoch.problems_RN.astype(np.int32),
+        **{name: seen_RN[name] for name in _NAMES[2:]},
+        "label_accuracy": seen_RN["right"] / config.n_votes,
+        "label_correct": seen_RN["label"] == epoch.truth_RN,
+        "correct_competitive": 4 * seen_RN["right"] >= config.n_votes,
     }
-    return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
+    rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
+    same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
+    return rows | {name: np.array(value) for name, value in same.items()}
 
 
-def _steps(config: SimConfig, seen: Epoch) -> Columns:
+def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     starts_B = np.arange(0, config.n_problems, config.batch_size)
     size_B = np.diff(starts_B, append=config.n_problems)
     shape = (config.replicates, len(starts_B))
     columns = {
         "replicate": _numbers(config)[:, None],
-        "step": _first_step(config, seen.epoch) + np.arange(shape[1]),
-        "epoch": np.array(seen.epoch),
-        "lr": seen.lr_B,
-        "update_norm": np.add.reduceat(seen.norm_RN, starts_B, axis=1) / size_B,
+        "step": _first_step(config, epoch.epoch) + np.arange(shape[1]),
+        "epoch": np.array(epoch.epoch),
+        "lr": epoch.lr_B,
+        "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
         "n_problems": size_B,
-        "n_skipped": np.add.reduceat(seen.columns["skipped"], starts_B, axis=1, dtype=np.int64),
+        "n_skipped": np.add.reduceat(epoch.seen_RN["skipped"], starts_B, axis=1, dtype=np.int64),
     }
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 
 
-def _evals(config: SimConfig, seen: Epoch, pass_at_1_R: NDArray[np.float64]) -> Columns:
+def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Columns:
     shape = (config.replicates,)
     columns = {
         "replicate": _numbers(config),
-        "step": np.array(seen.epoch * config.n_batches),
-        "epoch": np.array(seen.epoch),
+        "step": np.array(epoch.epoch * config.n_batches),
+        "epoch": np.array(epoch.epoch),
         "pass_at_1": pass_at_1_R,
-        "maj_accuracy": (seen.majority_RN == seen.truth_RN).mean(axis=1),
+        "maj_accuracy": (epoch.seen_RN["majority"] == epoch.truth_RN).mean(axis=1),
     }
     return {name: np.broadcast_to(c, shape).copy() for name, c in columns.items()}
 
@@ -110,5 +160,5 @@ def _first_step(config: SimConfig, epoch: int) -> int:
     return (epoch - 1) * config.n_batches + 1
 
 
-def _numbers(config: SimConfig) -> NDArray[np.int64]:
-    return config.first_replicate + np.arange(config.replicates)
+def _numbers(config: SimConfig) -> NDArray[np.int16]:
+    return (config.first_replicate + np.arange(config.replicates)).astype(np.int16)

@@ -1,10 +1,12 @@
 """`guard-sim` as a user meets it."""
 
+import pandas as pd
 import pytest
 
 from lab import load
 from sim.cli import main
 from sim.engine import Simulation
+from sim.measure import measure_trace
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]
 
@@ -119,3 +121,92 @@ def test_ctrl_c_ends_with_130_and_a_readable_folder(tmp_path, monkeypatch, capsy
     assert main(["run", "--out", str(tmp_path / "run"), *FEW]) == 130
     assert load(tmp_path / "run").run.status == "interrupted"
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):
+    out = tmp_path / "all"
+    line = ["compare", "--out", str(out), "--replicates", "3", *FEW, "--null"]
+    line += ["--arms", "ttrl", "guard", "random_skip", "--steps", "0.2", "--guard.W", "3"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "Differences at equal step, policy attractor, step 0.06" in shown
+    assert "Differences at own best step, policy independent" in shown
+    lines = [line.split()[:3] for line in shown.splitlines()[1:13]]
+    assert lines == [
+        [policy, step, name]
+        for policy, step in (
+            *(("attractor", "0.06"), ("attractor", "0.2")),
+            *(("independent", "0.06"), ("independent", "0.2")),
+        )
+        for name in ("ttrl", "guard", "random_skip")
+    ]
+    assert "edge of the grid" in shown
+    assert "policy attractor\nEvery arm at its own best step" in shown
+    table = pd.read_parquet(out / "comparison.parquet")
+    places = table[["at", "policy", "step"]].drop_duplicates().fillna(-1)
+    assert sorted(places.itertuples(index=False, name=None)) == [
+        ("equal step", policy, step)
+        for policy in ("attractor", "independent")
+        for step in (0.06, 0.2)
+    ] + [("own best step", policy, -1) for policy in ("attractor", "independent")]
+    assert len(table) == 6 * 3 * table["metric"].nunique()
+    assert load(out / "random_skip").run.title == "TTRL at random skips"
+    assert load(out / "guard").run.config["guard"]["W"] == 3
+    grid = pd.read_parquet(out / "grid" / "results.parquet")
+    trace = measure_trace(load(out / "guard"))
+    own = grid[(grid["policy"] == "attractor") & (grid["step"] == 0.06) & (grid["arm"] == "guard")]
+    assert own["pass_final"].tolist() == trace["pass_final"].tolist()
+
+
+def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
+    line = ["sweep", "--out", str(tmp_path / "s"), "--vary", "guard.W=3,5", "step=.1,1e308", *FEW]
+    line += ["--arms", "ttrl", "guard", "--replicates", "2", "--winners"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "failed in 2 cell(s), arms ttrl, guard: step = 1e+308" in shown
+    ttrl = [row for row in shown.splitlines() if " ttrl " in row and row.startswith("any")]
+    assert len(ttrl) == 2 and "Best final pass@1" in shown
+    assert len(pd.read_parquet(tmp_path / "s" / "winners.parquet")) == 4
+    before = (tmp_path / "s" / "results.parquet").read_bytes()
+    assert main(line) == 0
+    assert (tmp_path / "s" / "results.parquet").read_bytes() == before
+    assert main([*line, "--seed", "1"]) == 2
+    assert "settings.seed is 0 there and 1 here" in capsys.readouterr().err
+
+
+def test_sweep_presets_and_random_cells(tmp_path, capsys):
+    few = ["--replicates", "1", "--n-votes", "8", "--n-samples", "8", *FEW]
+    two = ["--arms", "ttrl", "frozen"]
+    assert main(["sweep", "--out", str(tmp_path / "p"), "--preset", "W", *few]) == 0
+    rows = pd.read_parquet(tmp_path / "p" / "results.parquet")
+    assert rows["guard.W"].tolist() == [w for w in (2, 3, 5, 8, 12, 20) for _ in ("ttrl", "guard")]
+    assert main(["sweep", "--out", str(tmp_path / "w"), "--preset", "winners", *few, *two]) == 0
+    assert "kappa_att 0.25" in capsys.readouterr().out
+    found = pd.read_parquet(tmp_path / "w" / "winners.parquet")
+    assert found["step"].isna().sum() == 16 and len(found) == 16 * 5
+    line = ["sweep", "--out", str(tmp_path / "r"), "--random", "3", *few]
+    assert main([*line, "--vary", "step=loguniform:.01:.1"]) == 0
+    assert pd.read_parquet(tmp_path / "r" / "results.parquet")["step"].between(0.01, 0.1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to vary"),
+        (["--vary", "stepp=1"], "did you mean step"),
+        (["--vary", "step=1", "step=2"], "there twice"),
+        (["--vary", "step=uniform:0:1"], "needs --random"),
+        (["--preset", "all"], "preset 'all': unknown"),
+        (["--preset", "W", "--vary", "step=1"], "has its own axes"),
+        (["--vary", "step=1", "--arms", "matched"], "needs ttrl and guard"),
+        (["--vary", "step=1", "--workers", "0"], "workers = 0"),
+        (["--vary", "step=1", "--address", "tcp://x:1"], "needs --backend"),
+        (["--vary", "step=1", "--backend", "spark"], "backend"),
+        (["--random", "0", "--vary", "step=1"], "random = 0"),
+    ],
+)
+def test_bad_sweeps_are_one_line_and_exit_code_2(tmp_path, capsys, options, message):
+    assert main(["sweep", "--out", str(tmp_path / "s"), "--quiet", *options]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and message in lines[0]
+    assert not (tmp_path / "s").exists()

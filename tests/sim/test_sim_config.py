@@ -17,7 +17,19 @@ WRONG = [
     ("population", "gpt-9"),
     ("labels", "both"),
     ("schedule", "linear"),
-    ("optimizer", "adam"),
+    ("optimizer", "adamw"),
+    ("update", "mean"),
+    ("adam_beta_1", 1.0),
+    ("adam_beta_2", -0.1),
+    ("adam_eps", 0.0),
+    ("max_grad_norm", 0.0),
+    ("max_grad_norm", math.nan),
+    ("mini_batch", 0),
+    ("mini_batch", 9),
+    ("feature_dim", 0),
+    ("corr_load_sd", -1.0),
+    ("kernel", 3),
+    ("mixture", [0.5]),
     ("n_problems", 0),
     ("n_problems", 2.5),
     ("epochs", 0),
@@ -55,10 +67,50 @@ def test_a_wrong_value_is_named(name, value):
         SimConfig(**{name: value})
 
 
-@pytest.mark.parametrize("population", ["beta", "point"])
-def test_free_populations_ask_for_their_numbers(population):
-    with pytest.raises(UserError, match="ability_mean: must be given"):
+@pytest.mark.parametrize(
+    ("population", "needs"),
+    [
+        ("beta", "ability_mean"),
+        ("point", "ability_mean"),
+        ("mixture", "mixture"),
+        ("histogram", "histogram"),
+        ("trace", "trace"),
+    ],
+)
+def test_free_populations_ask_for_their_numbers(population, needs):
+    with pytest.raises(UserError, match=f"{needs}: must be given with population"):
         SimConfig(population=population)
+
+
+def test_the_kernel_policy_asks_for_its_file():
+    with pytest.raises(UserError, match="kernel: must be given with policy = kernel"):
+        SimConfig(policy="kernel")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"kernel": "k.npy"}, {"histogram": "h.csv"}, {"trace": "run"}, {"mixture": ((1, 0.5, 2),)}],
+)
+def test_what_nothing_would_read_is_refused(given):
+    with pytest.raises(UserError, match=f"{next(iter(given))}: only (policy|population) = "):
+        SimConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("mixture", "message"),
+    [
+        (((0.5, 0.1, 2.0), (0.4, 0.8, 2.0)), "mixture: the weights sum to 0.9, must sum to 1"),
+        (((1.5, 0.1, 2.0), (-0.5, 0.8, 2.0)), r"mixture\[0\] weight = 1.5: must be in"),
+        (((1.0, 1.1, 2.0),), r"mixture\[0\] mean = 1.1: must be in"),
+        (((1.0, 0.1, 0.0),), r"mixture\[0\] concentration = 0.0: must be above 0"),
+        (((1.0, math.nan, 1.0),), r"mixture\[0\] mean = nan: must be a finite"),
+        (((1.0, 0.1),), r"mixture\[0\] = \(1.0, 0.1\): must be"),
+        ((("1", 0.1, 1.0),), r"mixture\[0\] weight = '1': must be of type float"),
+    ],
+)
+def test_an_impossible_mixture_is_named(mixture, message):
+    with pytest.raises(UserError, match=message):
+        SimConfig(population="mixture", mixture=mixture)
 
 
 def test_replicate_numbers_fit_the_trace():
@@ -69,6 +121,8 @@ def test_replicate_numbers_fit_the_trace():
 def test_round_trip_through_plain_values():
     config = SimConfig(guard=GuardConfig.release(), population="qwen-amc", step=1, seed=7)
     assert from_values(to_values(config), SimConfig, "here") == config
+    mixed = SimConfig(population="mixture", mixture=((0.25, 0.1, 2.0), (0.75, 0.9, 3.0)))
+    assert from_values(to_values(mixed), SimConfig, "here") == mixed
 
 
 def test_every_named_population_makes_a_config():

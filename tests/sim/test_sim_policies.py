@@ -8,7 +8,7 @@ import pytest
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
 from sim import SimConfig
 from sim.engine import gradient
-from sim.policies import Attractor, Independent, make_policy
+from sim.policies import Attractor, Features, Independent, make_policy
 from sim.populations import Population, draw_population
 
 
@@ -94,7 +94,7 @@ def probabilities(policy, problems_RP, n_answers=4):
 ALL = np.tile(np.arange(6), (2, 1))
 
 
-@pytest.mark.parametrize("policy", ["independent", "attractor"])
+@pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 def test_policies_begin_at_the_population(policy):
     _, population, made = small(policy)
     p_RPA = probabilities(made, ALL)
@@ -153,11 +153,89 @@ def test_loadings_vary_around_one_and_follow_the_population():
     assert (Attractor(alone, draw_population(alone))._load_RN2[0] == loads[1]).all()
 
 
-@pytest.mark.parametrize("policy", ["independent", "attractor"])
+@pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 def test_the_first_logit_that_is_not_finite_is_found(policy):
     config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2)
-    p0 = np.full((2, 6, 4), 0.25)
-    p0[1, 3, 0] = np.inf
     ids = np.zeros((2, 6), np.int64)
-    made = make_policy(config, Population(p0, ids, ids + 1))
+    population = Population(np.full((2, 6, 4), 0.25), ids, ids + 1)
+    population.p0_RNA[1, 3, 0] = np.inf
+    made = make_policy(config, population)
     assert made.probabilities(ALL, np.empty((2, 6, 4))) == 6 + 3
+
+
+def test_one_problem_per_step_is_the_same_with_and_without_the_fast_path():
+    config, population, plain = small("attractor")
+    general = make_policy(replace(config, max_grad_norm=1e9), population)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        problems = np.stack([rng.permutation(6)[:4] for _ in range(2)])
+        g = rng.normal(size=(2, 4, 4))
+        norm = general.update(problems, 0.1, g)
+        assert norm == pytest.approx(plain.update(problems, 0.1, g), rel=1e-12)
+    assert probabilities(general, ALL) == pytest.approx(probabilities(plain, ALL), rel=1e-12)
+
+
+def test_correct_loadings_can_be_spread_by_themselves():
+    config = SimConfig(n_problems=5000)
+    plain = Attractor(config, draw_population(config))._load_RN2
+    wide = replace(config, corr_load_sd=3.0)
+    loads = Attractor(wide, draw_population(wide))._load_RN2
+    assert (loads[..., 1] == plain[..., 1]).all()
+    assert loads[..., 0] - 1 == pytest.approx(10 * (plain[..., 0] - 1))
+
+
+def features_of(**changes):
+    config, population, policy = small("features", feature_dim=40, **changes)
+    assert isinstance(policy, Features)
+    return config, population, policy
+
+
+def test_features_move_theta_along_the_gradient_and_all_logits_with_it():
+    _, population, policy = features_of()
+    phi = policy._phi_RNDA.astype(float)
+    problems = np.array([[4, 1], [0, 5]])
+    g = np.random.default_rng(1).normal(size=(2, 2, 4))
+    norm = policy.update(problems, 0.2, g)
+    theta = np.zeros((2, 40))
+    for r in range(2):
+        for p in range(2):
+            change = 0.2 * phi[r, problems[r, p]] @ g[r, p]
+            assert norm[r, p] == pytest.approx(np.linalg.norm(change))
+            theta[r] += change
+    assert policy.theta_RD == pytest.approx(theta)
+    z = np.log(population.p0_RNA) + np.einsum("rnda,rd->rna", phi, theta)
+    p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+    assert probabilities(policy, ALL) == pytest.approx(p)
+
+
+def test_features_interfere_without_a_direction():
+    config = SimConfig(policy="features", n_problems=400, n_answers=5, feature_dim=25)
+    population = draw_population(config)
+    policy = Features(config, population)
+    g = np.zeros((1, 1, 5))
+    g[..., population.truth_RN[0, 0]] = 1.0
+    policy.update(np.zeros((1, 1), np.int64), 1.0, g)
+    lift = np.einsum("nda,d->na", policy._phi_RNDA[0], policy.theta_RD[0])
+    assert lift[0, population.truth_RN[0, 0]] == pytest.approx(1, abs=0.8)
+    others = lift[1:]
+    assert others.std() == pytest.approx(1 / 5, rel=0.35)
+    right = np.take_along_axis(others, population.truth_RN[0, 1:, None], axis=1)
+    # 399 independent numbers of spread 0.2: their mean lies within 4 of its errors of 0.01.
+    assert abs(right.mean()) < 0.05
+
+
+def test_features_belong_to_the_replicate_or_to_the_fixed_population():
+    config = SimConfig(policy="features", n_problems=6, n_answers=4, replicates=2)
+    own = Features(config, draw_population(config))._phi_RNDA
+    assert own.shape == (2, 6, 64, 4) and (own[0] != own[1]).any()
+    alone = replace(config, replicates=1, first_replicate=1)
+    assert (Features(alone, draw_population(alone))._phi_RNDA[0] == own[1]).all()
+    fixed = replace(config, fixed_population=True, first_replicate=3)
+    policy = Features(fixed, draw_population(fixed))
+    assert (policy._phi_RNDA == own[:1]).all()
+    g = np.zeros((2, 1, 4))
+    g[1, 0, 2] = 1.0
+    policy.update(np.zeros((2, 1), np.int64), 0.5, g)
+    after = probabilities(policy, ALL)
+    assert after[0] == pytest.approx(draw_population(fixed).p0_RNA[0])
+    assert np.abs(after[1] - after[0]).max() > 0.01

@@ -1,0 +1,119 @@
+"""`guard-sim sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import tyro
+
+from lab.arms import GUARD
+from lab.cli import read_option
+from lab.errors import UserError
+from sim.config import SimConfig
+from sim.options import FLAT, read_settings, with_profile
+from sim.sweep.axes import Range, parse
+from sim.sweep.plan import RandomCells, Sweep
+from sim.sweep.pool import Backend, Pool
+from sim.sweep.presets import PRESETS, Preset, preset, preset_settings
+
+WINNERS = "winners.parquet"
+
+
+@dataclass(kw_only=True)
+class SweepCommand:
+    """Run arms over many settings with paired seeds; the same command continues a sweep."""
+
+    out: Path
+    """Folder of the sweep: new, empty, or with an unfinished sweep of the same settings."""
+    vary: tuple[str, ...] = ()
+    """Axes: `guard.W=2,3,5`, `step=loguniform:.01:.1:5` (5 values), or with --random a law such as
+    `step=loguniform:.01:.1`. Several axes make a grid. Any setting below can be varied."""
+    random: int | None = None
+    """Draw this many cells at random in place of a grid."""
+    preset: Preset | None = None
+    """A named sweep: the paper's sensitivities (24 settings, or one of its rows), or where each arm
+    wins over step size, coupling and positive transfer."""
+    arms: tuple[str, ...] = ()
+    """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
+    workers: int = 1
+    """Processes on this machine."""
+    backend: Backend = "local"
+    """Processes of this machine, or a Dask or Ray cluster."""
+    address: str | None = None
+    """Of a running cluster; without one a cluster of --workers is started on this machine."""
+    traces: bool = False
+    """Also keep the run folder of every run."""
+    retry_failed: bool = False
+    """Run cells again that failed before."""
+    winners: bool = False
+    """Also write and print which arm is best in every cell."""
+    profile: str | None = None
+    """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
+    config: Path | None = None
+    """TOML file with settings; options on the command line win."""
+    quiet: bool = False
+    """No progress bar."""
+    settings: Annotated[SimConfig, FLAT] = field(default_factory=lambda: SimConfig(replicates=20))
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> SweepCommand:
+        """Settings of --config, --preset, --population and --profile for what is not given."""
+        name = read_option(argv, "--preset")
+        base = preset_settings(_preset(name)) if name is not None else SimConfig(replicates=20)
+        return cls(out=tyro.MISSING, settings=with_profile(argv, read_settings(argv, base)))
+
+    def run(self) -> None:
+        """Run the sweep, then print a summary."""
+        from sim.summary import print_failures, print_summary
+        from sim.sweep.run import run_sweep
+
+        sweep = self._sweep()
+        rows = run_sweep(
+            sweep,
+            self.out,
+            Pool(backend=self.backend, workers=self.workers, address=self.address),
+            progress=not self.quiet,
+            traces=self.traces,
+            retry_failed=self.retry_failed,
+        )
+        print_summary(rows, sweep.names)
+        print_failures(rows)
+        if self.winners or self.preset == "winners":
+            self._winners(sweep, rows)
+        print(self.out)
+
+    def _sweep(self) -> Sweep:
+        if self.preset is not None:
+            if self.vary or self.random is not None:
+                raise UserError("--preset: has its own axes; give it or --vary")
+            return preset(self.preset, self.settings, self.arms)
+        axes = dict(parse(text) for text in self.vary)
+        if len(axes) < len(self.vary):
+            raise UserError("vary: a setting is there twice; give all its values at once")
+        arms = self.arms or (GUARD,)
+        if self.random is not None:
+            draws = RandomCells(cells=self.random, axes=axes)
+            return Sweep(base=self.settings, arms=arms, draws=draws)
+        laws = [name for name, axis in axes.items() if isinstance(axis, Range)]
+        if laws:
+            raise UserError(f"vary {laws[0]}: a law needs --random, or a count for a grid")
+        groups = ({n: a for n, a in axes.items() if isinstance(a, tuple)},)
+        return Sweep(base=self.settings, arms=arms, groups=groups)
+
+    def _winners(self, sweep: Sweep, rows: pd.DataFrame) -> None:
+        from sim.sweep.winners import print_winners, winners_of
+
+        tables = winners_of(rows, sweep.names, self.settings.seed)
+        tables.to_parquet(self.out / WINNERS, index=False)
+        print_winners(tables, sweep.names)
+
+
+def _preset(name: str) -> Preset:
+    for known in PRESETS:
+        if name == known:
+            return known
+    raise UserError(f"preset {name!r}: unknown, use one of {', '.join(PRESETS)}")

@@ -1,0 +1,94 @@
+"""Bootstrap intervals cover, are paired, and do not depend on what they are computed beside."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.bootstrap import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
+from lab.errors import UserError
+from lab.paired import estimate
+
+
+def series(values):
+    return pd.Series(values, pd.Index(range(len(values)), name="replicate"))
+
+
+def metrics(**arms):
+    """(arm, replicate) by one metric."""
+    parts = {arm: pd.DataFrame({"score": series(values)}) for arm, values in arms.items()}
+    return pd.concat(parts, names=["arm", "replicate"])
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "least"),
+    [("normal", 0.0, 0.92), ("exponential", 1.0, 0.88)],
+)
+def test_the_interval_covers_the_mean(draw, mean, least):
+    rng = np.random.default_rng(1)
+    hits = 0
+    for trial in range(300):
+        found = bootstrap(getattr(rng, draw)(size=12), seed=trial)
+        hits += found.low <= mean <= found.high
+    assert least <= hits / 300 <= 0.99
+
+
+def test_it_is_as_wide_as_the_t_interval_and_follows_the_skew():
+    rng = np.random.default_rng(2)
+    normal, skewed = rng.normal(size=20), rng.exponential(size=20)
+    boot, t = bootstrap(normal, seed=0), estimate(normal)
+    assert boot.high - boot.low == pytest.approx(t.high - t.low, rel=0.1)
+    boot = bootstrap(skewed, seed=0)
+    assert boot.high - boot.mean > 1.1 * (boot.mean - boot.low)
+
+
+def test_pairs_are_matched_by_replicate_and_nan_is_left_out():
+    first = pd.Series([1.0, 2.0, 3.0, np.nan, 9.0], [0, 1, 2, 3, 4])
+    second = pd.Series([2.5, 1.5, 0.5, 7.0], [2, 1, 0, 3])
+    found = paired_bootstrap(first, second, seed=0)
+    assert (found.n, found.mean, found.low, found.high) == (3, 0.5, 0.5, 0.5)
+
+
+def test_equal_arms_differ_by_exactly_nothing():
+    values = np.random.default_rng(0).normal(size=9)
+    row = contrast_table(metrics(a=values, b=values), seed=3).iloc[0]
+    assert (row["mean"], row["low"], row["high"]) == (0, 0, 0)
+    assert row["verdict"] == "within noise (9 pairs)"
+
+
+def test_one_pair_has_no_interval():
+    found = bootstrap([1.5], seed=0)
+    assert found.n == 1 and np.isnan([found.low, found.high]).all()
+
+
+def test_an_interval_does_not_depend_on_its_company():
+    rng = np.random.default_rng(4)
+    arms = {name: rng.normal(size=10) for name in "abcd"}
+    arms["d"][2] = np.nan
+    table = contrast_table(metrics(**arms), seed=7)
+    assert len(table) == 6
+    for _, row in table.iterrows():
+        alone = paired_bootstrap(series(arms[row["arm"]]), series(arms[row["against"]]), seed=7)
+        assert row[["low", "high"]].tolist() == pytest.approx([alone.low, alone.high], rel=1e-12)
+        assert row["n"] == alone.n == (9 if "d" in (row["arm"], row["against"]) else 10)
+
+
+def test_a_difference_is_shown_only_where_both_intervals_exclude_zero():
+    shift = np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.2])
+    clear = contrast_table(metrics(a=0 * shift, b=shift), seed=0).iloc[0]
+    assert clear["verdict"] == "above zero beyond noise (7 pairs)"
+    # Two pairs: every resample is above zero, the t-interval is not.
+    few = contrast_table(metrics(a=np.zeros(2), b=np.array([0.5, 2.0])), seed=0).iloc[0]
+    assert few["low"] > 0 > few["t_low"] and few["verdict"] == "within noise (2 pairs)"
+
+
+def test_seeds_repeat_and_differ():
+    values = np.random.default_rng(5).normal(size=15)
+    assert bootstrap(values, seed=1) == bootstrap(values, seed=1)
+    assert bootstrap(values, seed=1).low != bootstrap(values, seed=2).low
+    finer = bootstrap(values, seed=1, resamples=20 * RESAMPLES)
+    assert finer.low == pytest.approx(bootstrap(values, seed=1).low, abs=0.08)
+
+
+def test_too_few_resamples_are_refused():
+    with pytest.raises(UserError, match="resamples = 1999: must be at least 2000"):
+        bootstrap([1.0, 2.0], seed=0, resamples=1999)

@@ -1,0 +1,108 @@
+"""Controls that move or skip as much as a guard, found from its run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.arms import arm
+from lab.errors import UserError
+from sim import SimConfig, simulate
+from sim.controls import CLOSE, check_arms, control, find
+from sim.measure import measure
+from sim.run import of_arm
+
+BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
+BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
+"""A guard that fires and skips often, so that there is something to match."""
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {"guard": measure(BUSY), "ttrl": measure(of_arm(BASE, arm("ttrl")))}
+
+
+def mean(table, name):
+    return float(table[name].to_numpy().mean())
+
+
+def test_matched_effort_moves_as_far_as_the_guard(runs):
+    asked = []
+
+    def run(config):
+        asked.append(config)
+        return measure(config)
+
+    found = find("matched", of_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], run)
+    assert mean(runs["guard"], "update_norm") < 0.97 * mean(runs["ttrl"], "update_norm")
+    assert found.achieved_ratio == pytest.approx(1, abs=CLOSE)
+    assert 0 < found.config.step_factor < 1 and len(asked) <= 3
+    assert found.config == replace(of_arm(BASE, arm("ttrl")), step_factor=found.config.step_factor)
+    ratio = mean(measure(found.config), "update_norm") / mean(runs["guard"], "update_norm")
+    assert ratio == found.achieved_ratio
+
+
+def test_random_skipping_skips_as_much_as_the_guard(runs):
+    found = find("random_skip", of_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], measure)
+    share = mean(runs["guard"], "skipped") / 100
+    assert found.config.skip_rate == share > 0.01
+    assert found.achieved_ratio == pytest.approx(1, abs=0.2)
+    assert mean(found.table, "skipped") == pytest.approx(100 * share * found.achieved_ratio)
+
+
+def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
+    never = measure(replace(BASE, guard=GuardConfig.only("frs")))
+    found = find("random_skip", of_arm(BASE, arm("ttrl")), never, runs["ttrl"], measure)
+    assert found.config.skip_rate == 0 and np.isnan(found.achieved_ratio)
+    assert found.table.equals(runs["ttrl"])
+
+
+@pytest.mark.parametrize("side", ["guard", "ttrl"])
+def test_runs_that_did_not_move_cannot_be_matched(runs, side):
+    still = {**runs, side: runs[side].assign(update_norm=0.0)}
+    with pytest.raises(UserError, match="did not move"):
+        find("matched", of_arm(BASE, arm("ttrl")), still["guard"], still["ttrl"], measure)
+
+
+def test_skipped_visits_are_watched_and_not_trained_on():
+    config = replace(of_arm(BASE, arm("ttrl")), skip_rate=0.4)
+    visits = simulate(config).visits
+    training = visits[visits["visit"] > 0]
+    n = len(training)
+    assert training["skipped"].mean() == pytest.approx(0.4, abs=4 * (0.24 / n) ** 0.5)
+    assert (training["route"] == 3).equals(training["skipped"])
+    assert not visits[visits["visit"] == 0]["skipped"].any()
+    everything = simulate(replace(config, skip_rate=1.0))
+    assert (everything.steps["update_norm"] == 0).all()
+    assert everything.evals.groupby("replicate")["pass_at_1"].nunique().eq(1).all()
+    assert (everything.steps["n_skipped"] == everything.steps["n_problems"]).all()
+
+
+def test_skips_are_the_same_whatever_is_run_beside():
+    config = replace(of_arm(BASE, arm("ttrl")), skip_rate=0.2)
+    whole = simulate(config).visits
+    last = simulate(replace(config, first_replicate=3, replicates=1)).visits
+    own = whole[whole["replicate"] == 3].reset_index(drop=True)
+    assert own.equals(last.reset_index(drop=True))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_impossible_rates_are_named(rate):
+    with pytest.raises(UserError, match="skip_rate"):
+        SimConfig(skip_rate=rate)
+
+
+def test_every_guarded_arm_has_its_controls():
+    found = control("matched_release")
+    assert found is not None
+    assert (found.kind, found.target, found.unguarded) == ("matched", "release", "ttrl")
+    own = control("random_skip_memory_guard")
+    assert own is not None and own.unguarded == "memory"
+    assert own.arm.guard.label_from == "memory" and own.arm.name == "random_skip_memory_guard"
+    assert control("memory") is None
+    check_arms(("ttrl", "release", "matched_release"))
+    with pytest.raises(UserError, match="frozen is no guard"):
+        control("matched_frozen")
+    with pytest.raises(UserError, match="needs memory and memory_guard"):
+        check_arms(("ttrl", "guard", "matched_memory_guard"))

@@ -1,0 +1,234 @@
+"""A sweep's rows, its folder, and how it is continued."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab import load
+from lab.arms import arm
+from lab.collection import gather
+from lab.errors import UserError
+from lab.tables import metrics
+from sim import SimConfig, simulate
+from sim.measure import MEASURES, measure, measure_trace
+from sim.run import of_arm
+from sim.sweep import RandomCells, Sweep, read_sweep, run_sweep
+from sim.sweep.axes import Range
+from sim.sweep.pool import Pool
+
+BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
+SWEEP = Sweep(
+    base=BASE,
+    arms=("ttrl", "guard", "matched", "random_skip"),
+    groups=({"guard.tau_FR": (0.1, 0.3)}, {"step": (0.3, 1e308)}, {"n_samples": (65,)}),
+)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "new"
+    return out, run_sweep(SWEEP, out)
+
+
+def same(first, second):
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+
+
+def test_one_row_per_cell_arm_and_replicate(swept):
+    out, rows = swept
+    assert len(rows) == 5 * 4 * 3
+    assert rows["arm"].tolist()[::3] == [*SWEEP.arms] * 5
+    assert rows["replicate"].tolist() == [0, 1, 2] * 20
+    assert rows["guard.tau_FR"].tolist()[::12] == [0.1, 0.3, 0.3, 0.3, 0.3]
+    assert rows["step"].tolist()[::12] == [0.2, 0.2, 0.3, 1e308, 0.2]
+    same(pd.read_parquet(out / "results.parquet"), rows)
+    facts = json.loads((out / "sweep.json").read_text())
+    assert facts["status"] == "finished" and facts["definition"] == SWEEP.definition()
+    assert (facts["jobs"], facts["done"], facts["failed"]) == (19, 11, 8)
+    assert not (out / "traces").exists()
+
+
+def test_a_failed_cell_is_recorded_with_its_reason_and_the_rest_goes_on(swept):
+    _, rows = swept
+    exploded = rows[rows["step"] == 1e308]
+    assert set(exploded["status"]) == {"failed"}
+    assert exploded["reason"].str.contains("logits of problem .* are not finite at visit").all()
+    assert exploded[list(MEASURES)].isna().all(axis=None)
+    matched = exploded[exploded["arm"] == "matched"]
+    assert matched["reason"].str.startswith("matched: its arms failed").all()
+    impossible = rows[rows["n_samples"] == 65]
+    assert impossible["reason"].str.contains("n_samples = 65: must be at most n_votes").all()
+    rest = rows[(rows["step"] != 1e308) & (rows["n_samples"] != 65)]
+    assert set(rest["status"]) == {"done"} and rest["pass_final"].notna().all()
+
+
+def test_rows_are_what_the_runs_measure_on_their_own(swept):
+    _, rows = swept
+    for name, cell, changes in (("ttrl", 0, {}), ("guard", 2, {"step": 0.3})):
+        alone = measure(replace(of_arm(BASE, arm(name)), **changes))
+        own = rows[(rows["arm"] == name) & (rows["cell"] == cell)]
+        same(own[list(MEASURES)].reset_index(drop=True), alone.reset_index(drop=True))
+
+
+def test_measures_are_those_of_the_trace_and_of_the_report():
+    traces = {name: simulate(of_arm(BASE, arm(name))) for name in ("ttrl", "guard")}
+    table = metrics(gather(list(traces.values()))[0][0])
+    for name, trace in traces.items():
+        found = measure(of_arm(BASE, arm(name)))
+        same(measure_trace(trace), found)
+        shared = [column for column in MEASURES if column in table.columns]
+        assert len(shared) == len(MEASURES) - 1
+        np.testing.assert_allclose(found[shared], table.loc[name][shared], rtol=1e-12)
+
+
+def test_too_short_a_run_has_scores_and_no_fates():
+    found = measure(replace(BASE, epochs=4))
+    assert found["pass_final"].notna().all() and found["TotalDeg"].isna().all()
+
+
+def test_replicates_are_paired_with_those_of_other_sweeps(swept, tmp_path):
+    _, rows = swept
+    part = Sweep(base=replace(BASE, first_replicate=1, replicates=2), groups=({"step": (0.2,)},))
+    alone = run_sweep(part, tmp_path / "part")
+    guard = rows[(rows["cell"] == 1) & (rows["arm"] == "guard") & (rows["replicate"] > 0)]
+    columns = ["replicate", *MEASURES]
+    same(alone[columns], guard[columns].reset_index(drop=True))
+
+
+def test_workers_change_no_bit(swept, tmp_path):
+    out, rows = swept
+    same(run_sweep(SWEEP, tmp_path / "two", Pool(workers=2)), rows)
+    both = [folder / "results.parquet" for folder in (out, tmp_path / "two")]
+    assert both[0].read_bytes() == both[1].read_bytes()
+
+
+def test_an_interrupted_sweep_is_readable_and_continued(swept, tmp_path):
+    _, rows = swept
+    seen = []
+
+    def stop(outcome):
+        seen.append(outcome.key)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(SWEEP, tmp_path / "s", on_outcome=stop)
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["status"] == "interrupted"
+    partial = pd.read_parquet(tmp_path / "s" / "results.parquet")
+    same(partial, read_sweep(tmp_path / "s"))
+    assert 0 < len(partial) < len(rows) and set(partial["key"]) >= set(seen)
+    again = []
+    same(run_sweep(SWEEP, tmp_path / "s", on_outcome=lambda o: again.append(o.key)), rows)
+    assert not set(again) & set(seen) and len(again) + len(seen) == 15
+    again.clear()
+    same(run_sweep(SWEEP, tmp_path / "s", on_outcome=lambda o: again.append(o.key)), rows)
+    assert again == []
+
+
+def test_a_damaged_part_and_a_temporary_file_are_run_again(swept, tmp_path):
+    _, rows = swept
+    run_sweep(SWEEP, tmp_path / "s")
+    for part in (tmp_path / "s" / "parts").iterdir():
+        part.write_bytes(part.read_bytes()[:100])
+    (tmp_path / "s" / "parts" / "part-x.parquet.1.tmp").write_bytes(b"half")
+    same(run_sweep(SWEEP, tmp_path / "s"), rows)
+
+
+def test_failed_jobs_are_tried_again_when_asked(tmp_path):
+    sweep = Sweep(base=replace(BASE, replicates=1), groups=({"step": (0.1, 1e308)},))
+    tried = []
+    for retry in (False, False, True):
+        keys = []
+        run_sweep(
+            sweep, tmp_path / "s", retry_failed=retry, on_outcome=lambda o, k=keys: k.append(o.key)
+        )
+        tried.append(len(keys))
+    assert tried == [2, 0, 1]
+
+
+def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
+    out, rows = swept
+    other = replace(SWEEP, base=replace(BASE, seed=9, n_votes=80), arms=("ttrl", "guard"))
+    with pytest.raises(UserError, match="another sweep") as caught:
+        run_sweep(other, out)
+    text = str(caught.value)
+    assert "settings.seed is 4 there and 9 here" in text
+    assert "settings.n_votes is 64 there and 80 here" in text and "arms is" in text
+    assert "settings.step" not in text and str(out) in text
+    same(pd.read_parquet(out / "results.parquet"), rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "damaged"), ("[]", "not of this program"), ('{"format": 99}', "not of this program")],
+)
+def test_a_foreign_description_is_refused(tmp_path, content, message):
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        run_sweep(SWEEP, tmp_path)
+
+
+def test_a_used_folder_is_left_alone(tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds no sweep"):
+        run_sweep(SWEEP, tmp_path)
+    with pytest.raises(UserError, match="holds no sweep"):
+        read_sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_traces_are_kept_when_asked(tmp_path):
+    arms, group = ("ttrl", "guard", "matched"), {"step": (0.2,)}
+    sweep = Sweep(base=replace(BASE, replicates=2), arms=arms, groups=(group,))
+    plain = run_sweep(sweep, tmp_path / "plain")
+    rows = run_sweep(sweep, tmp_path / "s", traces=True)
+    same(rows, plain)
+    folders = sorted(path.name for path in (tmp_path / "s" / "traces").iterdir())
+    assert folders == sorted(set(rows["key"]))
+    matched = rows[rows["arm"] == "matched"].iloc[0]
+    trace = load(tmp_path / "s" / "traces" / matched["key"])
+    assert trace.run.config["step_factor"] == matched["step_factor"] < 1
+    assert measure_trace(trace)["pass_final"].tolist()[0] == matched["pass_final"]
+
+
+def test_random_cells_run(tmp_path):
+    draws = RandomCells(cells=3, axes={"step": Range("loguniform", 0.01, 0.3), "n_votes": (32, 64)})
+    rows = run_sweep(Sweep(base=replace(BASE, replicates=1), draws=draws), tmp_path / "s")
+    assert len(rows) == 3 and rows["step"].nunique() == 3 and set(rows["group"]) == {"random"}
+    same(rows, read_sweep(tmp_path / "s"))
+
+
+def test_sweeps_where_nothing_can_run_still_say_why(tmp_path):
+    rows = run_sweep(Sweep(base=BASE, groups=({"n_samples": (65, 66)},)), tmp_path / "s")
+    assert (
+        set(rows["status"]) == {"failed"} and rows["reason"].str.contains("at most n_votes").all()
+    )
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_on_the_command_line(tmp_path, workers):
+    out = tmp_path / "s"
+    line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
+    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
+    process = subprocess.Popen(
+        line, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("parts/*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # As a terminal does it: to the workers as well.
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors and "interrupted" in errors.splitlines()[-1]
+    rows = pd.read_parquet(out / "results.parquet")
+    assert 0 < len(rows) < 400 * 20
+    same(rows, read_sweep(out))
