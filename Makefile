@@ -7,7 +7,7 @@ EPOCHS ?= 12
 .PHONY: help demo test lint format bench clean
 
 help:
-	@echo "make demo    run both worlds and write one report (about 5 minutes)"
+	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make test    lint, types, import rules, all tests"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make format  let ruff rewrite the code"
