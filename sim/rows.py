@@ -110,21 +110,63 @@ def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) ->
 
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
-    seen_RN = epoch.seen_RN
     shape = epoch.problems_RN.shape
     step_N = _first_step(config, epoch.epoch) + np.arange(shape[1]) // config.batch_size
-    columns = {
+    right_M, seen = _columns(epoch.seen_RN)
+    columns: Columns = {
         "replicate": _numbers(config)[:, None],
         "step": (step_N if epoch.epoch else np.zeros_like(step_N)).astype(np.int32),
         "problem": epoch.problems_RN.astype(np.int32),
-        **{name: seen_RN[name] for name in _NAMES[2:]},
-        "label_accuracy": seen_RN["right"] / config.n_votes,
-        "label_correct": seen_RN["label"] == epoch.truth_RN,
-        "correct_competitive": 4 * seen_RN["right"] >= config.n_votes,
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
+    rows |= seen
+    rows["label_accuracy"] = right_M / config.n_votes
+    rows["label_correct"] = seen["label"] == epoch.truth_RN.reshape(-1)
+    rows["correct_competitive"] = 4 * right_M >= config.n_votes
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value) for name, value in same.items()}
+
+
+def _columns(seen_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
+    """Right votes, and every field that is a column, each as an array of its own."""
+    M = seen_RN.size
+    ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
+    flags_4M = np.empty((4, M), np.bool_)
+    n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
+    _unpack(seen_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
+    names = ("n_unparseable", "label")
+    names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
+    names += ("flipped", "tie", "had_competition", "skipped")
+    columns: Columns = {"n_minority": n_minority_M, "route": route_M}
+    columns |= zip(names, (*ints_3M[1:], *floats_5M, *flags_4M), strict=True)
+    return ints_3M[0], columns
+
+
+@njit(cache=True)
+def _unpack(
+    seen_M: NDArray[np.void],
+    ints_3M: NDArray[np.int32],
+    floats_5M: NDArray[np.float64],
+    flags_4M: NDArray[np.bool_],
+    n_minority_M: NDArray[np.int16],
+    route_M: NDArray[np.int8],
+) -> None:
+    """One pass over the records: a pass per field would wait for memory every time."""
+    for m in range(seen_M.shape[0]):
+        ints_3M[0, m] = seen_M[m].right
+        ints_3M[1, m] = seen_M[m].n_unparseable
+        ints_3M[2, m] = seen_M[m].label
+        floats_5M[0, m] = seen_M[m].match_rate
+        floats_5M[1, m] = seen_M[m].flip_rate
+        floats_5M[2, m] = seen_M[m].mean_match_rate
+        floats_5M[3, m] = seen_M[m].weight
+        floats_5M[4, m] = seen_M[m].beta
+        flags_4M[0, m] = seen_M[m].flipped
+        flags_4M[1, m] = seen_M[m].tie
+        flags_4M[2, m] = seen_M[m].had_competition
+        flags_4M[3, m] = seen_M[m].skipped
+        n_minority_M[m] = seen_M[m].n_minority
+        route_M[m] = seen_M[m].route
 
 
 def _steps(config: SimConfig, epoch: Epoch) -> Columns:

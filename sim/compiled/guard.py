@@ -8,9 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Draws, GuardState, Votes
-from sim.compiled.decide import Plan, State, decide
-from sim.compiled.learn import learn
+from guard_core.arrays import floor_share
+from guard_core.mps import candidate_votes
+from guard_core.rcsu import skip_cap
+from sim.compiled.decide import decide
+from sim.compiled.label import choose_labels
+from sim.compiled.learn import count_hits, learn
 from sim.compiled.rules import rules
+from sim.compiled.state import State
 from sim.config import SimConfig
 from sim.gradient import Update
 
@@ -20,10 +25,8 @@ class CompiledGuard:
 
     def __init__(self, config: SimConfig, state: GuardState) -> None:
         """Start from a primed state."""
+        self._config = config
         self._rules_1 = rules(config.guard)
-        self._over_samples = config.guard.minority_over == "samples"
-        self._on_truth = config.labels == "truth"
-        self._sampled = config.update == "sampled"
         self._state = State.of(state)
 
     def begin(
@@ -34,44 +37,84 @@ class CompiledGuard:
         seen_RN: NDArray[np.void],
     ) -> None:
         """See `sim.engine.Learner`."""
-        self._plan = Plan.of(order_RN, draws)
+        self._order_RN, self._draws = order_RN, draws
         self._truth_RN, self._seen_RN = truth_RN, seen_RN
 
     def step(
         self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
     ) -> Update:
         """See `sim.engine.Learner`."""
-        counted_RPA = votes.samples if self._over_samples else votes.counts
+        counted_RPA = candidate_votes(votes, self._config.guard)
         minority_RPA = np.empty(p_RPA.shape, np.bool_)
-        decide(
-            self._rules_1,
-            *self._state,
-            *self._plan,
-            votes.counts,
-            counted_RPA,
-            votes.n_votes,
-            votes.n_samples,
-            start,
-            self._seen_RN,
-            minority_RPA,
-        )
-        update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
-        learn(
-            self._rules_1,
-            self._on_truth,
+        self._decide(start, votes, counted_RPA, minority_RPA)
+        label_RP = np.empty(p_RPA.shape[:2], np.int64)
+        hits_RP, rival_hits_RP = np.empty(label_RP.shape), np.empty(label_RP.shape)
+        count_hits(
+            self._config.labels == "truth",
             self._truth_RN,
             trained_RPA,
+            minority_RPA,
+            self._seen_RN,
+            start,
+            label_RP,
+            hits_RP,
+            rival_hits_RP,
+        )
+        if self._config.update == "expected":
+            # Sums of fractions depend on the order of the terms: take that of guard_core.
+            rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
+        update = Update(np.empty_like(p_RPA), np.empty(label_RP.shape, np.bool_))
+        learn(
+            self._rules_1,
+            trained_RPA,
             votes.n_samples,
-            self._sampled,
+            hits_RP,
+            rival_hits_RP,
             counted_RPA,
+            label_RP,
             minority_RPA,
             self._seen_RN,
             start,
             p_RPA,
-            update.gradient_RPA,
-            update.drop_RP,
+            *update,
         )
         return update
 
     def end(self) -> None:
         """See `sim.engine.Learner`; the state was changed in place."""
+
+    def _decide(
+        self,
+        start: int,
+        votes: Votes,
+        counted_RPA: NDArray[np.int64],
+        minority_RPA: NDArray[np.bool_],
+    ) -> None:
+        """Complete the batch's columns of `seen_RN`, and `minority_RPA`."""
+        guard, state, draws = self._config.guard, self._state, self._draws
+        choose_labels(
+            self._rules_1,
+            state.facts_RN,
+            state.memory_RNA,
+            self._order_RN,
+            draws.tie,
+            votes.counts,
+            votes.n_votes,
+            start,
+            self._seen_RN,
+        )
+        decide(
+            self._rules_1,
+            state.facts_RN,
+            state.flips_RNW,
+            state.match_rates_RNW,
+            self._order_RN,
+            draws.skip,
+            draws.pick,
+            counted_RPA,
+            max(1, floor_share(guard.minority_share, votes.n_samples)),
+            skip_cap(counted_RPA.shape[1], guard),
+            start,
+            self._seen_RN,
+            minority_RPA,
+        )

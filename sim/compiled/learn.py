@@ -1,9 +1,8 @@
 """From a decision to the gradient in the logits, compiled.
 
 `guard_core.answer_advantages`, `guard_core.policy_streams` and `sim.gradient` stay the single
-source of truth: the same operations stand here in the same order, so that the results agree to the
-last bit; the tests hold them against each other. What is gained is that little is written down per
-answer: an answer's advantage is `won` where it is rewarded and `lost` where it is not.
+source of truth, see `sim.compiled.label`. What is gained is that little is written down per answer:
+an answer's advantage is `won` where it is rewarded and `lost` where it is not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core.advantages import STD_FLOOR
-from sim.compiled.pairwise import numpy_sum
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -26,14 +24,55 @@ Counts = NDArray[Any]
 
 
 @njit(cache=True)
-def learn(
-    rules_1: Records,
+def count_hits(
     on_truth: bool,
     truth_RN: NDArray[np.int32],
     samples_RPA: Counts,
+    minority_RPA: Flags,
+    seen_RN: Records,
+    start: int,
+    label_RP: Ints,
+    hits_RP: Floats,
+    rival_hits_RP: Floats,
+) -> None:
+    """Settle what is trained on, and count the samples that hit it or a minority candidate.
+
+    Args:
+        on_truth: train on the true answer in place of the label.
+        truth_RN: true answers, in visiting order.
+        samples_RPA: trained samples per answer.
+        minority_RPA: minority candidates; what is trained on is taken out.
+        seen_RN: the decision, see `sim.rows.SEEN`, in columns `start` to `start + P`.
+        start: place of the batch's first visit in the epoch.
+        label_RP: output; what is trained on.
+        hits_RP: output.
+        rival_hits_RP: output.
+    """
+    R, P, A = samples_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            label = truth_RN[r, start + p] if on_truth else seen_RN[r, start + p].label
+            hits = 0.0
+            if label >= 0:
+                hits += samples_RPA[r, p, label]
+                minority_RPA[r, p, label] = False
+            rival_hits = 0.0
+            for a in range(A):
+                rival_hits += samples_RPA[r, p, a] if minority_RPA[r, p, a] else 0
+            label_RP[r, p] = label
+            hits_RP[r, p] = hits
+            rival_hits_RP[r, p] = rival_hits
+
+
+@njit(cache=True)
+def learn(
+    rules_1: Records,
+    samples_RPA: Counts,
     n_samples: int,
-    sampled: bool,
+    hits_RP: Floats,
+    rival_hits_RP: Floats,
     counted_RPA: Ints,
+    label_RP: Ints,
     minority_RPA: Flags,
     seen_RN: Records,
     start: int,
@@ -45,13 +84,13 @@ def learn(
 
     Args:
         rules_1: the guard's settings, see `sim.compiled.rules`.
-        on_truth: train on the true answer in place of the label.
-        truth_RN: true answers, in visiting order.
         samples_RPA: trained samples per answer.
         n_samples: K.
-        sampled: the samples are whole numbers.
+        hits_RP: of `count_hits`.
+        rival_hits_RP: the same.
         counted_RPA: responses per answer that minority candidates were chosen by.
-        minority_RPA: minority candidates; what is trained on is none of them.
+        label_RP: what is trained on.
+        minority_RPA: minority candidates, what is trained on not among them.
         seen_RN: the decision, see `sim.rows.SEEN`, in columns `start` to `start + P`.
         start: place of the batch's first visit in the epoch.
         p_RPA: answer probabilities that the samples were drawn from.
@@ -59,18 +98,8 @@ def learn(
         drop_RP: output; the problem left the batch.
     """
     rules = rules_1[0]
-    R, P, _A = samples_RPA.shape
-    label_RP, hits_RP, rival_hits_RP = (
-        np.empty((R, P), np.int64),
-        np.empty((R, P)),
-        np.empty((R, P)),
-    )
-    std_R, rival_std_R = np.zeros(R), np.zeros(R)
-    seen_RP = seen_RN[:, start : start + P]
-    for r in range(R):
-        for p in range(P):
-            label_RP[r, p] = truth_RN[r, start + p] if on_truth else seen_RP[r, p].label
-    _count_hits(samples_RPA, sampled, label_RP, minority_RPA, hits_RP, rival_hits_RP)
+    seen_RP = seen_RN[:, start : start + samples_RPA.shape[1]]
+    std_R, rival_std_R = np.zeros(seen_RP.shape[0]), np.zeros(seen_RP.shape[0])
     if rules.scale_batch:
         _batch_std(rules, hits_RP, n_samples, 1.0, seen_RP, std_R)
         _batch_std(rules, rival_hits_RP, n_samples, rules.minority_reward, seen_RP, rival_std_R)
@@ -102,31 +131,6 @@ def learn(
             gradient_RPA,
         )
     _subtract_mean(rules, seen_RP, n_samples, p_RPA, gradient_RPA, drop_RP)
-
-
-@njit
-def _count_hits(
-    samples_RPA: Counts,
-    sampled: bool,
-    label_RP: Ints,
-    minority_RPA: Flags,
-    hits_RP: Floats,
-    rival_hits_RP: Floats,
-) -> None:
-    """Samples on what is trained on, and on the minority candidates."""
-    R, P, A = samples_RPA.shape
-    rivals_A = np.empty(A)
-    for r in range(R):
-        for p in range(P):
-            label = label_RP[r, p]
-            total = 0.0
-            for a in range(A):
-                rivals = samples_RPA[r, p, a] if minority_RPA[r, p, a] and a != label else 0
-                rivals_A[a] = rivals
-                total += rivals
-            hits_RP[r, p] = samples_RPA[r, p, label] if label >= 0 else 0
-            # Whole numbers add up to the same in any order.
-            rival_hits_RP[r, p] = total if sampled else numpy_sum(rivals_A)
 
 
 @njit(inline="always")
@@ -215,10 +219,10 @@ def _pay_bonus(
             size = seen_RP[r, p].beta * size
             votes = 0
             for a in range(A):
-                votes += counted_RPA[r, p, a] if minority_RPA[r, p, a] and a != label else 0
+                votes += counted_RPA[r, p, a] if minority_RPA[r, p, a] else 0
             for a in range(A):
                 share = 0.0
-                if minority_RPA[r, p, a] and a != label:
+                if minority_RPA[r, p, a]:
                     share = counted_RPA[r, p, a] / max(votes, 1)
                 advantage = ((won if a == label else lost) + size * share) * kept
                 # The other stream is 0, which turns -0.0 into 0.0.
@@ -254,16 +258,14 @@ def _batch_std(
 ) -> None:
     """`advantages._batch_std` of rewards that are `factor` times the majority's."""
     R, P = hits_RP.shape
-    first_P, second_P = np.empty(P), np.empty(P)
     for r in range(R):
-        n_kept = 0
+        n_kept, first, second = 0, 0.0, 0.0
         for p in range(P):
             reward = factor * seen_RP[r, p].weight if rules.weigh_reward else factor
             kept = 0.0 if rules.drop and seen_RP[r, p].skipped else 1.0
             n_kept += kept > 0
-            first_P[p] = kept * reward * hits_RP[r, p]
-            second_P[p] = kept * reward * reward * hits_RP[r, p]
-        first, second = numpy_sum(first_P), numpy_sum(second_P)
+            first += kept * reward * hits_RP[r, p]
+            second += kept * reward * reward * hits_RP[r, p]
         total = n_kept * n_samples
         spread = second - first * first / max(total, 1)
         std_R[r] = np.sqrt(max(spread, 0.0) / max(total - 1, 1))

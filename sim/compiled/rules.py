@@ -1,4 +1,8 @@
-"""The guard's settings as compiled code reads them: numbers and flags in one record."""
+"""The guard's settings as compiled code reads them: numbers and flags in one record.
+
+What guard_core reads once per batch (`minority_over`, `minority_share`, `skip_share`, `skip_cap`)
+is left to it.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,9 @@ _FIELDS = {
         "l2",
         "w_min",
         "beta_max",
-        "minority_share",
         "minority_reward",
         "theta_MR",
         "p_skip",
-        "skip_share",
     ),
 }
 """What keeps its name."""
@@ -37,10 +39,8 @@ _FLAGS = {
     "weigh_reward": ("weight_on", "reward"),
     "weigh_loss": ("weight_on", "loss"),
     "saturating": ("beta_schedule", "saturating"),
-    "over_samples": ("minority_over", "samples"),
     "plain": ("empty_minority", "plain"),
     "bonus": ("mix", "bonus"),
-    "at_least_one": ("skip_cap", "at_least_one"),
     "skip_first": ("skip_order", "first"),
     "drop": ("skip_by", "drop"),
     "scale_group": ("advantage_scale", "group"),

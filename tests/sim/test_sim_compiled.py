@@ -1,0 +1,143 @@
+"""The compiled guard gives the bits of guard_core, whatever the settings, votes and draws."""
+
+from dataclasses import replace
+from typing import get_args, get_type_hints
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guard_core import Draws, Guard, GuardConfig, Votes
+from sim import SimConfig
+from sim.compiled import CompiledGuard
+from sim.compiled.rules import rules
+from sim.engine import Simulation
+from sim.expected import expected_samples
+from sim.reference import ReferenceGuard
+from sim.rows import SEEN
+
+UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
+ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))
+COUNT = st.one_of(st.integers(1, 6), st.sampled_from([20, 40]))
+
+
+def of_field(name: str, kind: object) -> st.SearchStrategy:
+    if get_args(kind):
+        return st.sampled_from(get_args(kind))
+    if kind is bool:
+        return st.booleans()
+    if kind is int:
+        return COUNT
+    return ABOVE_0 if name in ("discount", "minority_reward") else UNIT
+
+
+GUARDS = st.builds(
+    GuardConfig, **{n: of_field(n, k) for n, k in get_type_hints(GuardConfig).items()}
+)
+
+
+@st.composite
+def sim_configs(draw: st.DrawFn) -> SimConfig:
+    n_votes = draw(st.integers(1, 40))
+    return SimConfig(
+        guard=draw(GUARDS),
+        labels=draw(st.sampled_from(["votes", "votes", "truth"])),
+        update=draw(st.sampled_from(["sampled", "sampled", "expected"])),
+        n_problems=draw(st.integers(1, 30)),
+        batch_size=draw(st.sampled_from([1, 2, 5, 8, 12, 30])),
+        epochs=draw(st.integers(1, 9)),
+        n_votes=n_votes,
+        n_samples=draw(st.integers(1, n_votes)),
+        n_answers=draw(st.integers(2, 12)),
+        unparseable=draw(st.sampled_from([0.0, 0.0, 0.5])),
+        replicates=draw(st.integers(1, 4)),
+        seed=draw(st.integers(0, 2**31)),
+    )
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """What an array holds, with -0.0 and 0.0 told apart and nan equal to itself."""
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+def coarse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform numbers of which many are equal, 0 or just below 1."""
+    return np.minimum(rng.integers(0, 5, shape) / 4, 1 - 2.0**-53)
+
+
+def drawn_votes(config: SimConfig, rng: np.random.Generator, n: int) -> tuple[Votes, np.ndarray]:
+    """Votes of n problems per replicate, and the probabilities they come from.
+
+    A small concentration gives landslides, a large one ties.
+    """
+    shape = (config.replicates, n)
+    law_A = np.full(config.n_answers, rng.choice([0.1, 1.0, 50.0]))
+    p_RPA = rng.dirichlet(law_A, shape)
+    whole_RPA = np.append((1 - config.unparseable) * p_RPA, np.full((*shape, 1), 0.0), axis=2)
+    whole_RPA[..., -1] = 1 - whole_RPA[..., :-1].sum(axis=2)
+    whole_RPA = np.clip(whole_RPA, 0, 1)
+    K, V = config.n_samples, config.n_votes
+    samples_RPA = rng.multinomial(K, whole_RPA)[..., :-1]
+    counts_RPA = samples_RPA + rng.multinomial(V - K, whole_RPA)[..., :-1]
+    return Votes(np.ascontiguousarray(counts_RPA), np.ascontiguousarray(samples_RPA), V, K), p_RPA
+
+
+@given(sim_configs(), st.integers(0, 2**31))
+@settings(max_examples=150, deadline=None)
+def test_every_decision_and_gradient_is_guard_cores(config, seed):
+    rng = np.random.default_rng(seed)
+    shape = (config.replicates, config.n_problems)
+    guard = Guard(config.guard)
+    state = guard.init(shape[1], np.empty(0), leading=shape[:1], n_answers=config.n_answers)
+    votes, _ = drawn_votes(config, rng, shape[1])
+    state = guard.prime(state, votes, Draws(*(coarse(rng, shape) for _ in range(3))))
+    pair = (ReferenceGuard(config, state), CompiledGuard(config, state))
+    for _ in range(config.epochs):
+        order_RN = np.argsort(rng.random(shape), axis=1)
+        truth_RN = rng.integers(0, config.n_answers, shape, np.int32)
+        draws = Draws(*(coarse(rng, shape) for _ in range(3)))
+        seen = [np.zeros(shape, SEEN) for _ in pair]
+        for learner, seen_RN in zip(pair, seen, strict=True):
+            learner.begin(order_RN, truth_RN, draws, seen_RN)
+        for start in range(0, shape[1], config.batch_size):
+            votes, p_RPA = drawn_votes(config, rng, min(config.batch_size, shape[1] - start))
+            trained_RPA = votes.samples
+            if config.update == "expected":
+                trained_RPA = expected_samples(p_RPA, 1 - config.unparseable, config.n_samples)
+            one, two = (learner.step(start, votes, trained_RPA, p_RPA) for learner in pair)
+            assert (bits(one.gradient_RPA) == bits(two.gradient_RPA)).all()
+            assert (one.drop_RP == two.drop_RP).all()
+        for learner in pair:
+            learner.end()
+        for name in SEEN.names:
+            assert (bits(seen[0][name]) == bits(seen[1][name])).all(), name
+
+
+@given(sim_configs())
+@settings(max_examples=25, deadline=None)
+def test_both_engines_leave_the_same_trace(config):
+    same_trace(config)
+
+
+def same_trace(config: SimConfig) -> None:
+    runs = [Simulation(replace(config, engine=name)).run() for name in ("reference", "compiled")]
+    for one, two in zip(*runs, strict=True):
+        for table in ("visits", "steps", "evals"):
+            first, second = getattr(one, table), getattr(two, table)
+            assert (first is None) == (second is None)
+            for name in first or ():
+                assert (bits(first[name]) == bits(second[name])).all(), name
+
+
+def test_a_large_batch_caps_its_skips_alike():
+    eager = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0, p_skip=0.9, skip_share=0.1)
+    config = SimConfig(n_problems=300, batch_size=150, epochs=6, guard=eager, replicates=2)
+    same_trace(config)
+    *_, last = Simulation(config).run()
+    assert last.steps is not None and (last.steps["n_skipped"] == 15).all()
+
+
+def test_rules_are_those_of_the_settings():
+    record = rules(GuardConfig.release())[0]
+    assert record["bonus"] and record["instant"] and not record["drop"]
+    assert record["theta_MR"] == 0.7 and record["W"] == 5
