@@ -18,7 +18,7 @@ from sim.rows import SEEN
 
 UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
 ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))
-COUNT = st.one_of(st.integers(1, 6), st.sampled_from([20, 40]))
+COUNT = st.sampled_from([1, 2, 2, 3, 3, 5, 20])
 
 
 def of_field(name: str, kind: object) -> st.SearchStrategy:
@@ -45,7 +45,7 @@ def sim_configs(draw: st.DrawFn) -> SimConfig:
         update=draw(st.sampled_from(["sampled", "sampled", "expected"])),
         n_problems=draw(st.integers(1, 30)),
         batch_size=draw(st.sampled_from([1, 2, 5, 8, 12, 30])),
-        epochs=draw(st.integers(1, 9)),
+        epochs=draw(st.integers(1, 14)),
         n_votes=n_votes,
         n_samples=draw(st.integers(1, n_votes)),
         n_answers=draw(st.integers(2, 12)),
@@ -65,14 +65,18 @@ def coarse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.minimum(rng.integers(0, 5, shape) / 4, 1 - 2.0**-53)
 
 
-def drawn_votes(config: SimConfig, rng: np.random.Generator, n: int) -> tuple[Votes, np.ndarray]:
-    """Votes of n problems per replicate, and the probabilities they come from.
+def drawn_votes(
+    config: SimConfig, rng: np.random.Generator, favourite_RP: np.ndarray
+) -> tuple[Votes, np.ndarray]:
+    """Votes with a favourite answer per problem, and the probabilities they come from.
 
-    A small concentration gives landslides, a large one ties.
+    Problems are quiet, contested and tied in turn, so that every state of the guard comes up.
     """
-    shape = (config.replicates, n)
+    shape = favourite_RP.shape
     law_A = np.full(config.n_answers, rng.choice([0.1, 1.0, 50.0]))
-    p_RPA = rng.dirichlet(law_A, shape)
+    lead_RP1 = rng.choice([0.0, 0.5, 0.9, 1.0], (*shape, 1))
+    is_favourite_RPA = np.arange(config.n_answers) == favourite_RP[..., None]
+    p_RPA = (1 - lead_RP1) * rng.dirichlet(law_A, shape) + lead_RP1 * is_favourite_RPA
     whole_RPA = np.append((1 - config.unparseable) * p_RPA, np.full((*shape, 1), 0.0), axis=2)
     whole_RPA[..., -1] = 1 - whole_RPA[..., :-1].sum(axis=2)
     whole_RPA = np.clip(whole_RPA, 0, 1)
@@ -89,10 +93,13 @@ def test_every_decision_and_gradient_is_guard_cores(config, seed):
     shape = (config.replicates, config.n_problems)
     guard = Guard(config.guard)
     state = guard.init(shape[1], np.empty(0), leading=shape[:1], n_answers=config.n_answers)
-    votes, _ = drawn_votes(config, rng, shape[1])
+    favourite_RN = rng.integers(0, config.n_answers, shape)
+    votes, _ = drawn_votes(config, rng, favourite_RN)
     state = guard.prime(state, votes, Draws(*(coarse(rng, shape) for _ in range(3))))
     pair = (ReferenceGuard(config, state), CompiledGuard(config, state))
     for _ in range(config.epochs):
+        moved_RN = rng.random(shape) < 0.2
+        favourite_RN = np.where(moved_RN, rng.integers(0, config.n_answers, shape), favourite_RN)
         order_RN = np.argsort(rng.random(shape), axis=1)
         truth_RN = rng.integers(0, config.n_answers, shape, np.int32)
         draws = Draws(*(coarse(rng, shape) for _ in range(3)))
@@ -100,7 +107,10 @@ def test_every_decision_and_gradient_is_guard_cores(config, seed):
         for learner, seen_RN in zip(pair, seen, strict=True):
             learner.begin(order_RN, truth_RN, draws, seen_RN)
         for start in range(0, shape[1], config.batch_size):
-            votes, p_RPA = drawn_votes(config, rng, min(config.batch_size, shape[1] - start))
+            problems_RP = order_RN[:, start : start + config.batch_size]
+            votes, p_RPA = drawn_votes(
+                config, rng, np.take_along_axis(favourite_RN, problems_RP, axis=1)
+            )
             trained_RPA = votes.samples
             if config.update == "expected":
                 trained_RPA = expected_samples(p_RPA, 1 - config.unparseable, config.n_samples)
