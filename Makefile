@@ -4,12 +4,13 @@ BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make test    lint, types, import rules, all tests"
 	@echo "make bench   the measured targets of benchmarks/"
+	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
 
 demo: .venv/real.stamp
@@ -35,8 +36,11 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_real.py
 
+bench-trl: .venv-trl/stamp
+	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-trl build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -49,3 +53,8 @@ clean:
 .venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ .venv/real.stamp
+
+.venv-trl/stamp: pyproject.toml constraints.txt | .venv/bin/python
+	.venv/bin/python -m venv .venv-trl
+	.venv-trl/bin/python -m pip install -q -c constraints.txt -e '.[real]' 'trl==1.16.*' datasets
+	touch $@
