@@ -9,6 +9,7 @@ environment of its own, since the trainer does not need it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -36,6 +37,7 @@ class Marks(TrainerCallback):
         self.times: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Note the time where a batch ends."""
         if state.global_step % PROMPTS == 0:
             self.times.append(time.process_time())
 
@@ -107,7 +109,7 @@ def our_steps(n_steps: int, guard: GuardConfig) -> list[float]:
 
 
 def differences(times: list[float]) -> list[float]:
-    return [end - start for start, end in zip(times, times[1:], strict=False)]
+    return [end - start for start, end in itertools.pairwise(times)]
 
 
 def main() -> None:
