@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,8 @@ class Comparison:
     """The manifests of the folders that each arm's trace was put together from."""
     pairs: list[PairKey]
     """Seed and place of each replicate number."""
+    step_size: float | None = None
+    """Peak learning rate, or step of the simulator, that all arms share; None if not noted."""
     notes: list[str] = field(default_factory=list)
     """What a reader must know, such as runs that did not finish."""
     _fates: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
@@ -130,23 +132,44 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     Returns:
         The comparisons, and the runs that repeat a seed of an arm already there.
     """
-    groups: dict[tuple[str, str, int, int], list[Trace]] = {}
+    groups: dict[_Setting, list[Trace]] = {}
     for trace in traces:
-        run = trace.run
-        key = (run.world, run.task, run.n_problems, run.n_votes)
-        groups.setdefault(key, []).append(trace)
+        groups.setdefault(_setting(trace.run), []).append(trace)
     skipped: list[Skipped] = []
     # The simulator first: it is the cheaper half of every comparison.
-    order = sorted(groups, key=lambda key: (list(WORLDS).index(key[0]), *key[1:]))
-    tasks = Counter(key[:2] for key in order)
+    order = sorted(groups, key=lambda key: (list(WORLDS).index(key.world), *key[1:]))
     comparisons = []
-    for world, task, n_problems, n_votes in order:
-        group = groups[world, task, n_problems, n_votes]
-        size = f"{n_problems} problems, {n_votes} votes"
-        if tasks[world, task] > 1:
-            task = f"{task}, {size}" if task else size
-        comparisons.append(_compare(world, task, group, skipped))
+    for key in order:
+        name = ", ".join(filter(None, (key.task, *_distinction(key, order))))
+        found = _compare(key.world, name, groups[key], skipped)
+        comparisons.append(replace(found, step_size=key.step_size or None))
     return comparisons, skipped
+
+
+class _Setting(NamedTuple):
+    """What all arms of a comparison share."""
+
+    world: str
+    task: str
+    n_problems: int
+    n_votes: int
+    step_size: float
+    """0 if not noted."""
+
+
+def _setting(run: Manifest) -> _Setting:
+    noted = run.config.get("lr" if run.world == "real" else "step")
+    step_size = float(noted) if isinstance(noted, (int, float)) else 0.0
+    return _Setting(run.world, run.task, run.n_problems, run.n_votes, step_size)
+
+
+def _distinction(key: _Setting, others: Sequence[_Setting]) -> Iterator[str]:
+    """What tells a comparison from others on the same task."""
+    same = [other for other in others if other[:2] == key[:2]]
+    if len({other[2:4] for other in same}) > 1:
+        yield f"{key.n_problems} problems, {key.n_votes} votes"
+    if len({other.step_size for other in same}) > 1:
+        yield f"step size {key.step_size:g}"
 
 
 def pair_keys(trace: Trace) -> dict[int, PairKey]:

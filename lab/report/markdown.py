@@ -1,0 +1,149 @@
+"""Comparisons as Markdown: the same numbers as on the page, for a docs folder or an issue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.collection import Comparison
+from lab.columns import floats
+from lab.paired import Estimate, estimate
+from lab.report.digest import World
+from lab.step_sizes import difference, over_steps, own_best, where
+from lab.tables import METRICS
+
+_EXTRA = (
+    ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),
+    ("collapse", "flip rate collapses (epoch)", 1),
+    ("drop", "pass@1 drops for good (epoch)", 1),
+)
+_COMPARED = (
+    ("pass_final", "final pass@1"),
+    ("maj_final", "final majority vote"),
+    ("TotalDeg", "TotalDeg"),
+)
+
+
+def markdown(worlds: Sequence[World]) -> str:
+    """All comparisons, and every arm at its own best where a task was run at several step sizes.
+
+    Args:
+        worlds: from `lab.report.digest.read`.
+    """
+    lines: list[str] = []
+    for world in worlds:
+        lines += [f"## {_escaped(world.name)}", ""]
+        lines += [f"* {_escaped(finding.text)}" for finding in world.findings]
+        lines += [f"* {_escaped(note)}" for note in world.comparison.notes]
+        rows = over_steps([world.comparison])
+        lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
+    for found in _same_task(worlds):
+        lines += _own_best(over_steps(found))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _same_task(worlds: Sequence[World]) -> Iterator[list[Comparison]]:
+    """Comparisons that differ in their step size alone."""
+    tasks: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
+    for world in worlds:
+        comparison = world.comparison
+        if comparison.step_size is not None:
+            run = next(iter(comparison.runs.values()))[0]
+            tasks[run.world, run.task, run.n_problems, run.n_votes].append(comparison)
+    yield from (found for found in tasks.values() if len(found) > 1)
+
+
+def _metric_table(rows: pd.DataFrame) -> Iterator[str]:
+    arms = list(dict.fromkeys(rows["arm"]))
+    yield "Mean ± standard deviation over the seeds (number of seeds)."
+    yield ""
+    yield from _head("", *(title(arm) for arm in arms))
+    shown = [(m.name, f"{m.title} ({m.unit})", m.digits) for m in METRICS] + list(_EXTRA)
+    for name, label, digits in shown:
+        found = [estimate(floats(where(rows, "arm", arm), name)) for arm in arms]
+        if any(value.n for value in found):
+            yield _line(label, *(_spread(value, digits) for value in found))
+
+
+def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
+    """Paired differences against TTRL and against matched effort."""
+    arms = list(dict.fromkeys(rows["arm"]))
+    against = [arm for arm in (BASELINE, MATCHED) if arm in arms]
+    if len(arms) < 2 or not against:
+        return
+    yield "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
+    yield ""
+    yield from _head("", *(f"{label} - {title(b)}" for b in against for _, label in _COMPARED))
+    for arm in arms:
+        cells = [
+            "" if arm == base else _interval(difference(rows, arm, base, metric))
+            for base in against
+            for metric, _ in _COMPARED
+        ]
+        yield _line(title(arm), *cells)
+
+
+def _own_best(rows: pd.DataFrame) -> Iterator[str]:
+    """Which arm leads where every arm may choose its step size."""
+    yield "## Every arm at its own best step size"
+    yield ""
+    yield "Final pass@1 in %, mean ± standard deviation, at each step size:"
+    yield ""
+    steps = sorted(set(rows["step_size"]))
+    yield from _head("", *(f"{step:g}" for step in steps))
+    arms = list(dict.fromkeys(rows["arm"]))
+    for arm in arms:
+        own = where(rows, "arm", arm)
+        parts = [estimate(floats(where(own, "step_size", step), "pass_final")) for step in steps]
+        yield _line(title(arm), *(_spread(part, 1) for part in parts))
+    yield ""
+    yield "Each half of the seeds is judged at the step size that was best on the other half, by"
+    yield "final pass@1; only seeds that were run at every step size take part."
+    yield ""
+    best = own_best(rows)
+    against = [arm for arm in (GUARD, "memory_guard") if arm in arms]
+    heads = [f"{title(arm)} minus it, points" for arm in against]
+    yield from _head("", "chosen", "final pass@1 (%)", "TotalDeg (% of problems)", *heads)
+    for arm in arms:
+        own = where(best, "arm", arm)
+        chosen = ", ".join(f"{step:g}" for step in sorted(set(own["step_size"])))
+        numbers = [_spread(estimate(floats(own, name)), 1) for name in ("pass_final", "TotalDeg")]
+        gaps = [
+            "" if arm == base else _interval(difference(best, base, arm, "pass_final"))
+            for base in against
+        ]
+        yield _line(title(arm), chosen, *numbers, *gaps)
+    yield ""
+
+
+def _spread(value: Estimate, digits: int) -> str:
+    if value.n == 0:
+        return ""
+    sd = f" ± {value.sd:.{digits}f}" if value.n > 1 else ""
+    return f"{value.mean:.{digits}f}{sd} ({value.n})"
+
+
+def _interval(value: Estimate) -> str:
+    if not value.has_interval:
+        return "" if value.n == 0 else f"{value.mean:+.1f} (one pair)"
+    text = f"{value.mean:+.1f} [{value.low:+.1f}, {value.high:+.1f}]"
+    return text if value.within_noise else f"**{text}**"
+
+
+def _head(*cells: str) -> Iterator[str]:
+    yield _line(*cells)
+    yield _line(*("---" for _ in cells))
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Nothing of a trace may open a cell, a tag or a link."""
+    for mark, harmless in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+        text = text.replace(mark, harmless)
+    return text

@@ -1,0 +1,57 @@
+import re
+
+import numpy as np
+
+from lab.collection import gather
+from lab.report.digest import digest, read
+from lab.report.markdown import markdown
+
+
+def cells(text, label):
+    """The cells of the first table row with this label."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {label}"))
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_every_number_is_the_mean_with_its_spread(runs):
+    worlds, _ = read([runs.real])
+    text = markdown(worlds)
+    finals = worlds[0].metrics["pass_final"].groupby("arm", sort=False)
+    expected = [f"{own.mean():.1f} ± {own.std():.1f} ({len(own)})" for _, own in finals]
+    assert cells(text, "pass@1 at the end (%)")[1:] == expected
+    assert "Every arm at its own best" not in text
+
+
+def test_differences_beyond_noise_are_bold(runs):
+    worlds, _ = read([runs.sim])
+    line = cells(markdown(worlds), "Frozen labels")
+    pair = worlds[0].pairs["ttrl"].set_index(["arm", "metric"]).loc[("frozen", "pass_final")]
+    assert line[1] == f"**{pair['mean']:+.1f} \\[{pair['low']:+.1f}, {pair['high']:+.1f}]**"
+
+
+def test_several_step_sizes_show_every_arm_at_its_best(make_trace):
+    traces = []
+    for arm, step, final in (
+        ("ttrl", 0.1, 0.6),
+        ("ttrl", 0.2, 0.3),
+        ("guard", 0.1, 0.5),
+        ("guard", 0.2, 0.7),
+    ):
+        score_RE = np.linspace(np.full(2, 0.5), np.full(2, final), 9).T
+        trace = make_trace(arm, np.repeat(score_RE[:, None], 2, axis=1), score_RE, seeds=[0, 1])
+        trace.run.config["step"] = step
+        traces.append(trace)
+    text = markdown([digest(comparison) for comparison in gather(traces)[0]])
+    best = text.split("at its own best")[1]
+    rows = [line for line in best.splitlines() if line.startswith("| TTRL")]
+    assert rows[0] == "| TTRL | 60.0 ± 0.0 (2) | 30.0 ± 0.0 (2) |"
+    assert rows[2].startswith("| TTRL | 0.1 | 60.0 ± 0.0 (2) |")
+    assert rows[3].startswith("| TTRL-Guard | 0.2 | 70.0 ± 0.0 (2) |")
+    assert "**+10.0 \\[+10.0, +10.0]**" in rows[2]
+
+
+def test_markup_of_a_trace_stays_text(add_run, tmp_path):
+    add_run(tmp_path / "a", "x|<img src=1>", title="[x](y)|<img>")
+    text = markdown(read([tmp_path])[0])
+    assert "<img" not in text
+    assert not re.search(r"(?<!\\)\[x\]\(", text)
