@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tqdm import tqdm
@@ -19,6 +19,9 @@ from lab.cli import read_option, run_cli
 from lab.errors import UserError
 from lab.settings import read_toml
 from real.config import TrainConfig
+
+if TYPE_CHECKING:
+    from real.compare import Comparison
 
 NEEDED = ("torch", "transformers", "safetensors")
 INSTALL = "pip install 'ttrl-guard-lab[real]'"
@@ -90,10 +93,12 @@ class CompareCommand:
     """Run several arms on the same seeds, each run in a process of its own."""
 
     out: Path
-    """Folder for the run folders, OUT/ARM/seed-SEED."""
+    """Folder for the run folders, OUT/ARM/seed-SEED; with --lrs OUT/lr-LR/ARM/seed-SEED."""
     arms: tuple[str, ...] = DEMO_ARMS
     """Arms to run: ttrl, guard, matched, frozen, memory, memory_guard, truth."""
     seeds: tuple[int, ...] = (0, 1, 2)
+    lrs: tuple[float, ...] = ()
+    """Several peak learning rates, one comparison each."""
     jobs: int = 2
     """Runs at once; each uses its own threads."""
     settings: Settings = field(default_factory=TrainConfig)
@@ -110,22 +115,35 @@ class CompareCommand:
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
         require_torch()
-        from real.compare import compare, n_runs
+        from real.compare import compare, compare_steps, n_runs
 
-        with _bar(n_runs(self.arms, self.seeds), self.quiet) as report:
-            result = compare(self.settings, self.out, self.arms, self.seeds, self.jobs, report)
-        for found in result.arms:
-            print(found.line)
-        if result.achieved_ratio is not None:
-            print(
-                f"matched effort: learning rate x {result.step_factor:.3f}, mean update "
-                f"{result.achieved_ratio:.3f} of the guard's"
-            )
+        total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
+        common = (self.arms, self.seeds, self.jobs)
+        with _bar(total, self.quiet) as report:
+            if self.lrs:
+                found = compare_steps(self.settings, self.out, self.lrs, *common, report)
+            else:
+                found = {None: compare(self.settings, self.out, *common, report)}
+        for lr, result in found.items():
+            if lr is not None:
+                print(f"learning rate {lr:g}")
+            _tell(result)
         print(f"run folders: {self.out}")
-        for outcome in result.failed:
-            log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
-            print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
-        return 1 if result.failed else 0
+        return 1 if any(result.failed for result in found.values()) else 0
+
+
+def _tell(result: Comparison) -> None:
+    """Say what came out of one comparison; failures on stderr."""
+    for found in result.arms:
+        print(found.line)
+    if result.achieved_ratio is not None:
+        print(
+            f"matched effort: learning rate x {result.step_factor:.3f}, mean update "
+            f"{result.achieved_ratio:.3f} of the guard's"
+        )
+    for outcome in result.failed:
+        log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
+        print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
 
 
 @dataclass(kw_only=True)

@@ -100,6 +100,38 @@ def compare(
     return result
 
 
+def compare_steps(
+    config: TrainConfig,
+    folder: str | Path,
+    lrs: Sequence[float],
+    arms: Sequence[str] = DEMO_ARMS,
+    seeds: Sequence[int] = (0, 1, 2),
+    n_parallel: int = 2,
+    report: Callable[[float], None] = lambda _: None,
+) -> dict[float, Comparison]:
+    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
+
+    Raises:
+        UserError: as `compare` does, before any run starts; or a learning rate is named twice.
+    """
+    _check_list("lrs", lrs, "give learning rates above 0")
+    settings = {lr: replace(config, lr=lr) for lr in lrs}
+    for lr, own in settings.items():
+        _check(own, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
+    found: dict[float, Comparison] = {}
+    for place, (lr, own) in enumerate(settings.items()):
+        done = place * n_runs(arms, seeds)
+        found[lr] = compare(
+            own,
+            Path(folder) / f"lr-{lr:g}",
+            arms,
+            seeds,
+            n_parallel,
+            lambda now, done=done: report(done + now),
+        )
+    return found
+
+
 def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
     """Runs of a comparison."""
     return len(arms) * len(seeds)

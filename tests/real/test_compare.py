@@ -55,6 +55,24 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert not list((tmp_path / "all").rglob("*.log"))
 
 
+def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--seeds", "0", "--arms", "ttrl", "--epochs", "1", "--quiet", *WORDS]
+    place = str(tmp_path / "all")
+    assert main(["compare", "--out", place, "--lrs", "1e-4", "0.01", *words]) == 0
+    said = capsys.readouterr().out
+    assert said.index("learning rate 0.0001") < said.index("learning rate 0.01")
+    moved = [
+        load(run_folder(tmp_path / "all" / f"lr-{lr}", "ttrl", 0)).steps["update_norm"].mean()
+        for lr in ("0.0001", "0.01")
+    ]
+    assert moved[1] > 10 * moved[0]
+    assert main(["compare", "--out", place, "--lrs", "1e-3", "0.01", *words]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert not (tmp_path / "all" / "lr-0.001").exists()
+    assert main(["compare", "--out", place, "--lrs", "1e-5", "1e-5", *words]) == 2
+    assert "lrs" in capsys.readouterr().err
+
+
 def test_failing_and_killed_runs_are_told_and_the_others_go_on(tmp_path: Path):
     def job(name: str, **changes: object) -> Job:
         return Job(name, replace(QUICK, **changes), tmp_path / name)
