@@ -81,12 +81,17 @@ def widen(array: Array, width: int) -> Array:
 
 def gather(array: Array, index: Array, axis: int) -> Array:
     """Entries at `index` (..., P) along `axis`, with the axes behind it kept whole."""
+    if _indexes_rows(array, index):
+        return array[index]
     xp = namespace(array)
     return xp.take_along_axis(array, _reach(xp, index, array), axis=axis)
 
 
 def scatter(array: Array, index: Array, rows: Array, axis: int) -> Array:
     """Write `rows` at `index` along `axis`, in place where the library can."""
+    if _indexes_rows(array, index):
+        array[index] = rows
+        return array
     xp = namespace(array)
     reach = _reach(xp, index, array)
     if is_numpy_array(array):
@@ -95,6 +100,11 @@ def scatter(array: Array, index: Array, rows: Array, axis: int) -> Array:
     if is_torch_array(array):
         return array.scatter_(axis, reach, rows)
     return _scatter_copy(xp, array, index, rows, axis)
+
+
+def _indexes_rows(array: Array, index: Array) -> bool:
+    """Whether plain indexing does it: without leading axes, in the libraries that have it."""
+    return index.ndim == 1 and (is_numpy_array(array) or is_torch_array(array))
 
 
 def _scatter_copy(xp: Any, array: Array, index: Array, rows: Array, axis: int) -> Array:
