@@ -1,9 +1,13 @@
-"""How fast the simulator is: `python benchmarks/bench_sim.py [--study] [--memory]`.
+"""How fast the simulator is: `python benchmarks/bench_sim.py [--study] [--memory] [--torch]`.
 
 The run is MATH-500: 500 problems, 30 epochs, V = 64, K = 32, 10 answers, batch 8, attractor policy.
-Times are CPU seconds of this process, the best of a few repetitions, since wall time on a shared
-machine measures the neighbours. A run is held against drawing its votes alone, in batches of the
-same shape, in the same process and in turn with it.
+A run is held against drawing its votes alone, in batches of the same shape, in the same process and
+in turn with it. Times are the best of a few repetitions, each held against the best drawing:
+
+* CPU: all threads of this process. The number to go by on a shared machine.
+* main thread: its CPU time alone, without the thread that writes the trace. What the clock would
+  show on a machine with two idle cores.
+* clock: what it did show; on a shared machine this measures the neighbours.
 """
 
 from __future__ import annotations
@@ -14,16 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine import Simulation
+from sim.engine import Simulation, run_epochs
 from sim.sampling import draw_votes
 
 STUDY = [GuardConfig(tau_FR=value / 100) for value in range(10, 55, 5)]
@@ -36,6 +41,24 @@ def cpu(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+class Spent(NamedTuple):
+    """Seconds that something took."""
+
+    cpu: float
+    main: float
+    """CPU time of this thread."""
+    clock: float
+
+
+def spent(work: Callable[[], object]) -> Spent:
+    def now() -> tuple[float, float, float]:
+        return time.process_time(), time.thread_time(), time.perf_counter()
+
+    start = now()
+    work()
+    return Spent(*(after - before for before, after in zip(start, now(), strict=True)))
 
 
 def draw_only(config: SimConfig) -> Callable[[], None]:
@@ -58,21 +81,41 @@ def draw_only(config: SimConfig) -> Callable[[], None]:
     return draw
 
 
-def in_folder(config: SimConfig) -> float:
-    """CPU time of a run whose trace is written as it goes and read back at the end."""
+def to_disk(config: SimConfig) -> Spent:
+    """A run whose trace is written as it goes; nothing of it is kept or read."""
     with tempfile.TemporaryDirectory() as folder:
-        return cpu(lambda: simulate(config, Path(folder) / "run"))
+        return spent(lambda: simulate(config, Path(folder) / "run"))
 
 
-def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], float]]]:
-    """What is timed, each next to the drawing of the same votes."""
+def read_back(config: SimConfig) -> Spent:
+    """Reading such a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = simulate(config, Path(folder) / "run")
+        return spent(lambda: (trace.visits, trace.steps, trace.evals))
+
+
+def bytes_per_visit(config: SimConfig) -> float:
+    """Size of a run folder, all its tables and the manifest."""
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(config, Path(folder) / "run")
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    return size / (config.replicates * config.n_problems * (config.epochs + 1))
+
+
+def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], Spent]]]:
+    """What is timed, each in turn with the drawing of the same votes."""
     off = replace(config, guard=GuardConfig.off())
     slow = replace(config, engine="reference")
-    yield "guard", lambda: cpu(lambda: simulate(config))
-    yield "guard, no trace kept", lambda: cpu(lambda: [None for _ in Simulation(config).run()])
-    yield "guard, into a folder", lambda: in_folder(config)
-    yield "TTRL", lambda: cpu(lambda: simulate(off))
-    yield "guard, engine=reference", lambda: cpu(lambda: simulate(slow))
+    yield "guard, no trace kept", lambda: spent(lambda: [None for _ in Simulation(config).run()])
+    yield "guard, trace to disk", lambda: to_disk(config)
+    yield "reading it from disk", lambda: read_back(config)
+    yield "guard, trace in memory", lambda: spent(lambda: simulate(config))
+    yield "TTRL, trace in memory", lambda: spent(lambda: simulate(off))
+    yield "guard, engine=reference", lambda: spent(lambda: simulate(slow))
+
+
+def best(times: Sequence[Spent]) -> Spent:
+    return Spent(*map(min, zip(*times, strict=True)))
 
 
 def ratios(replicates: int, repeats: int) -> None:
@@ -80,22 +123,31 @@ def ratios(replicates: int, repeats: int) -> None:
     draw = draw_only(config)
     visits = replicates * config.n_problems * (config.epochs + 1)
     for name, run in ways(config):
-        runs, draws = zip(*((run(), cpu(draw)) for _ in range(repeats)), strict=True)
+        runs, draws = zip(*((run(), spent(draw)) for _ in range(repeats)), strict=True)
+        found, drawing = best(runs), best(draws)
+        cpu, main, clock = (a / b for a, b in zip(found, drawing, strict=True))
         print(
-            f"R = {replicates:<4}{name:<25}{min(runs):7.2f} s{1e9 * min(runs) / visits:8.0f} "
-            f"ns/visit{min(draws):8.3f} s drawing{min(runs) / min(draws):7.1f} x drawing"
+            f"R = {replicates:<4}{name:<24}{found.cpu:7.3f} s CPU{1e9 * found.cpu / visits:7.0f} "
+            f"ns/visit; times drawing ({drawing.cpu:.3f} s):{cpu:5.2f} CPU{main:6.2f} main thread"
+            f"{clock:6.2f} clock",
+            flush=True,
         )
+    print(f"R = {replicates:<4}{bytes_per_visit(config):.2f} bytes on disk per visit")
 
 
 def memory() -> None:
-    """Peak memory of fresh processes, so that no run hides behind a larger one before it."""
-    code = "import sys, resource; from sim import SimConfig, simulate\n"
-    code += "r = int(sys.argv[1]); r and simulate(SimConfig(replicates=r))\n"
+    """Peak memory of fresh processes; first, since each starts with its parent's peak."""
+    code = "import sys, resource, tempfile; from sim import SimConfig, simulate\n"
+    code += "r, folder = int(sys.argv[1]), sys.argv[2] or None\n"
+    code += "r and simulate(SimConfig(replicates=r), folder)\n"
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     for replicates in (0, 16, 32, 64, 128):
-        command = [sys.executable, "-c", code, str(replicates)]
-        peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        print(f"R = {replicates:<4}peak memory {peak} MiB" + " (imports)" * (replicates == 0))
+        for way in ("memory", "folder") if replicates else ("imports",):
+            with tempfile.TemporaryDirectory() as place:
+                folder = f"{place}/run" if way == "folder" else ""
+                command = [sys.executable, "-c", code, str(replicates), folder]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+            print(f"R = {replicates:<4}peak memory {done.stdout.strip()} MiB ({way})", flush=True)
 
 
 def study() -> None:
@@ -113,19 +165,50 @@ def one_setting(guard: GuardConfig) -> float:
     return cpu(lambda: simulate(SimConfig(replicates=20, guard=guard)))
 
 
+def on_torch(device: str, replicates: int) -> None:
+    """One core of the compiled engine, then PyTorch, on the same run; no trace is kept."""
+    from sim.torch_engine import choose_device
+
+    kind = choose_device(device).type
+    compiled = SimConfig(replicates=replicates)
+    torch = replace(compiled, engine="torch", device=kind)
+    runs = {"compiled": compiled, f"torch on {kind}": torch}
+    if kind == "cuda":
+        runs["torch on cuda, recorded"] = replace(torch, cuda_graph=True)
+    base = 0.0
+    for name, config in runs.items():
+        list(run_epochs(replace(config, n_problems=20, epochs=3)))  # what the first run sets up
+        start = time.perf_counter()
+        busy = cpu(lambda config=config: [None for _ in run_epochs(config)])
+        # Other processes do not slow a GPU down, and they would a core.
+        seconds = time.perf_counter() - start if "cuda" in name else busy
+        base = base or seconds
+        print(
+            f"R = {replicates:<5}{name:<25}{seconds:8.2f} s{1e3 * seconds / replicates:8.2f} "
+            f"ms/replicate{base / seconds:7.2f} x one core"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicates", type=int, nargs="*", default=[1, 20, 64])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="peak memory of fresh processes")
     parser.add_argument("--study", action="store_true", help="run the whole sensitivity study")
+    parser.add_argument(
+        "--torch", nargs="?", const="auto", metavar="DEVICE", help="engine=torch, and nothing else"
+    )
     options = parser.parse_args()
+    if options.torch:
+        for replicates in options.replicates:
+            on_torch(options.torch, replicates)
+        return
+    if options.memory:
+        memory()
     first = cpu(lambda: simulate(SimConfig(n_problems=20, epochs=1)))
     print(f"first call, compiling or loading from the cache: {first:.1f} s")
     for replicates in options.replicates:
         ratios(replicates, options.repeats)
-    if options.memory:
-        memory()
     if options.study:
         study()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -14,11 +14,12 @@ import tyro
 from tyro.extras import subcommand_cli_from_dict
 
 from guard_core import ConfigError
-from lab.errors import UserError
+from lab.errors import Terminated, UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
+EXIT_TERMINATED = 143
 
 
 class Command(Protocol):
@@ -48,7 +49,7 @@ def run_cli(
 
     Returns:
         0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C;
-        141 where the reader closed the pipe.
+        143 after SIGTERM; 141 where the reader closed the pipe.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -58,9 +59,9 @@ def run_cli(
     except (UserError, ConfigError) as error:
         print(f"{prog}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"{prog}: interrupted; what was written so far can be read", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has enough; Python's own flush at exit must not complain of it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class UserError(Exception):
     """Something the user gave is wrong; the message says what, where and the remedy in one line."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM, as clusters do before they take a machine back."""

@@ -1,9 +1,10 @@
-"""Files that are whole or absent: written under a temporary name, then renamed."""
+"""Files and folders that are whole or absent: written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,5 +28,56 @@ def whole(target: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
+        with contextlib.suppress(OSError):  # it may be what filled the disk
+            temporary.unlink(missing_ok=True)
         reason = error.strerror or error
         raise UserError(f"{target}: cannot be written ({reason}); free or choose a disk") from error
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder that replaces `target` once its files are complete and on disk.
+
+    A process killed within leaves a name that ends in `TEMPORARY`; only one process may write.
+
+    Raises:
+        UserError: the disk cannot be written; what was written of the new folder is removed.
+    """
+    temporary = target.with_name(f"{target.name}{TEMPORARY}")
+    try:
+        remove_folder(temporary)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in temporary.iterdir():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        remove_folder(target)
+        temporary.rename(target)
+        sync_folder(target.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        reason = error.strerror or error
+        raise UserError(f"{target}: cannot be written ({reason}); free or choose a disk") from error
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder, if it is there, so that half of it never stands under its name."""
+    if not folder.exists():
+        return
+    if not folder.name.endswith(TEMPORARY):
+        folder = folder.rename(folder.with_name(f"{folder.name}.old{TEMPORARY}"))
+    shutil.rmtree(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's list of names on disk, where the system can; a rename lasts from then on."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

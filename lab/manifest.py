@@ -114,6 +114,10 @@ class Manifest:
             extra=dict(extra or {}),
         )
 
+    def go_on(self) -> None:
+        """Note that the run is taken up again."""
+        self.status, self.error, self.ended = "running", None, None
+
     def end(self, status: Status, error: str | None = None) -> None:
         """Note how and when the run ended."""
         self.status, self.error, self.ended = status, error, now()
@@ -164,12 +168,18 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that this process has loaded."""
     found = {"python": platform.python_version()}
     for package, module in _PACKAGES.items():
-        if module in sys.modules:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        if module in sys.modules and (version := _version(package)):
+            found[package] = version
     return found
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """None where it was not installed as a package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

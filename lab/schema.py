@@ -1,7 +1,7 @@
 """The columns of a trace, defined once: name, dtype, unit and meaning.
 
-Both worlds write the same three tables. Counting starts at 1: step 0, epoch 0 and visit 0 are the
-votes and the evaluation before training.
+Both worlds write the same three tables; `votes` is there where a run was asked to keep it. Counting
+starts at 1: step 0, epoch 0 and visit 0 are the votes and the evaluation before training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from guard_core import Route
 SCHEMA_VERSION = 1
 """Raised when a reader of the old schema would misread a folder of the new one."""
 
-Table = Literal["visits", "steps", "evals"]
+PASS_AT = (2, 4, 8, 16, 32, 64, 128, 256)
+"""k of the pass@k columns of the evaluations."""
+
+Table = Literal["visits", "steps", "evals", "votes"]
 Columns = Mapping[str, ArrayLike]
 """Column name to one value per row, or one value for all rows of the call."""
 Arrays = dict[str, NDArray[np.generic]]
@@ -97,16 +100,64 @@ STEPS = (
     Column("clip_fraction", "float64", "share of tokens", "tokens at the clip", required=False),
     Column("entropy", "float64", "nats per token", "mean policy entropy", required=False),
     Column("kl", "float64", "nats per token", "divergence from the sampler", required=False),
+    Column("mismatch_kl", "float64", "nats per token", "KL(engine || trainer)", required=False),
     Column("tokens", "float64", "tokens", "response tokens trained on", required=False),
     Column("tokens_sampled", "float64", "tokens", "response tokens sampled", required=False),
     Column("n_uniform", "float64", "problems", "groups with equal rewards", required=False),
     Column("n_updates", "float64", "steps", "optimizer steps made", required=False),
+    Column("n_refused", "float64", "steps", "steps refused for their gradient", required=False),
+    Column(
+        "n_left_out",
+        "float64",
+        "tokens",
+        "response tokens outside of the loss because a log-prob was not finite",
+        required=False,
+    ),
     Column("mean_length", "float64", "tokens", "mean response length", required=False),
+    Column(
+        "majority_ratio",
+        "float64",
+        "share of votes",
+        "mean match rate of the batch's labels",
+        required=False,
+    ),
+    Column(
+        "label_correct",
+        "float64",
+        "share of problems",
+        "problems of the batch whose label is the true answer; NaN where none is known",
+        required=False,
+        needs_truth=True,
+    ),
+    Column(
+        "reward_correct",
+        "float64",
+        "share of samples",
+        "rewards of the batch's K samples a problem that the true answer would give, too; NaN"
+        " where none is known",
+        required=False,
+        needs_truth=True,
+    ),
     Column("seconds_rollout", "float64", "s", "time to sample the responses", required=False),
     Column("seconds_grade", "float64", "s", "time to read the answers", required=False),
     Column("seconds_guard", "float64", "s", "time of the guard", required=False),
     Column("seconds_update", "float64", "s", "time of forward, backward, step", required=False),
     Column("seconds_sync", "float64", "s", "time to hand over the weights", required=False),
+    Column("seconds_step", "float64", "s", "time of the whole step", required=False),
+    Column(
+        "sampled_per_second",
+        "float64",
+        "tokens per s",
+        "response tokens sampled by the time to sample them",
+        required=False,
+    ),
+    Column(
+        "trained_per_second",
+        "float64",
+        "tokens per s",
+        "response tokens trained on by the time of the update",
+        required=False,
+    ),
 )
 
 EVALS = (
@@ -121,9 +172,33 @@ EVALS = (
         "problems whose majority vote is right; NaN where not measured",
         needs_truth=True,
     ),
+    Column("n_responses", "float64", "responses", "responses drawn per problem", required=False),
+    *(
+        Column(
+            f"pass_at_{k}",
+            "float64",
+            "share of problems",
+            f"chance that one of {k} responses is right, unbiased; NaN where fewer were drawn",
+            required=False,
+            needs_truth=True,
+        )
+        for k in PASS_AT
+    ),
 )
 
-TABLES: dict[Table, tuple[Column, ...]] = {"visits": VISITS, "steps": STEPS, "evals": EVALS}
+VOTES = (
+    *VISITS[:5],
+    Column("answer", "int32", "answer id", "an answer that somebody gave, stable over the run"),
+    Column("count", "int32", "votes", "votes that it got at this visit, at least 1"),
+)
+"""Sparse: only answers with a vote; unparseable responses are counted in the visits."""
+
+TABLES: dict[Table, tuple[Column, ...]] = {
+    "visits": VISITS,
+    "steps": STEPS,
+    "evals": EVALS,
+    "votes": VOTES,
+}
 
 ROUTES: dict[int, str] = {
     Route.STABLE: "Stable",
@@ -144,12 +219,14 @@ def missing(table: Table, found: set[str]) -> list[str]:
     return [name for name in names(table, required=True) if name not in found]
 
 
-def checked(table: Table, columns: Columns) -> Arrays:
+def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     """The rows of one call as arrays of the schema's dtypes, in the schema's order.
 
     Args:
         table: which table.
         columns: (rows,) arrays of one length; a scalar stands for every row.
+        copy: False where the caller never changes the arrays again; those of the right dtype are
+            then taken as they are.
 
     Raises:
         ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
@@ -159,7 +236,9 @@ def checked(table: Table, columns: Columns) -> Arrays:
     n_rows = _row_count(table, raw)
     known = {c.name: c for c in TABLES[table]}
     rows = {
-        name: _cast(table, known[name], raw[name], n_rows) for name in names(table) if name in raw
+        name: _cast(table, known[name], raw[name], n_rows, copy)
+        for name in names(table)
+        if name in raw
     }
     _check_start(table, rows)
     return rows
@@ -185,7 +264,7 @@ def _row_count(table: Table, raw: Arrays) -> int:
 
 
 def _cast(
-    table: Table, column: Column, values: NDArray[np.generic], n_rows: int
+    table: Table, column: Column, values: NDArray[np.generic], n_rows: int, copy: bool
 ) -> NDArray[np.generic]:
     wanted = np.dtype(column.dtype)
     fits = {"b": "b", "i": "iu", "f": "iuf"}[wanted.kind]
@@ -195,19 +274,23 @@ def _cast(
         limits = np.iinfo(wanted)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             raise ValueError(f"{table}: {column.name}: value outside {wanted}")
-    # A copy: the caller may reuse its arrays before the rows are written.
-    return np.broadcast_to(values, (n_rows,)).astype(wanted, copy=True)
+    if values.ndim == 0:
+        return np.full(n_rows, values, wanted)
+    return values.astype(wanted, copy=copy)
 
 
 def _check_start(table: Table, rows: Arrays) -> None:
     """Step, epoch and visit are 0 together, before training, and only there."""
+    places = [name for name in ("step", "epoch", "visit") if name in rows]
+    least = min(rows[name].min(initial=1) for name in places)
+    if least > 0:
+        return
     start = rows["step"] == 0
-    places = [name for name in ("epoch", "visit") if name in rows]
     if table == "steps" and start.any():
         raise ValueError("steps: step 0 is before training, the first batch is step 1")
-    if any(rows[name].min(initial=0) < 0 for name in ("step", *places)):
+    if least < 0:
         raise ValueError(f"{table}: step, epoch and visit cannot be negative")
-    if table == "visits" and any(((rows[name] == 0) != start).any() for name in places):
+    if table in ("visits", "votes") and any(((rows[n] == 0) != start).any() for n in places):
         raise ValueError(
-            "visits: step, epoch and visit must be 0 together (before training) and from 1 in it"
+            f"{table}: step, epoch and visit must be 0 together (before training) and from 1 in it"
         )

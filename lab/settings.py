@@ -25,13 +25,21 @@ def read_toml(path: Path, kind: type[T]) -> T:
     Raises:
         UserError: the file cannot be read, is no TOML, or holds an unknown or wrong setting.
     """
+    return from_values(toml_values(path), kind, str(path))
+
+
+def toml_values(path: Path) -> dict[str, Any]:
+    """What a settings file holds, unchecked.
+
+    Raises:
+        UserError: the file cannot be read or is no TOML.
+    """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give an existing TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    return from_values(values, kind, str(path))
 
 
 def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:

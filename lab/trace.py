@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
+from typing import overload
 
 import pandas as pd
 import pyarrow as pa
@@ -12,25 +15,63 @@ import pyarrow.parquet as pq
 
 from lab.errors import UserError
 from lab.manifest import Manifest, read_manifest
+from lab.parts import part_name, part_number
 from lab.schema import TABLES, Columns, Table, checked, missing
 from lab.store import MemoryRun
 
-_PART = re.compile(r"part-(\d{5,})\.parquet")
+
+def _no_votes() -> pd.DataFrame:
+    return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES["votes"]})
 
 
-@dataclass(slots=True)
+class _Table:
+    """An attribute that holds a table, or a function that reads it once it is asked for."""
+
+    def __init__(self, default: Callable[[], pd.DataFrame] | None = None) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type[Trace], name: str) -> None:
+        self._name = f"_{name}"
+
+    @overload
+    def __get__(self, trace: None, owner: type[Trace]) -> Callable[[], pd.DataFrame]: ...
+    @overload
+    def __get__(self, trace: Trace, owner: type[Trace]) -> pd.DataFrame: ...
+    def __get__(
+        self, trace: Trace | None, owner: type[Trace]
+    ) -> pd.DataFrame | Callable[[], pd.DataFrame]:
+        if trace is None:  # the dataclass asks for the default
+            if self._default is None:
+                raise AttributeError(self._name)
+            return self._default
+        content = vars(trace)[self._name]
+        if not isinstance(content, pd.DataFrame):
+            content = vars(trace)[self._name] = content()
+        return content
+
+    def __set__(self, trace: Trace, content: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
+        vars(trace)[self._name] = content
+
+
+@dataclass
 class Trace:
-    """What a run left behind; the columns are those of `lab.schema`."""
+    """What a run left behind; the columns are those of `lab.schema`.
 
-    visits: pd.DataFrame
+    Tables of a folder are read when they are first asked for, and then kept.
+    """
+
+    visits: _Table = _Table()
     """One row per replicate and visit of a problem; visit 0 is before training."""
-    steps: pd.DataFrame
+    steps: _Table = _Table()
     """One row per replicate and batch."""
-    evals: pd.DataFrame
+    evals: _Table = _Table()
     """One row per replicate and evaluation; step 0 is before training."""
+    _: KW_ONLY
     run: Manifest
     folder: Path | None = None
     """Where it was read from."""
+    votes: _Table = _Table(_no_votes)
+    """One row per replicate, visit of a problem and answer with a vote; empty where not kept."""
 
     @classmethod
     def in_memory(
@@ -39,6 +80,7 @@ class Trace:
         visits: Columns,
         steps: Columns,
         evals: Columns,
+        votes: Columns | None = None,
     ) -> Trace:
         """A trace without a folder.
 
@@ -47,6 +89,7 @@ class Trace:
             visits: columns of `lab.schema.VISITS`, (rows,) each or a scalar for all rows.
             steps: the same for the steps.
             evals: the same for the evaluations.
+            votes: the same for the votes, which a run may not have kept.
 
         Raises:
             ValueError: a column is missing, unknown or of a wrong kind.
@@ -56,16 +99,18 @@ class Trace:
             steps=pd.DataFrame(checked("steps", steps)),
             evals=pd.DataFrame(checked("evals", evals)),
             run=run,
+            votes=_no_votes() if votes is None else pd.DataFrame(checked("votes", votes)),
         )
 
     @classmethod
     def of(cls, recorder: MemoryRun) -> Trace:
         """The rows that a `MemoryRun` holds."""
         return cls(
-            visits=pd.DataFrame(recorder.arrays("visits")),
-            steps=pd.DataFrame(recorder.arrays("steps")),
-            evals=pd.DataFrame(recorder.arrays("evals")),
+            visits=pd.DataFrame(recorder.arrays("visits"), copy=False),
+            steps=pd.DataFrame(recorder.arrays("steps"), copy=False),
+            evals=pd.DataFrame(recorder.arrays("evals"), copy=False),
             run=recorder.manifest,
+            votes=pd.DataFrame(recorder.arrays("votes"), copy=False),
         )
 
     @property
@@ -77,30 +122,83 @@ class Trace:
 def load(folder: Path | str) -> Trace:
     """Read a run folder, also one whose run is going on or was killed.
 
+    Which parts there are, and what columns they hold, is read at once; their rows when they are
+    asked for (`UserError` then, where one is damaged inside or gone).
+
     Raises:
         UserError: the folder is missing, empty, foreign, damaged or newer, or lacks columns.
     """
     folder = Path(folder)
     run = read_manifest(folder)
-    visits = _read(folder, "visits")
-    if visits.empty:
+    parts = {table: _parts(folder, table) for table in TABLES}
+    rows = {table: _check_parts(folder, table, parts[table]) for table in TABLES}
+    if not rows["visits"]:
         raise UserError(f"{folder}: holds no visits; the run ended before it wrote any")
-    return Trace(visits, _read(folder, "steps"), _read(folder, "evals"), run, folder)
+    # Partial functions and not lambdas, so that a trace can be sent to another process.
+    tables = {table: partial(_read, folder, table, parts[table]) for table in TABLES}
+    return Trace(**tables, run=run, folder=folder)
 
 
-def _read(folder: Path, table: Table) -> pd.DataFrame:
-    parts = [_read_part(folder, part) for part in _parts(folder, table)]
+def _check_parts(folder: Path, table: Table, parts: list[Path]) -> int:
+    """Number of rows, by the parts' own tables of contents."""
+    rows, schemas = 0, []
+    for path in parts:
+        with _opened(folder, path) as file:
+            rows += file.metadata.num_rows
+            schemas.append(file.schema_arrow)
+    if parts:
+        with _damage(folder, table):
+            _check_columns(folder, table, pa.unify_schemas(schemas, promote_options="default"))
+    return rows
+
+
+def _check_columns(folder: Path, table: Table, found: pa.Schema) -> None:
+    lacking = missing(table, set(found.names))
+    if lacking:
+        raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
+    for column in TABLES[table]:
+        if column.name in found.names:
+            kind = found.field(column.name).type
+            if not (pa.types.is_primitive(kind) or pa.types.is_null(kind)):
+                raise pa.ArrowTypeError(f"{column.name} is {kind}")
+
+
+def _read(folder: Path, table: Table, parts: list[Path]) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES[table] if c.required})
-    try:
-        whole = pa.concat_tables(parts, promote_options="default")
-        lacking = missing(table, set(whole.column_names))
-        if lacking:
-            raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
+    read = []
+    for path in parts:
+        with _opened(folder, path) as file:
+            read.append(file.read())
+    with _damage(folder, table):
+        whole = pa.concat_tables(read, promote_options="default")
+        read.clear()
         return _typed(whole, table).to_pandas(split_blocks=True, self_destruct=True)
+
+
+@contextlib.contextmanager
+def _damage(folder: Path, table: Table) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder}: {table} is damaged ({reason}); run it again") from error
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
+    where = path.relative_to(folder)
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder}: {where} is gone; do not delete a run while it is read"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{folder}: {where} is damaged; copy the folder again or repeat the run"
+        ) from error
 
 
 def _parts(folder: Path, table: Table) -> list[Path]:
@@ -108,25 +206,13 @@ def _parts(folder: Path, table: Table) -> list[Path]:
     numbered: dict[int, Path] = {}
     if (folder / table).is_dir():
         for path in (folder / table).iterdir():
-            match = _PART.fullmatch(path.name)
-            if match:
-                numbered[int(match[1])] = path
+            number = part_number(path.name)
+            if number is not None:
+                numbered[number] = path
     gaps = sorted(set(range(len(numbered))) - set(numbered))
     if gaps:
-        raise UserError(
-            f"{folder}: {table}/part-{gaps[0]:05d}.parquet is missing; copy the folder whole"
-        )
+        raise UserError(f"{folder}: {table}/{part_name(gaps[0])} is missing; copy the folder whole")
     return [numbered[number] for number in sorted(numbered)]
-
-
-def _read_part(folder: Path, path: Path) -> pa.Table:
-    try:
-        return pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
-        where = path.relative_to(folder)
-        raise UserError(
-            f"{folder}: {where} is damaged; copy the folder again or repeat the run"
-        ) from error
 
 
 def _typed(whole: pa.Table, table: Table) -> pa.Table:

@@ -18,16 +18,13 @@ label. With two answers x = logit p moves by 2 * step * F, the drift of `sim.the
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from guard_core.arrays import Array
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
 
 
-def expected_samples(
-    p_RPA: NDArray[np.float64], parseable: float, n_samples: int
-) -> NDArray[np.float64]:
+def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
     """Mean count of each answer among K fresh samples, to stand in for `Votes.samples`.
 
     Args:

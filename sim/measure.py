@@ -18,7 +18,7 @@ from lab import Trace
 from lab.columns import ints
 from lab.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_shares
 from sim.config import SimConfig
-from sim.engine import Simulation
+from sim.engine import run_epochs
 
 MEASURES = (
     "pass_start",
@@ -112,7 +112,7 @@ def measure(config: SimConfig) -> pd.DataFrame:
         UserError: the logits stopped being finite.
     """
     tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
-    for epoch, part in enumerate(Simulation(config).run()):
+    for epoch, part in enumerate(run_epochs(config)):
         tally.add(epoch, part.visits, part.steps, part.evals)
     return tally.table()
 

@@ -102,7 +102,8 @@ def orders(
         (R, N) problem indices in visiting order.
     """
     keys_RN = uniforms(seed, first, replicates, ORDER, epoch, n_problems)
-    sorted_RN = np.sort(keys_RN, axis=1)
     # Without equal keys all kinds of sorting agree, and the default one is much the fastest.
+    order_RN = np.argsort(keys_RN, axis=1)
+    sorted_RN = np.take_along_axis(keys_RN, order_RN, axis=1)
     tied = (sorted_RN[:, 1:] == sorted_RN[:, :-1]).any()
-    return np.argsort(keys_RN, axis=1, kind="stable" if tied else None)
+    return np.argsort(keys_RN, axis=1, kind="stable") if tied else order_RN

@@ -25,7 +25,7 @@ from sim.gradient import Update, logit_gradient
 PLAIN = GuardConfig.off()
 """Labels from this visit's votes, ties at random."""
 _FIELDS = tuple(f.name for f in fields(GuardState))
-_DECIDED = {
+DECIDED = {
     "label": "label",
     "flipped": "flipped",
     "tie": "tied",
@@ -76,7 +76,7 @@ class ReferenceGuard:
         draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
         rows, decision = self._guard.step(rows, votes, draws)
         self._done.append(rows)
-        for name, decided in _DECIDED.items():
+        for name, decided in DECIDED.items():
             self._seen_RN[name][:, at] = getattr(decision, decided)
         self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
         self._seen_RN["majority"][:, at] = self._majority(votes, decision.label, draws)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -61,8 +62,8 @@ class Epoch:
     """0 before training."""
     problems_RN: NDArray[np.int64]
     truth_RN: NDArray[np.int32]
-    seen_RN: NDArray[np.void]
-    """Records of `SEEN`."""
+    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]]
+    """Records of `SEEN`, or an array of its type for every field; arrays are copied."""
     lr_B: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Step size of every batch."""
     norm_RN: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
@@ -127,8 +128,13 @@ def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     return rows | {name: np.array(value) for name, value in same.items()}
 
 
-def _columns(seen_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
+def _columns(
+    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[np.int32], Columns]:
     """Right votes, and every field that is a column, each as an array of its own."""
+    if isinstance(seen_RN, Mapping):
+        columns = {name: seen_RN[name].flatten() for name in _NAMES[2:]}
+        return seen_RN["right"].reshape(-1), columns
     M = seen_RN.size
     ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
     flags_4M = np.empty((4, M), np.bool_)

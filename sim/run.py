@@ -14,7 +14,7 @@ from lab.arms import ALL_ARMS, Arm
 from lab.arms import arm as named_arm
 from lab.settings import to_values
 from sim.config import SimConfig
-from sim.engine import Simulation
+from sim.engine import backend, run_epochs
 
 
 def simulate(
@@ -39,20 +39,26 @@ def simulate(
         The trace, with visit 0 before training.
 
     Raises:
-        UserError: the folder is in use, or the logits stopped being finite.
+        UserError: a file of the settings has a defect or the folder is in use, and nothing is
+            written; or the logits stopped being finite.
     """
+    # First: a bad kernel, histogram or trace must be refused before anything is written.
+    parts = run_epochs(config)
     manifest = _manifest(config, arm or _arm_of(config), extra or {})
     recorder: MemoryRun | RunFolder
-    recorder = MemoryRun(manifest) if folder is None else RunFolder.create(folder, manifest)
+    recorder = (
+        MemoryRun(manifest)
+        if folder is None
+        else RunFolder.create(folder, manifest, in_background=True)
+    )
     with recorder if isinstance(recorder, RunFolder) else nullcontext():
-        parts = Simulation(config).run()
         for done, part in enumerate(
             tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
         ):
-            recorder.write_visits(part.visits)
+            recorder.write_visits(part.visits, copy=False)
             if part.steps is not None:
-                recorder.write_steps(part.steps)
-            recorder.write_evals(part.evals)
+                recorder.write_steps(part.steps, copy=False)
+            recorder.write_evals(part.evals, copy=False)
             recorder.note(progress=done / config.epochs)
     if isinstance(recorder, MemoryRun):
         manifest.end("finished")
@@ -85,6 +91,6 @@ def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
         config=to_values(config),
         seeds=[config.seed],
         task=config.population,
-        backend="numba",
+        backend=backend(config),
         extra={"step_factor": config.step_factor, **extra},
     )

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lab.errors import UserError
 from sim.config import SimConfig
-from sim.engine import Simulation
+from sim.engine import run_epochs
 from sim.measure import Tally
 
 Reading = Literal["share", "majority"]
@@ -29,7 +29,7 @@ def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
         UserError: the logits stopped being finite.
     """
     tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
-    for epoch, part in enumerate(Simulation(config).run()):
+    for epoch, part in enumerate(run_epochs(config)):
         visits = {**part.visits, "label_accuracy": part.visits[_COLUMN[reading]]}
         tally.add(epoch, visits, part.steps, part.evals)
     return tally.table()

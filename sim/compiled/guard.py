@@ -15,7 +15,7 @@ from sim.compiled.decide import decide
 from sim.compiled.label import choose_labels
 from sim.compiled.learn import count_hits, learn
 from sim.compiled.rules import rules
-from sim.compiled.state import State
+from sim.compiled.state import State, fetch
 from sim.config import SimConfig
 from sim.gradient import Update
 
@@ -92,6 +92,8 @@ class CompiledGuard:
     ) -> None:
         """Complete the batch's columns of `seen_RN`, and `minority_RPA`."""
         guard, state, draws = self._config.guard, self._state, self._draws
+        histories = (state.flips_RNW, state.match_rates_RNW)
+        fetch(state.facts_RN, *histories, self._order_RN, start, start + counted_RPA.shape[1])
         choose_labels(
             self._rules_1,
             state.facts_RN,
@@ -106,8 +108,7 @@ class CompiledGuard:
         decide(
             self._rules_1,
             state.facts_RN,
-            state.flips_RNW,
-            state.match_rates_RNW,
+            *histories,
             self._order_RN,
             draws.skip,
             draws.pick,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from sim.config import SimConfig
 from sim.optimizer import (
@@ -42,6 +43,8 @@ from sim.populations import Population
 from sim.random import generator
 from sim.softmax import softmax_rows
 
+Places = NDArray[np.int16]
+
 
 class Attractor:
     """The mechanism that is meant to explain the paper's rows."""
@@ -49,8 +52,10 @@ class Attractor:
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with both directions at 0."""
         self._z_RNA = np.log(population.p0_RNA)
-        self._place_RN2 = np.stack([population.truth_RN, population.attractor_RN], axis=-1)
-        self._load_RN2 = _loadings(config)
+        places = [population.truth_RN, population.attractor_RN]
+        # Small, since memory is what a visit waits for.
+        self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)
+        self._load_RN2 = loadings(config)
         self._kappa_2 = np.array([config.kappa_corr, config.kappa_att], np.float64)
         self._neg_transfer = float(config.neg_transfer)
         self.theta_R2 = np.zeros((config.replicates, 2))
@@ -90,7 +95,7 @@ class Attractor:
         return norm_RP
 
 
-def _loadings(config: SimConfig) -> Floats:
+def loadings(config: SimConfig) -> Floats:
     """(R, N, 2) loadings psi and phi; they belong to the problems, as the population does."""
     shape = (config.n_problems, 2)
     numbers = replicate_numbers(config)
@@ -102,7 +107,7 @@ def _loadings(config: SimConfig) -> Floats:
 @njit(cache=True)
 def _logits(
     z_RNA: Floats,
-    place_RN2: Ints,
+    place_RN2: Places,
     load_RN2: Floats,
     theta_R2: Floats,
     problems_RP: Ints,
@@ -121,7 +126,7 @@ def _logits(
 @njit(cache=True)
 def _update_plain(
     z_RNA: Floats,
-    place_RN2: Ints,
+    place_RN2: Places,
     load_RN2: Floats,
     theta_R2: Floats,
     kappa_2: Floats,
@@ -154,7 +159,7 @@ def _update_plain(
 @njit(cache=True)
 def _update(
     z_RNA: Floats,
-    place_RN2: Ints,
+    place_RN2: Places,
     load_RN2: Floats,
     theta_R2: Floats,
     kappa_2: Floats,

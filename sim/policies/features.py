@@ -31,7 +31,7 @@ class Features:
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with all parameters at 0."""
         self._z_RNA = np.log(population.p0_RNA)
-        self._phi_RNDA = _features(config)
+        self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         """The parameters of every replicate."""
         self._rule = rule(config)
@@ -66,7 +66,7 @@ class Features:
         return norm_RP
 
 
-def _features(config: SimConfig) -> Features_RNDA:
+def features(config: SimConfig) -> Features_RNDA:
     """(R, N, D, A) features, or (1, N, D, A) where all replicates have the same problems."""
     numbers = [0] if config.fixed_population else replicate_numbers(config)
     shape = (config.n_problems, config.feature_dim, config.n_answers)

@@ -19,6 +19,8 @@
 
 The law does not depend on the policy: all policies start from the same populations. By default
 every replicate draws problems of its own, with `fixed_population` all have those of replicate 0.
+
+`docs/calibration.md` says how well such laws reproduce the paper's rows, and what they predict.
 """
 
 from sim.populations.abilities import FREE

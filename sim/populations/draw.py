@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,10 +17,14 @@ P_MIN = 1e-9
 """Least probability of an answer, so that every logit is finite."""
 
 
-def draw_population(config: SimConfig) -> Population:
+def draw_population(config: SimConfig, threads: int = 1) -> Population:
     """The problems of all replicates of a run.
 
     With `fixed_population` every replicate has the problems of replicate 0.
+
+    Args:
+        config: of the run.
+        threads: to draw in; NumPy lets others work while it draws, and the numbers are the same.
 
     Raises:
         UserError: the population's file has a defect.
@@ -27,7 +34,10 @@ def draw_population(config: SimConfig) -> Population:
     if config.fixed_population:
         drawn = [_draw_one(config, ability, 0)] * config.replicates
     else:
-        drawn = [_draw_one(config, ability, r) for r in range(config.first_replicate, last)]
+        draw_one = functools.partial(_draw_one, config, ability)
+        numbers = range(config.first_replicate, last)
+        with ThreadPoolExecutor(threads) as pool:
+            drawn = list(map(draw_one, numbers) if threads == 1 else pool.map(draw_one, numbers))
     p0, truth, attractor = (np.stack(parts) for parts in zip(*drawn, strict=True))
     return Population(p0, truth, attractor)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import files, store
+from lab import encoding, files
 from lab.errors import UserError
 from lab.manifest import read_manifest
 from lab.store import MemoryRun, RunFolder
@@ -159,7 +159,7 @@ def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
 def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     tmp_path, make_manifest, make_visits, monkeypatch, moment
 ):
-    write, replace, calls = store.pq.write_table, os.replace, []
+    write, replace, calls = encoding.pq.write_table, os.replace, []
 
     def interrupted_write(*args, **options):
         calls.append(args)
@@ -173,7 +173,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
             raise KeyboardInterrupt
 
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(store.pq, "write_table", interrupted_write)
+    monkeypatch.setattr(encoding.pq, "write_table", interrupted_write)
     monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
@@ -192,7 +192,7 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
         Path(where).write_bytes(b"half a part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.pq, "write_table", full)
+    monkeypatch.setattr(encoding.pq, "write_table", full)
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")

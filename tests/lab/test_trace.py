@@ -1,6 +1,10 @@
 import json
+import pickle
+import shutil
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -128,3 +132,55 @@ def test_steps_and_evals_may_be_absent(folder):
     assert trace.steps.empty
     assert trace.evals.empty
     assert trace.evals["pass_at_1"].dtype == np.float64
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Names of the tables of which a part is read."""
+    found, read = [], pq.ParquetFile.read
+
+    def noting(file, *args, **options):
+        only_in = {"label": "visits", "lr": "steps", "pass_at_1": "evals"}
+        found.extend(only_in[name] for name in file.schema.names if name in only_in)
+        return read(file, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read", noting)
+    return found
+
+
+def test_tables_are_read_when_they_are_asked_for(folder, reads):
+    trace = load(folder)
+    assert trace.run.arm == "ttrl"
+    assert reads == []
+    assert len(trace.evals) == 18
+    assert reads == ["evals"]
+    assert trace.visits is trace.visits
+    assert reads == ["evals", "visits"]
+
+
+def test_a_trace_can_be_sent_and_changed_before_it_is_read(folder, reads):
+    trace = load(folder)
+    copy = pickle.loads(pickle.dumps(trace))
+    assert reads == []
+    renamed = replace(copy, run=replace(copy.run, arm="guard"))
+    assert (renamed.run.arm, renamed.folder) == ("guard", folder)
+    pd.testing.assert_frame_equal(renamed.visits, trace.visits)
+    trace.visits = trace.visits[trace.visits["replicate"] == 1]
+    assert trace.replicates == [1]
+
+
+def test_rows_that_are_damaged_inside_are_named(folder):
+    part = folder / "visits" / "part-00000.parquet"
+    content = bytearray(part.read_bytes())
+    content[4:200] = b"\xff" * 196
+    part.write_bytes(content)
+    trace = load(folder)
+    with pytest.raises(UserError, match=r"visits/part-00000\.parquet is damaged"):
+        _ = trace.visits
+
+
+def test_a_run_deleted_before_it_was_read(folder):
+    trace = load(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"steps/part-00000\.parquet is gone"):
+        _ = trace.steps

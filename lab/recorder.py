@@ -1,0 +1,29 @@
+"""What a run needs of the place that its rows go to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lab.manifest import Manifest
+from lab.schema import Columns
+
+
+class Recorder(Protocol):
+    """Where a run puts its rows: a `RunFolder`, or a `MemoryRun` that leaves nothing behind."""
+
+    manifest: Manifest
+
+    def write_visits(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the visits."""
+
+    def write_steps(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the steps."""
+
+    def write_evals(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the evaluations."""
+
+    def write_votes(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the votes, which a run may leave out altogether."""
+
+    def note(self, progress: float | None = None, **extra: Any) -> None:
+        """Note how far the run is, and facts for the manifest's `extra`."""
