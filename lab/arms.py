@@ -70,6 +70,10 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     return Arm(name, title, guard(), labels, step_factor)
 
 
+_OTHER_TITLES = {"random_skip": "TTRL at random skips"}
+"""Of arms that exist in one world only, so that no other takes them for plain TTRL."""
+
+
 def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
-    return _ARMS[name][0] if name in _ARMS else name
+    return _ARMS[name][0] if name in _ARMS else _OTHER_TITLES.get(name, name)

@@ -1,4 +1,4 @@
-"""The command line: `guard-sim run`, `compare`, `sweep`, `calibrate` and `theory`."""
+"""The command line: `guard-sim run`, `compare`, `sweep`, `calibrate`, `theory` and `explore`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lab.columns import floats
 from lab.errors import UserError
 from sim.calibrate.command import Calibrate
 from sim.config import SimConfig
+from sim.explore.command import Explore
 from sim.options import FLAT, read_settings, with_profile
 from sim.sweep.command import SweepCommand
 from sim.theory.command import Theory
@@ -79,12 +80,14 @@ class Compare:
     """Arms: ttrl, guard, frozen, memory, memory_guard, truth; the profile release, the ablations
     frs, mps, rcsu; the controls matched (same update norm) and random_skip (same share of skipped
     visits) of the guard, or of another arm as in matched_release."""
+    own_best: bool = False
+    """Also run all arms at seven step sizes from .001 to 1 and compare each at its own best."""
     steps: tuple[float, ...] = ()
-    """Also run all arms at these step sizes: differences at equal step and at each arm's best."""
+    """The same at these step sizes instead."""
     null: bool = False
     """Also run all arms with independent problems: the null model."""
     workers: int = 1
-    """Processes for --steps and --null."""
+    """Processes for --own-best, --steps and --null."""
     profile: str | None = None
     """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
     config: Path | None = None
@@ -102,16 +105,18 @@ class Compare:
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
         from sim.compare import compare, named, rows_of, run_grid
+        from sim.own_best import STEPS
         from sim.sweep.pool import Pool
 
         pool = Pool(workers=self.workers)
         arms = [named(name, self.settings) for name in self.arms]
         traces = compare(self.settings, arms, self.out, progress=not self.quiet)
         rows = rows_of(traces, self.settings)
-        if self.steps or self.null:
+        steps = self.steps or (STEPS if self.own_best else ())
+        if steps or self.null:
             traces.clear()
             grid = run_grid(
-                self.settings, self.arms, self.out, self.steps, self.null, pool, not self.quiet
+                self.settings, self.arms, self.out, steps, self.null, pool, not self.quiet
             )
             rows = pd.concat([rows, grid], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
@@ -126,14 +131,15 @@ class Compare:
         settings = ["policy", "step"]
         table = contrasts(rows, settings, self.settings.seed)
         table.to_parquet(self.out / COMPARISON, index=False)
-        print_summary(rows, settings if self.steps or self.null else ())
+        several = len(unique(rows, "policy")) * len(unique(rows, "step")) > 1
+        print_summary(rows, settings if several else ())
         # Printed at the step of the settings and at the best; the file has every step.
         near = np.isnan(floats(table, "step")) | equal(table, "step", self.settings.step)
         print_contrasts(where(table, near), settings)
         for (policy,), part in groups(rows, ["policy"]):
             if len(unique(part, "step")) > 1:
                 print(f"\npolicy {policy}", end="")
-                print_own_best(part)
+                print_own_best(part, where(table, equal(table, "policy", policy)))
         print_failures(rows)
 
 
@@ -147,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "sweep": SweepCommand,
             "calibrate": Calibrate,
             "theory": Theory,
+            "explore": Explore,
         },
         argv,
         description="Simulate test-time reinforcement learning with and without a guard.",

@@ -10,13 +10,16 @@ import pandas as pd
 from lab.arms import BASELINE
 from lab.bootstrap import RESAMPLES, contrast_table
 from lab.columns import floats
+from sim.controls import is_guarded, rivals
 from sim.frames import done, equal, groups, unique, where
 from sim.measure import MEASURES
-from sim.own_best import own_best
+from sim.own_best import best_among, own_best
 
 EQUAL, BEST = "equal step", "own best step"
 METRIC = "pass_final"
 """What the best step is chosen by."""
+BEST_RIVAL = "best rival"
+"""Stands for the best arm without a guard, itself chosen on the other half of the replicates."""
 
 
 def contrasts(
@@ -27,15 +30,16 @@ def contrasts(
     Args:
         rows: of `run_sweep`, or of the same form: settings, arm, replicate, status, measures.
         by: columns within whose values arms are compared. With several values of `step` among
-            them, every arm is also compared at its own best step.
+            them, every arm is also compared at its own best step, and every guarded arm there
+            with the best of its rivals.
         seed: of the bootstrap.
         resamples: of the bootstrap.
 
     Returns:
         One row per setting, pair of arms and metric: at ("equal step" or "own best step"), the
-        columns of `by` (step is NaN at the best), arm, against, metric, mean (arm - against), sd,
-        low, high (bootstrap), t_low, t_high, n, verdict. Metrics are `MEASURES` and `update`, the
-        mean update norm in percent of TTRL's where it was run.
+        columns of `by` (step is NaN at the best), arm, against (an arm or `BEST_RIVAL`), metric,
+        mean (arm - against), sd, low, high (bootstrap), t_low, t_high, n, verdict. Metrics are
+        `MEASURES` and `update`, the mean update norm in percent of TTRL's where it was run.
     """
     rows = done(rows)
     parts = [
@@ -48,7 +52,28 @@ def contrasts(
             settings = {**dict(zip(rest, cell, strict=True)), "step": np.nan}
             best = own_best(part, ["step"], METRIC)
             parts.append(_differences(best, BEST, settings, seed, resamples))
-    return pd.concat(parts, ignore_index=True)
+            parts.append(_to_best_rival(part, best, settings, seed, resamples))
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the best rival at its best step, see `sim.own_best.best_among`."""
+    return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
+
+
+def _to_best_rival(
+    rows: pd.DataFrame,
+    best: pd.DataFrame,
+    settings: dict[str, object],
+    seed: int,
+    resamples: int,
+) -> pd.DataFrame:
+    """Guarded arms at their best minus the best rival at its best."""
+    guarded = where(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    # First, so that the differences are arm minus rival.
+    both = pd.concat([best_rival(rows).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+    table = _differences(both, BEST, settings, seed, resamples)
+    return where(table, equal(table, "against", BEST_RIVAL))
 
 
 def _differences(

@@ -12,7 +12,7 @@ TTRL, for `memory_guard` it is vote memory without the guard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +24,8 @@ from sim.config import SimConfig
 
 RANDOM_SKIP = "random_skip"
 CONTROLS = (MATCHED, RANDOM_SKIP)
+CEILING = "truth"
+"""Trains on the true answers, which no label-free rule can: no rival, but the most there is."""
 CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MOST_RUNS = 4
@@ -86,6 +88,16 @@ def control(name: str) -> Control | None:
                 raise UserError(f"arm {name!r}: {target} is no guard, use one of {known}")
             return Control(name, kind, target)
     return None
+
+
+def is_guarded(name: str) -> bool:
+    """The arm has a guard; its controls and all other arms have none."""
+    return name in _UNGUARDED
+
+
+def rivals(names: Iterable[str]) -> list[str]:
+    """The arms that a guard must beat to be worth its name: all without one, but the ceiling."""
+    return [name for name in names if not is_guarded(name) and name != CEILING]
 
 
 def check_arms(names: tuple[str, ...]) -> None:

@@ -10,6 +10,8 @@ import pandas as pd
 from lab.arms import BASELINE, GUARD
 from lab.columns import floats
 from lab.fate import FATES
+from lab.paired import estimate
+from sim.best_words import own_best_words
 from sim.contrast import BEST, METRIC
 from sim.frames import equal, groups, mean, unique, where
 from sim.own_best import own_best
@@ -73,24 +75,24 @@ def print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
     print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
 
 
-def print_own_best(rows: pd.DataFrame) -> None:
-    """Every arm at its own best step, chosen on the other half of the replicates.
+def print_own_best(rows: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Every arm at its own best step, the guard against its best rival, and what limits both.
 
     Args:
         rows: of one policy, over several steps.
+        table: from `sim.contrast.contrasts`, of that policy.
     """
     best = own_best(rows, ["step"], METRIC)
-    grid = unique(rows, "step")
-    edges = {min(grid), max(grid)}
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
-    print(f"{'arm':<14}{'pass@1':>9}{'TotalDeg':>10}  steps chosen")
+    print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
     for (arm,), part in groups(best, ["arm"]):
-        chosen = sorted(unique(part, "step"))
-        steps = ", ".join(f"{step:g}" for step in chosen)
-        # The best may lie beyond the grid: then no arm is at its best.
-        steps += " (edge of the grid)" if {chosen[0], chosen[-1]} & edges else ""
-        scores = [mean(part, name) for name in (METRIC, "TotalDeg")]
-        print(f"{arm:<14}{scores[0]:>9.1f}{scores[1]:>10.1f}  {steps}")
+        steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")))
+        value = estimate(floats(part, METRIC))
+        interval = f"[{value.low:.1f}, {value.high:.1f}]"
+        degraded = mean(part, "TotalDeg")
+        print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
+    for line in own_best_words(rows, table):
+        print(line)
 
 
 def print_failures(rows: pd.DataFrame) -> None:

@@ -124,7 +124,7 @@ def curve(
         return [line]
     # A share cannot leave 0 to 1, so neither can the band.
     low, high = (np.clip(mean + side * sd, 0, panel.factor)[known] for side in (-1, 1))
-    return [_band(x[known], low, high, colour, group), line]
+    return [band(x[known], low, high, colour, group), line]
 
 
 def panel_grid(panels: Sequence[Panel]) -> go.Figure:
@@ -173,7 +173,8 @@ def _hover(panel: Panel) -> str:
     )
 
 
-def _band(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:
+def band(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:
+    """The area between two curves; it shows and hides with the curves of its group."""
     return go.Scatter(
         x=np.concatenate([x, x[::-1]]),
         y=np.concatenate([high, low[::-1]]),

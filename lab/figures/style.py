@@ -19,7 +19,7 @@ from lab import arms
 from lab.schema import ROUTES
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
-VERMILLION, PURPLE = "#D55E00", "#CC79A7"
+VERMILLION, PURPLE, BLACK = "#D55E00", "#CC79A7", "#4A4F57"
 GREY, PALE, INK, GRID = "#8A8F98", "#C4C8CE", "#1F2328", "#E3E6EA"
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -58,6 +58,7 @@ _ARM_STYLES = {
     "memory": ArmStyle(GREEN, "dashdot", "triangle-down"),
     "memory_guard": ArmStyle(SKY, "longdash", "cross"),
     "truth": ArmStyle(GREY, "longdashdot", "star"),
+    "random_skip": ArmStyle(BLACK, "dash", "hexagon"),
     "release": ArmStyle(BLUE, "dot", "square-open"),
     "frs": ArmStyle(SKY, "dash", "circle-open"),
     "mps": ArmStyle(PURPLE, "dash", "diamond-open"),

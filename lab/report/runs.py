@@ -34,6 +34,7 @@ def provenance(world: World) -> Html:
         tag("h3", world.name),
         _notes(world.comparison.notes),
         _run_table(world),
+        _said(runs),
         tag("h4", "Commands to repeat"),
         *(tag("pre", command) for command in _distinct(run.command for run in runs)),
         _difference_table(world, differing),
@@ -53,6 +54,12 @@ def _notes(notes: Sequence[str]) -> Html | None:
         return None
     lines = [tag("p", note) for note in ("Runs that did not finish are among these:", *notes)]
     return tag("div", *lines, class_="warn")
+
+
+def _said(runs: Sequence[Manifest]) -> Html | None:
+    """What the runs themselves told their users, such as prompts that were left out."""
+    lines = _distinct(str(line) for run in runs for line in run.extra.get("notices") or ())
+    return tag("div", *(tag("p", line) for line in lines), class_="warn") if lines else None
 
 
 def _run_table(world: World) -> Html:

@@ -17,7 +17,7 @@ class Calibrate:
     rows: tuple[str, ...] = ()
     """Rows of the paper such as llama-math500; all six if left out."""
     mechanisms: tuple[str, ...] = ()
-    """independent, attractor, spread, features; all if left out."""
+    """independent, attractor, spread and features if left out; also mixture and adam."""
     readings: tuple[str, ...] = ()
     """Readings of label accuracy, share of votes or majority is right; both if left out."""
     replicates: int = 16

@@ -1,6 +1,6 @@
 """The fit: random search over the mechanism, then Nelder-Mead on one block of numbers at a time.
 
-Given the mechanism the rows do not depend on each other, so the two numbers of a row's population
+Given the mechanism the rows do not depend on each other, so the numbers of a row's population
 are fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have
 the same seed. That takes most of the noise out of differences, not all: the Beta sampler takes
 another number of draws at other parameters.
@@ -18,7 +18,6 @@ from lab.arms import BASELINE, arm
 from lab.errors import UserError
 from sim.calibrate.error import Loss, mean_error
 from sim.calibrate.mechanisms import (
-    POPULATION,
     Mechanism,
     Unit,
     population_start,
@@ -129,7 +128,7 @@ class _Search:
         self.reading: Reading = reading
         self.seed, self.budget, self.tick = seed, budget, tick
         self.kind: Loss = kind
-        self.own = {row.name: population_start(row) for row in rows}
+        self.own = {row.name: population_start(row, mechanism.population) for row in rows}
         self.shared = mechanism.start
         self.runs = 0
 
@@ -151,7 +150,7 @@ class _Search:
             self.mechanism.name,
             self.reading,
             self.mechanism.values(self.shared),
-            {name: values(POPULATION, unit) for name, unit in self.own.items()},
+            {name: values(self.mechanism.population, unit) for name, unit in self.own.items()},
             self.total(self.shared),
             self.runs,
         )
@@ -166,7 +165,7 @@ class _Search:
             self.mechanism,
             row,
             self.mechanism.values(shared),
-            values(POPULATION, own),
+            values(self.mechanism.population, own),
             self.budget.replicates(row),
             self.seed,
         )

@@ -10,7 +10,7 @@ import pandas as pd
 from lab.arms import BASELINE, GUARD, MATCHED
 from lab.columns import floats
 from sim.calibrate.error import COPY, KINDS, SHIFT, where
-from sim.calibrate.mechanisms import MECHANISMS, POPULATION
+from sim.calibrate.mechanisms import MECHANISMS
 from sim.calibrate.published import CELLS, Row
 
 _HEADS = {
@@ -49,7 +49,8 @@ def error_table(summaries: pd.DataFrame, rows: Sequence[Row]) -> str:
     """Mean error of every kind: the mean of the fits, and the widest interval of any fit."""
     lines = []
     for mechanism, reading, part in _groups(summaries):
-        free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * len(rows)
+        fitted = MECHANISMS[mechanism]
+        free = len(fitted.parameters) + len(fitted.population) * len(rows)
         shown = [_interval(where(part, kind=kind), kind) for kind in KINDS]
         lines.append([mechanism, reading, f"{free} / {len(CELLS) * len(rows)}", *shown])
     return _table([*_KEY, "fitted / cells", *_HEADS.values()], lines)
@@ -131,7 +132,7 @@ def pass_table(predictions: pd.DataFrame, rows: Sequence[Row]) -> str:
 
 
 def parameter_table(parameters: pd.DataFrame) -> str:
-    """Every fitted number, fit by fit; those of a row are mean and concentration."""
+    """Every fitted number; a row's are mean, concentration and, if any, share of the middle."""
     lines = []
     for mechanism, reading, part in _groups(parameters):
         for fit in dict.fromkeys(part["fit"]):

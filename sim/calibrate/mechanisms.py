@@ -1,4 +1,4 @@
-"""What is fitted: a few numbers of a mechanism for all rows, and two of the population per row."""
+"""What is fitted: a few numbers of a mechanism for all rows, and two or three per row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Unit = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A field of `SimConfig`, its bounds and where the fit starts."""
+    """A number of the fit, most often a field of `SimConfig`; its bounds and where it starts."""
 
     name: str
     low: float
@@ -44,13 +44,28 @@ class Parameter:
         return math.log(value / self.low) / math.log(self.high / self.low)
 
 
+POPULATION = (
+    Parameter("ability_mean", 0.001, 0.999, 0.5, "linear"),
+    Parameter("ability_concentration", 0.05, 10.0, 0.3),
+)
+"""Fitted for every row on its own."""
+_NAMES = tuple(parameter.name for parameter in POPULATION)
+MIDDLE = Parameter("middle_share", 0.0, 0.6, 0.05, "linear")
+"""Of the problems whose ability is drawn from a second Beta law, the middle, see `row_config`."""
+MIDDLE_CONCENTRATION = 10.0
+"""Of the middle; its mean is fitted, one for all rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A policy and the parameters that all rows share."""
+    """A policy, the parameters that all rows share, and those of a row's population."""
 
     name: str
     policy: Literal["independent", "attractor", "features"]
     parameters: tuple[Parameter, ...]
+    population: tuple[Parameter, ...] = POPULATION
+    """Fitted for every row on its own."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
 
     @property
     def start(self) -> Unit:
@@ -58,7 +73,7 @@ class Mechanism:
         return np.array([p.unit(p.start) for p in self.parameters])
 
     def values(self, unit: Unit) -> dict[str, Any]:
-        """Fields of `SimConfig`."""
+        """Shared numbers by name."""
         return values(self.parameters, unit)
 
 
@@ -83,19 +98,29 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism(
             "features", "features", (_STEP, Parameter("feature_dim", 4, 256, 64, whole=True))
         ),
+        Mechanism(
+            "mixture",
+            "attractor",
+            (*_ATTRACTOR, Parameter("middle_mean", 0.2, 0.95, 0.6, "linear")),
+            (*POPULATION, MIDDLE),
+        ),
+        Mechanism(
+            "adam",
+            "attractor",
+            (Parameter("step", 0.003, 0.5, 0.05), *_ATTRACTOR[1:]),
+            optimizer="adam",
+        ),
     )
 }
-"""`spread` is the attractor with a fitted spread of the loadings on the correct direction."""
-
-POPULATION = (
-    Parameter("ability_mean", 0.001, 0.999, 0.5, "linear"),
-    Parameter("ability_concentration", 0.05, 10.0, 0.3),
-)
-"""Fitted for every row on its own."""
+"""`spread` is the attractor with a fitted spread of the loadings on the correct direction,
+`mixture` the attractor with a second group of problems in the middle of the abilities, `adam` the
+attractor moved by Adam."""
+USUAL = ("independent", "attractor", "spread", "features")
+"""Fitted where none is named; `docs/calibration.md` says what the others were found to add."""
 
 
 def mechanisms_named(names: tuple[str, ...]) -> tuple[Mechanism, ...]:
-    """The mechanisms of these names, all if none is given.
+    """The mechanisms of these names, `USUAL` if none is given.
 
     Raises:
         UserError: a name is unknown or there twice.
@@ -105,14 +130,14 @@ def mechanisms_named(names: tuple[str, ...]) -> tuple[Mechanism, ...]:
             raise UserError(f"mechanisms {name!r}: unknown, use one of {', '.join(MECHANISMS)}")
         if names.count(name) > 1:
             raise UserError(f"mechanisms: {name} is there twice")
-    return tuple(MECHANISMS[name] for name in names or MECHANISMS)
+    return tuple(MECHANISMS[name] for name in names or USUAL)
 
 
-def population_start(row: Row) -> Unit:
-    """The named law of the row, the middle for rows that have none."""
+def population_start(row: Row, parameters: tuple[Parameter, ...] = POPULATION) -> Unit:
+    """The named law of the row; the usual start for rows and parameters that it does not cover."""
     law = NAMED.get(row.name)
-    starts = [p.start for p in POPULATION] if law is None else [law.mean, law.concentration]
-    return np.array([p.unit(value) for p, value in zip(POPULATION, starts, strict=True)])
+    named = {} if law is None else dict(zip(_NAMES, (law.mean, law.concentration), strict=True))
+    return np.array([p.unit(named.get(p.name, p.start)) for p in parameters])
 
 
 def row_config(
@@ -123,19 +148,34 @@ def row_config(
     replicates: int,
     seed: int,
 ) -> SimConfig:
-    """The settings of a row under the paper's guard; `sim.run.of_arm` makes them an arm's."""
+    """The settings of a row under the paper's guard; `sim.run.of_arm` makes them an arm's.
+
+    With a `middle_share` among the row's numbers, that share of its problems has an ability from
+    Beta(mean `middle_mean`, concentration `MIDDLE_CONCENTRATION`), and the rest from the row's own
+    Beta law.
+    """
     return SimConfig(
         policy=mechanism.policy,
-        population="beta",
+        optimizer=mechanism.optimizer,
         n_problems=row.n_problems,
         epochs=row.epochs,
         replicates=replicates,
         seed=seed,
-        **shared,
-        **own,
+        **_population({**shared, **own}),
     )
 
 
+def _population(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `SimConfig`, with the law of the abilities among them."""
+    fields = dict(numbers)
+    if MIDDLE.name not in fields:
+        return {"population": "beta", **fields}
+    share, middle = fields.pop(MIDDLE.name), fields.pop("middle_mean")
+    mean, concentration = (fields.pop(name) for name in _NAMES)
+    laws = ((1.0 - share, mean, concentration), (share, middle, MIDDLE_CONCENTRATION))
+    return {"population": "mixture", "mixture": laws, **fields}
+
+
 def values(parameters: tuple[Parameter, ...], unit: Unit) -> dict[str, Any]:
-    """Fields of `SimConfig` by name."""
+    """Numbers by name."""
     return {p.name: p.value(float(u)) for p, u in zip(parameters, unit, strict=True)}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import tyro
 
 from lab.arms import GUARD
@@ -19,8 +18,6 @@ from sim.sweep.axes import Range, parse
 from sim.sweep.plan import RandomCells, Sweep
 from sim.sweep.pool import Backend, Pool
 from sim.sweep.presets import PRESETS, Preset, preset, preset_settings
-
-WINNERS = "winners.parquet"
 
 
 @dataclass(kw_only=True)
@@ -50,7 +47,8 @@ class SweepCommand:
     retry_failed: bool = False
     """Run cells again that failed before."""
     winners: bool = False
-    """Also write and print which arm is best in every cell."""
+    """Also say which arm is best in every cell, in words and as winners.html, winners.csv and
+    own_best.csv; --preset winners does so by itself."""
     profile: str | None = None
     """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
     config: Path | None = None
@@ -80,10 +78,15 @@ class SweepCommand:
             traces=self.traces,
             retry_failed=self.retry_failed,
         )
-        print_summary(rows, sweep.names)
+        charts = self.winners or self.preset == "winners"
+        if self.preset != "winners":
+            print_summary(rows, sweep.names)
         print_failures(rows)
-        if self.winners or self.preset == "winners":
-            self._winners(sweep, rows)
+        if charts:
+            from sim.sweep.winners_page import write_winners
+
+            for line in write_winners(rows, sweep.names, self.settings.seed, self.out):
+                print(line)
         print(self.out)
 
     def _sweep(self) -> Sweep:
@@ -103,13 +106,6 @@ class SweepCommand:
             raise UserError(f"vary {laws[0]}: a law needs --random, or a count for a grid")
         groups = ({n: a for n, a in axes.items() if isinstance(a, tuple)},)
         return Sweep(base=self.settings, arms=arms, groups=groups)
-
-    def _winners(self, sweep: Sweep, rows: pd.DataFrame) -> None:
-        from sim.sweep.winners import print_winners, winners_of
-
-        tables = winners_of(rows, sweep.names, self.settings.seed)
-        tables.to_parquet(self.out / WINNERS, index=False)
-        print_winners(tables, sweep.names)
 
 
 def _preset(name: str) -> Preset:

@@ -2,7 +2,8 @@
 
 A cell is one choice of the varied settings; every arm is run in every cell. Two (cell, arm) pairs
 whose runs cannot differ share one job: plain TTRL is run once for all values of the guard's
-thresholds. A job is known by a hash of all its settings, which is how a sweep is continued.
+thresholds. A job is known by a hash of all its settings and of what is in the files that they
+name, which is how a sweep is continued.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lab.settings import from_values, to_values
 from sim.config import SimConfig
 from sim.controls import Control, check_arms, control
 from sim.populations import NAMED
+from sim.sweep import content
 from sim.sweep.axes import Assignments, Axis, Range, assign, check_axis, draw, parse, read
 
 _MOST_CELLS = 1_000_000
@@ -146,7 +148,7 @@ class Job:
     """One run, or the search for a control's number."""
 
     key: str
-    """Hash of all settings."""
+    """Hash of all settings and files."""
     config: SimConfig
     control: Control | None = None
     guard_key: str = ""
@@ -168,25 +170,40 @@ def shown(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     return {n: cell.values[n] if n in cell.values else read(sweep.base, n) for n in sweep.names}
 
 
-def job_of(sweep: Sweep, cell: Cell, name: str) -> Job | Impossible:
-    """The job of one arm in one cell."""
+def job_of(
+    sweep: Sweep, cell: Cell, name: str, files: Mapping[str, str] | None = None
+) -> Job | Impossible:
+    """The job of one arm in one cell.
+
+    Args:
+        sweep: that the cell is of.
+        cell: the settings.
+        name: of the arm.
+        files: path to hash, see `sim.sweep.content.contents`.
+    """
+
+    def plain(config: SimConfig) -> dict[str, Any]:
+        read_files = content.of_config(config, files or {})
+        # Only where there are any: runs that read no file keep the keys they always had.
+        return to_values(config) | ({"files": read_files} if read_files else {})
+
     try:
         found = control(name)
         if found is None:
             config = _arm_config(sweep, cell, name)
-            return Job(_key("", to_values(config)), config)
+            return Job(_key("", plain(config)), config)
         config = _arm_config(sweep, cell, found.unguarded)
         guard = _arm_config(sweep, cell, found.target)
     except (UserError, ConfigError) as error:
         values = {"arm": name, **cell.values, "definition": to_values(sweep.base)}
         return Impossible(_key("impossible", values), str(error))
-    values = {"unguarded": to_values(config), "guard": to_values(guard)}
+    values = {"unguarded": plain(config), "guard": plain(guard)}
     return Job(
         _key(found.kind, values),
         config,
         found,
-        guard_key=_key("", to_values(guard)),
-        unguarded_key=_key("", to_values(config)),
+        guard_key=_key("", plain(guard)),
+        unguarded_key=_key("", plain(config)),
     )
 
 

@@ -27,7 +27,7 @@ _PAPER = {
 """24 settings; the paper's default is in all three rows and is run once."""
 
 _WINNERS = {
-    "step": (0.01, 0.02, 0.06, 0.1),
+    "step": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
     "kappa_att": (0.0, 0.05, 0.1, 0.25),
     "kappa_corr": (0.0, 0.012, 0.1, 0.4),
 }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
 from sim.measure import MEASURES
+from sim.sweep.content import check_files, contents
 from sim.sweep.folder import TRACES, SweepFolder, together
 from sim.sweep.plan import Cell, Impossible, Job, Sweep, job_of, shown
 from sim.sweep.pool import Pool
 from sim.sweep.work import FACTS, Outcome, Task
+
+FILES = "files"
+"""In a sweep's definition: path to a hash of what was in it."""
 
 Pairs = list[tuple[Cell, str, Job | Impossible]]
 """Every cell and arm with its job."""
@@ -48,10 +53,14 @@ def run_sweep(
         skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has NaN numbers.
 
     Raises:
-        UserError: the folder holds something else, all cells are impossible, or no workers.
+        UserError: the folder holds something else, or was made with files that have changed; a
+            file of the settings is missing, or none can be used; or there are no workers. All but
+            the last are found before anything is written.
     """
-    pairs = _pairs(sweep)
-    store = SweepFolder.create(Path(folder), sweep.definition())
+    files = contents(sweep)
+    pairs = _pairs(sweep, files)
+    check_files(job.config for _, _, job in pairs if isinstance(job, Job))
+    store = SweepFolder.create(Path(folder), _definition(sweep, files))
     if retry_failed:
         store.failures.clear()
     _note_impossible(pairs, store)
@@ -76,13 +85,21 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
     """
     store = SweepFolder.read(Path(folder))
     sweep = Sweep.of_definition(store.definition, str(folder))
-    pairs = _pairs(sweep)
+    # As the files were when it was run: they may have changed or gone since.
+    pairs = _pairs(sweep, store.definition.get(FILES, {}))
     _note_impossible(pairs, store)
     return _assemble(sweep, pairs, store)
 
 
-def _pairs(sweep: Sweep) -> Pairs:
-    return [(cell, arm, job_of(sweep, cell, arm)) for cell in sweep.cells() for arm in sweep.arms]
+def _definition(sweep: Sweep, files: dict[str, str]) -> dict[str, Any]:
+    """What must agree for a sweep to be continued."""
+    return sweep.definition() | ({FILES: files} if files else {})
+
+
+def _pairs(sweep: Sweep, files: Mapping[str, str]) -> Pairs:
+    return [
+        (cell, arm, job_of(sweep, cell, arm, files)) for cell in sweep.cells() for arm in sweep.arms
+    ]
 
 
 def _note_impossible(pairs: Pairs, store: SweepFolder) -> None:

@@ -17,10 +17,10 @@ import pandas as pd
 from lab.bootstrap import paired_bootstrap
 from lab.columns import floats
 from lab.paired import Estimate, paired
+from sim.controls import CEILING
 from sim.frames import done, equal, groups, mean, unique, where
 from sim.own_best import own_best
 
-CEILING = "truth"
 CHOSEN = "step"
 """The setting that every arm may also choose for itself."""
 COLUMNS = ("winner", "score", "ties", "runner_up", "margin", "low", "high", "n", "ceiling")
@@ -82,19 +82,28 @@ def winners_of(rows: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFr
     return pd.concat([table, best.reindex(columns=table.columns)], ignore_index=True)
 
 
+def layout(names: Sequence[str]) -> tuple[str, str | None, list[str]]:
+    """Which setting of a chart runs across, which down, and which have one small chart per value.
+
+    The step runs across where it was varied, since there every arm also has its own best.
+    """
+    across = CHOSEN if CHOSEN in names else names[-1]
+    down, *rest = [*(name for name in names if name != across), None]
+    return across, down, [name for name in rest if name is not None]
+
+
 def print_winners(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Charts in text: the last two settings make a chart, the others one chart each.
+    """Charts in text, one for every combination of the settings beyond two.
 
     Args:
         table: from `winners_of`.
         names: varied settings.
     """
-    if len(names) < 2:
+    columns, down, rest = layout(names)
+    if down is None:
         print(table.to_string(index=False))
         return
     table = table.assign(**{n: table[n].map(_shown) for n in names})
-    *rest, columns = [n for n in names if n != CHOSEN] + [CHOSEN] * (CHOSEN in names)
-    *rest, down = rest
     for cell, part in groups(table, rest):
         place = ", ".join(f"{n} {v}" for n, v in zip(rest, cell, strict=True))
         print(f"\nBest final pass@1{': ' if place else ''}{place}; =n: n other arms within noise")

@@ -69,7 +69,9 @@ def _perform(task: Task) -> pd.DataFrame:
         table = _run(config, task.traces and task.traces / job.key)
     else:
         assert task.guard is not None and task.unguarded is not None
-        found = find(job.control.kind, config, task.guard, task.unguarded, measure)
+        # As `measure` gives them: a control may turn out to be the unguarded run itself.
+        guard, unguarded = (t.set_index("replicate") for t in (task.guard, task.unguarded))
+        found = find(job.control.kind, config, guard, unguarded, measure)
         config, ratio = found.config, found.achieved_ratio
         table = found.table[list(MEASURES)]
         if task.traces is not None:

@@ -41,3 +41,9 @@ def test_unknown_arms():
     with pytest.raises(UserError, match="arm 'scope': unknown, use one of ttrl, guard"):
         arm("scope")
     assert title("scope") == "scope"
+
+
+def test_random_skips_have_a_title_and_are_no_plain_arm():
+    assert title("random_skip") == "TTRL at random skips"
+    with pytest.raises(UserError, match="arm 'random_skip': unknown"):
+        arm("random_skip")

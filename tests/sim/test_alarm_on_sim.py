@@ -6,7 +6,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab import fates
-from lab.alarm import alarm_table, fit_alarm, lead_summary, lead_times
+from lab.alarm import alarm_table, fit_alarm
+from lab.lead import lead_summary, lead_times
 from lab.schema import VISITS
 from lab.scissor import scissor
 from lab.stakes import at_stake

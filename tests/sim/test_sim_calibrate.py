@@ -13,7 +13,13 @@ from lab.errors import UserError
 from sim.calibrate import CELLS, MECHANISMS, ROWS, Budget, Row, cell_errors, fit, predict, summary
 from sim.calibrate.error import KINDS, mean_error, one_run_error
 from sim.calibrate.fitting import QUICK
-from sim.calibrate.mechanisms import POPULATION, mechanisms_named, population_start, row_config
+from sim.calibrate.mechanisms import (
+    POPULATION,
+    USUAL,
+    mechanisms_named,
+    population_start,
+    row_config,
+)
 from sim.calibrate.published import most_final_accuracy, odd_cells, rows_named
 from sim.calibrate.readings import measure_reading, readings_named
 from sim.measure import measure
@@ -52,7 +58,7 @@ def test_the_most_final_accuracy_that_fates_allow() -> None:
 
 def test_parameters_reach_their_bounds_and_come_back() -> None:
     for mechanism in MECHANISMS.values():
-        for p in (*mechanism.parameters, *POPULATION):
+        for p in (*mechanism.parameters, *mechanism.population):
             assert (p.value(0.0), p.value(1.0)) == pytest.approx((p.low, p.high))
             assert p.value(p.unit(p.start)) == pytest.approx(p.start)
             assert p.unit(p.low / 2 - 1) == 0.0
@@ -64,6 +70,43 @@ def test_the_fit_starts_at_the_named_law() -> None:
     start = population_start(ROWS["llama-amc"])
     values = [p.value(u) for p, u in zip(POPULATION, start, strict=True)]
     assert values == pytest.approx([0.34, 0.3])
+
+
+def test_the_mixture_has_a_second_group_of_problems() -> None:
+    mechanism = MECHANISMS["mixture"]
+    shared = mechanism.values(mechanism.start)
+    start = population_start(ROWS["llama-amc"], mechanism.population)
+    own = {p.name: p.value(float(u)) for p, u in zip(mechanism.population, start, strict=True)}
+    assert own == pytest.approx(
+        {"ability_mean": 0.34, "ability_concentration": 0.3, "middle_share": 0.05}
+    )
+    config = row_config(mechanism, SMALL, shared, own, 2, 3)
+    assert config.population == "mixture"
+    assert config.mixture == (
+        pytest.approx((0.95, 0.34, 0.3)),
+        pytest.approx((0.05, 0.6, 10.0)),
+    )
+    plain = row_config(mechanism, SMALL, shared, own | {"middle_share": 0.0}, 2, 3)
+    one = row_config(
+        MECHANISMS["attractor"],
+        SMALL,
+        {name: value for name, value in shared.items() if name != "middle_mean"},
+        {name: value for name, value in own.items() if name != "middle_share"},
+        2,
+        3,
+    )
+    assert plain.mixture[0][0] == 1.0 and one.population == "beta"
+    assert (one.kappa_att, one.step) == (plain.kappa_att, plain.step)
+
+
+def test_adam_is_the_attractor_with_another_optimizer() -> None:
+    adam = MECHANISMS["adam"]
+    own = {"ability_mean": 0.5, "ability_concentration": 2.0}
+    config = row_config(adam, SMALL, adam.values(adam.start), own, 2, 3)
+    assert (config.optimizer, config.policy) == ("adam", "attractor")
+    assert config.step == pytest.approx(0.05)
+    other = row_config(MECHANISMS["attractor"], SMALL, {}, own, 2, 3)
+    assert other.optimizer == "sgd"
 
 
 def test_the_readings_differ_in_the_fates_alone() -> None:
@@ -167,6 +210,8 @@ def test_bad_names_and_budgets_are_told() -> None:
         rows_named(("llama-amc", "llama-amc"))
     with pytest.raises(UserError, match="mechanisms 'magic': unknown"):
         mechanisms_named(("magic",))
+    assert [mechanism.name for mechanism in mechanisms_named(())] == list(USUAL)
+    assert set(MECHANISMS) == {*USUAL, "mixture", "adam"}
     with pytest.raises(UserError, match="spread is there twice"):
         mechanisms_named(("spread", "spread"))
     with pytest.raises(UserError, match="readings 'votes': unknown"):

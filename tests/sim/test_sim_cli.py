@@ -7,6 +7,7 @@ from lab import load
 from sim.cli import main
 from sim.engine import Simulation
 from sim.measure import measure_trace
+from sim.own_best import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]
 
@@ -140,7 +141,8 @@ def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path,
         )
         for name in ("ttrl", "guard", "random_skip")
     ]
-    assert "edge of the grid" in shown
+    # Two steps: every best lies at one end or the other.
+    assert "of the grid" in shown
     assert "policy attractor\nEvery arm at its own best step" in shown
     table = pd.read_parquet(out / "comparison.parquet")
     places = table[["at", "policy", "step"]].drop_duplicates().fillna(-1)
@@ -149,13 +151,31 @@ def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path,
         for policy in ("attractor", "independent")
         for step in (0.06, 0.2)
     ] + [("own best step", policy, -1) for policy in ("attractor", "independent")]
-    assert len(table) == 6 * 3 * table["metric"].nunique()
+    # And the guard against the best rival, where the update's share of TTRL's has no meaning.
+    n_metrics = table["metric"].nunique()
+    assert len(table) == 6 * 3 * n_metrics + 2 * (n_metrics - 1)
     assert load(out / "random_skip").run.title == "TTRL at random skips"
     assert load(out / "guard").run.config["guard"]["W"] == 3
     grid = pd.read_parquet(out / "grid" / "results.parquet")
     trace = measure_trace(load(out / "guard"))
     own = grid[(grid["policy"] == "attractor") & (grid["step"] == 0.06) & (grid["arm"] == "guard")]
     assert own["pass_final"].tolist() == trace["pass_final"].tolist()
+
+
+def test_compare_at_every_arms_own_best_step(tmp_path, capsys):
+    out = tmp_path / "all"
+    line = ["compare", "--out", str(out), "--replicates", "4", *FEW, "--own-best"]
+    assert main([*line, "--arms", "ttrl", "guard", "frozen"]) == 0
+    shown = capsys.readouterr().out
+    grid = pd.read_parquet(out / "grid" / "results.parquet")
+    assert sorted(grid["step"].unique()) == sorted({*STEPS, 0.06})
+    assert min(STEPS) <= 0.003 and max(STEPS) >= 0.3 and len(STEPS) >= 7
+    assert "TTRL-Guard at its best minus the best rival at its best (" in shown
+    table = pd.read_parquet(out / "comparison.parquet")
+    rival = table[(table["against"] == "best rival") & (table["metric"] == "pass_final")]
+    assert rival["arm"].tolist() == ["guard"] and rival["n"].tolist() == [4]
+    row = rival.iloc[0]
+    assert f"{row['mean']:+.1f} points of pass@1 [{row['low']:+.1f}, {row['high']:+.1f}]" in shown
 
 
 def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
@@ -166,7 +186,9 @@ def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
     assert "failed in 2 cell(s), arms ttrl, guard: step = 1e+308" in shown
     ttrl = [row for row in shown.splitlines() if " ttrl " in row and row.startswith("any")]
     assert len(ttrl) == 2 and "Best final pass@1" in shown
-    assert len(pd.read_parquet(tmp_path / "s" / "winners.parquet")) == 4
+    assert "A difference within noise is a tie" in shown
+    assert len(pd.read_csv(tmp_path / "s" / "winners.csv")) == 4
+    assert str(tmp_path / "s" / "winners.html") in shown
     before = (tmp_path / "s" / "results.parquet").read_bytes()
     assert main(line) == 0
     assert (tmp_path / "s" / "results.parquet").read_bytes() == before
@@ -181,9 +203,16 @@ def test_sweep_presets_and_random_cells(tmp_path, capsys):
     rows = pd.read_parquet(tmp_path / "p" / "results.parquet")
     assert rows["guard.W"].tolist() == [w for w in (2, 3, 5, 8, 12, 20) for _ in ("ttrl", "guard")]
     assert main(["sweep", "--out", str(tmp_path / "w"), "--preset", "winners", *few, *two]) == 0
-    assert "kappa_att 0.25" in capsys.readouterr().out
-    found = pd.read_parquet(tmp_path / "w" / "winners.parquet")
-    assert found["step"].isna().sum() == 16 and len(found) == 16 * 5
+    shown = capsys.readouterr().out
+    assert "Best final pass@1: kappa_corr 0.4" in shown
+    assert "points of pass@1 at every arm's own best step, from kappa_corr 0 to 0.4" in shown
+    assert "mend its label" in shown
+    found = pd.read_csv(tmp_path / "w" / "winners.csv")
+    assert found["step"].isna().sum() == 16 and len(found) == 16 * 7
+    scores = pd.read_csv(tmp_path / "w" / "own_best.csv")
+    assert len(scores) == 16 * 2 and set(scores["arm"]) == {"ttrl", "frozen"}
+    page = (tmp_path / "w" / "winners.html").read_text()
+    assert page.count('class="plot"') == 2 and "kappa_corr 0.012" in page
     line = ["sweep", "--out", str(tmp_path / "r"), "--random", "3", *few]
     assert main([*line, "--vary", "step=loguniform:.01:.1"]) == 0
     assert pd.read_parquet(tmp_path / "r" / "results.parquet")["step"].between(0.01, 0.1).all()

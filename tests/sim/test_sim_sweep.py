@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from guard_core import GuardConfig
 from lab import load
 from lab.arms import arm
 from lab.collection import gather
@@ -76,6 +77,17 @@ def test_rows_are_what_the_runs_measure_on_their_own(swept):
         alone = measure(replace(of_arm(BASE, arm(name)), **changes))
         own = rows[(rows["arm"] == name) & (rows["cell"] == cell)]
         same(own[list(MEASURES)].reset_index(drop=True), alone.reset_index(drop=True))
+
+
+def test_a_control_that_is_the_unguarded_run_itself_keeps_its_replicates(tmp_path):
+    # A guard without parts moves exactly as far as TTRL, so nothing is left to match.
+    base = replace(BASE, guard=GuardConfig.off())
+    arms = ("ttrl", "guard", "matched")
+    rows = run_sweep(Sweep(base=base, arms=arms, groups=({"step": (0.2,)},)), tmp_path / "s")
+    assert rows["replicate"].tolist() == [0, 1, 2] * 3
+    ttrl, matched = (rows[rows["arm"] == name] for name in ("ttrl", "matched"))
+    columns = ["replicate", *MEASURES]
+    same(matched[columns].reset_index(drop=True), ttrl[columns].reset_index(drop=True))
 
 
 def test_measures_are_those_of_the_trace_and_of_the_report():

@@ -1,45 +1,11 @@
 """The page in a real browser: figures drawn, no error, nothing asked from outside."""
 
-import os
-import shutil
-
 import pytest
 
 from lab.report import write_report
 
 WIDTHS = {"desk": 1280, "phone": 390}
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-]
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
-
-
-def absent(why):
-    """Skip on a laptop; where the checks count they must not be skipped."""
-    if os.environ.get("CI"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        absent("playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        absent("chromium is not installed")
-    with sync_playwright() as player:
-        opened = player.chromium.launch(executable_path=program, args=OPTIONS)
-        yield opened
-        opened.close()
 
 
 def open_page(browser, path, width):

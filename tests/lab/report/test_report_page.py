@@ -219,6 +219,15 @@ def test_empty_settings_are_shown_and_shared(add_run, tmp_path):
         assert f"<dt>{name}</dt><dd><code>{value}</code></dd>" in plain
 
 
+def test_what_runs_told_is_on_the_page_once(add_run, tmp_path):
+    for name in ("ttrl", "guard"):
+        told = {"notices": ["left out: 2 overlong prompts <b>", f"{name} alone"]}
+        add_run(tmp_path / name, name, extra=told)
+    plain = without_scripts(page(*read([tmp_path])))
+    assert plain.count("<p>left out: 2 overlong prompts &lt;b&gt;</p>") == 1
+    assert "<p>ttrl alone</p>" in plain and "<p>guard alone</p>" in plain
+
+
 def test_an_undefined_ratio_is_no_number(worlds, content):
     frozen = worlds[0].metrics.loc["frozen"]
     assert frozen["L/D"].isna().all()

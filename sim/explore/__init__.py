@@ -1,0 +1,1 @@
+"""A local page whose sliders rerun the simulator: `guard-sim explore`."""

@@ -1,0 +1,127 @@
+"""The explorer's page: sliders on the left, figures on the right, the setting to copy below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html, no_update
+
+from lab.errors import UserError
+from sim.config import SimConfig
+from sim.explore.controls import CONTROLS, Control, as_command, as_toml, value_of, with_places
+from sim.explore.redraw import redraw
+
+_CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+_STYLE = """
+body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: #1F2328; background: #fff }
+.page { display: grid; grid-template-columns: 320px 1fr; gap: 8px 28px; max-width: 1280px;
+  margin: 0 auto; padding: 18px }
+.page > * { min-width: 0 }
+h1 { font-size: 22px; margin: 0; grid-column: 1 / -1 }
+.control label { display: flex; justify-content: space-between; font-size: 13px }
+.control label b { font-variant-numeric: tabular-nums }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 6px }
+.wide { grid-column: 1 / -1 }
+.problem { color: #B3261E; min-height: 1.5em; margin: 0 }
+pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white-space: pre-wrap }
+.copy { position: relative } .copy > :last-child { position: absolute; right: 8px; top: 8px }
+@media (max-width: 800px) { .page { grid-template-columns: 1fr } }
+"""
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+
+
+def make_app(base: SimConfig) -> Dash:
+    """The page around one setting.
+
+    Args:
+        base: where the sliders start, and what no slider sets.
+    """
+    app = Dash(
+        "guard-sim explore", title="TTRL-Guard explorer", update_title="", serve_locally=True
+    )
+    app.index_string = _PAGE.replace("STYLE", _STYLE)
+    app.layout = _layout(base)
+    inputs = [Input(_slider(control), "value") for control in CONTROLS]
+    outputs = [
+        *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
+        Output("words", "children"),
+        Output("command", "children"),
+        Output("toml", "children"),
+        Output("problem", "children"),
+        *(Output(f"{_slider(control)}-value", "children") for control in CONTROLS),
+    ]
+
+    @app.callback(outputs, inputs)
+    def update(*places: int) -> list[Any]:
+        shown = [f"{c.values[place]:g}" for c, place in zip(CONTROLS, places, strict=True)]
+        names = [control.name for control in CONTROLS]
+        try:
+            config = with_places(base, dict(zip(names, places, strict=True)))
+            drawn = redraw(config)
+        except UserError as error:
+            return [no_update] * 6 + [str(error), *shown]
+        words = [html.P(line) for line in drawn.words]
+        figures = [drawn.progress, drawn.fates, drawn.lost]
+        return [*figures, words, as_command(config), as_toml(config), "", *shown]
+
+    return app
+
+
+def _layout(base: SimConfig) -> html.Div:
+    scale = f"{base.n_problems} problems, {base.epochs} epochs, {base.replicates} replicates"
+    figures = html.Div(
+        [
+            html.Div(id="words", className="wide"),
+            _graph("progress", "wide"),
+            _graph("fates", "wide"),
+            _graph("lost", "wide"),
+        ],
+        className="figures",
+    )
+    left = html.Div(
+        [
+            html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
+            *(_control(control, value_of(base, control.name)) for control in CONTROLS),
+            html.P(id="problem", className="problem", role="alert"),
+            html.H4("This setting"),
+            _copyable("command"),
+            _copyable("toml"),
+        ]
+    )
+    return html.Div([html.H1("Explore the extinction window"), left, figures], className="page")
+
+
+def _control(control: Control, value: float) -> html.Div:
+    name = _slider(control)
+    last = len(control.values) - 1
+    slider = dcc.Slider(
+        min=0,
+        max=last,
+        step=1,
+        value=control.place(value),
+        marks={p: f"{control.values[p]:g}" for p in (0, last)},
+        id=name,
+        updatemode="mouseup",
+        included=False,
+        allow_direct_input=False,
+    )
+    label = html.Label([control.label, html.B(f"{value:g}", id=f"{name}-value")], htmlFor=name)
+    return html.Div([label, slider], className="control")
+
+
+def _graph(name: str, css: str) -> html.Div:
+    graph: Any = dcc.Graph(id=f"figure-{name}", figure=go.Figure(), config=_CONFIG)
+    return html.Div(graph, className=css)
+
+
+def _copyable(name: str) -> html.Div:
+    return html.Div([html.Pre(id=name), dcc.Clipboard(target_id=name)], className="copy")
+
+
+def _slider(control: Control) -> str:
+    return control.name.replace(".", "-")

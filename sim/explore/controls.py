@@ -1,0 +1,127 @@
+"""What the explorer's sliders set, and the settings that they make together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lab.settings import to_values
+from sim.config import SimConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One slider over the values that a setting may take."""
+
+    name: str
+    """Setting of `SimConfig`; `guard.` stands before those of the guard."""
+    label: str
+    values: Sequence[float]
+    """Ascending; the slider moves over their places, so a scale may be uneven."""
+    of_guard: bool = False
+    """Leaves plain TTRL as it is."""
+
+    @property
+    def kind(self) -> Callable[[float], float]:
+        """Whole numbers stay whole: the settings refuse 8.0 where a count is meant."""
+        return int if all(float(value).is_integer() for value in self.values) else float
+
+    def place(self, value: float) -> int:
+        """The place whose value is nearest."""
+        return min(range(len(self.values)), key=lambda place: abs(self.values[place] - value))
+
+
+def _grid(first: float, last: float, step: float) -> tuple[float, ...]:
+    return tuple(round(first + step * k, 6) for k in range(round((last - first) / step) + 1))
+
+
+CONTROLS = (
+    Control("n_votes", "V, votes", (8, 16, 24, 32, 48, 64, 96, 128, 256)),
+    Control("n_samples", "K, trained samples", (2, 4, 8, 16, 24, 32, 48, 64, 128, 256)),
+    Control("step", "step size", (0.003, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3)),
+    Control("kappa_att", "coupling of the attractors", _grid(0, 0.5, 0.025)),
+    Control("kappa_corr", "coupling of correct answers", _grid(0, 0.06, 0.004)),
+    Control("att_share", "attractor's share of the wrong mass", _grid(0.05, 0.95, 0.05)),
+    Control("guard.tau_FR", "tau_FR, contested above", _grid(0.05, 0.95, 0.05), True),
+    Control("guard.W", "W, window in visits", (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20), True),
+    Control("guard.beta_max", "beta_max, minority loss", _grid(0, 1, 0.05), True),
+    Control("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05), True),
+)
+"""The sliders, from top to bottom."""
+
+
+def value_of(config: SimConfig, name: str) -> float:
+    """The value of a control's setting."""
+    owner = config.guard if name.startswith("guard.") else config
+    return getattr(owner, name.removeprefix("guard."))
+
+
+def with_places(base: SimConfig, places: Mapping[str, int]) -> SimConfig:
+    """The settings that the sliders stand for.
+
+    More trained samples than votes are not possible; there all votes are trained on.
+
+    Args:
+        base: what no slider sets.
+        places: control name to the slider's place.
+
+    Raises:
+        UserError: a combination is impossible.
+    """
+    chosen: dict[str, Any] = {}
+    for control in CONTROLS:
+        place = places[control.name]
+        # A slider only takes values off its list once it is moved.
+        if place != control.place(value_of(base, control.name)):
+            chosen[control.name] = control.kind(control.values[place])
+    prefix = "guard."
+    guard = {n.removeprefix(prefix): v for n, v in chosen.items() if n.startswith(prefix)}
+    own = {n: v for n, v in chosen.items() if not n.startswith(prefix)}
+    votes = own.get("n_votes", base.n_votes)
+    own["n_samples"] = min(own.get("n_samples", base.n_samples), votes)
+    return replace(base, guard=replace(base.guard, **guard), **own)
+
+
+def changes(config: SimConfig) -> dict[str, Any]:
+    """Settings that differ from the defaults, nested ones with a dot in their name."""
+    return dict(_flat(to_values(config), to_values(SimConfig()), ""))
+
+
+def as_command(config: SimConfig) -> str:
+    """The command line that makes this run and leaves its folder."""
+    words = ["guard-sim", "run", "--out", "runs/explored"]
+    for name, value in changes(config).items():
+        words += _option(name, value)
+    return shlex.join(words)
+
+
+def as_toml(config: SimConfig) -> str:
+    """A settings file with what differs from the defaults, for `guard-sim run --config`."""
+    found = changes(config)
+    lines = [f"{n} = {_toml(v)}" for n, v in found.items() if "." not in n]
+    guard = [f"{n.split('.')[1]} = {_toml(v)}" for n, v in found.items() if "." in n]
+    return "\n".join([*lines, *(["[guard]", *guard] if guard else [])])
+
+
+def _flat(values: Mapping[str, Any], default: Mapping[str, Any], prefix: str) -> Any:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, default[name], f"{prefix}{name}.")
+        elif value != default[name]:
+            yield prefix + name, value
+
+
+def _option(name: str, value: Any) -> list[str]:
+    head, _, tail = name.rpartition(".")
+    dotted = f"{head}." if head else ""
+    if isinstance(value, bool):
+        return [f"--{dotted}{'' if value else 'no-'}{tail.replace('_', '-')}"]
+    return [f"--{dotted}{tail.replace('_', '-')}", f"{value}"]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value!r}"

@@ -1,0 +1,151 @@
+import re
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.settings import from_values
+from sim.cli import Run, main
+from sim.config import SimConfig
+from sim.explore.controls import CONTROLS, as_command, as_toml, value_of, with_places
+from sim.explore.redraw import redraw
+
+SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
+
+
+def places_of(config):
+    return {c.name: c.place(value_of(config, c.name)) for c in CONTROLS}
+
+
+def test_untouched_sliders_change_nothing():
+    odd = SimConfig(step=0.0613, guard=GuardConfig(tau_FR=0.31, W=7))
+    assert with_places(odd, places_of(odd)) == odd
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_every_slider_sets_its_own_setting_alone(control):
+    base = SimConfig(n_votes=256, n_samples=8)
+    for place in (0, len(control.values) - 1):
+        places = places_of(base) | {control.name: place}
+        config = with_places(base, places)
+        assert value_of(config, control.name) == control.values[place] or (
+            control.name == "n_votes" and config.n_samples <= config.n_votes
+        )
+        others = {c.name for c in CONTROLS} - {control.name}
+        if control.name != "n_votes":
+            assert {n: value_of(config, n) for n in others} == {
+                n: value_of(base, n) for n in others
+            }
+
+
+def test_more_samples_than_votes_become_all_votes():
+    places = places_of(SimConfig()) | {"n_votes": 0}
+    config = with_places(SimConfig(), places)
+    assert (config.n_votes, config.n_samples) == (8, 8)
+
+
+CHANGED = SimConfig(
+    population="qwen-amc",
+    n_votes=16,
+    n_samples=8,
+    step=0.1,
+    replicates=3,
+    guard=GuardConfig(tau_FR=0.15, W=3, mps=False, label_from="memory"),
+)
+
+
+def test_the_copied_command_makes_the_same_settings(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Run, "run", lambda self: seen.append(self.settings))
+    words = as_command(CHANGED).split()
+    assert words[0] == "guard-sim"
+    assert main(words[1:]) == 0
+    # A named population brings its own size, which the copied line must not be able to change.
+    assert seen[0].guard == CHANGED.guard
+    names = ("population", "n_votes", "n_samples", "step", "replicates")
+    assert [getattr(seen[0], n) for n in names] == [getattr(CHANGED, n) for n in names]
+
+
+def test_the_copied_toml_makes_the_same_settings():
+    assert from_values(tomllib.loads(as_toml(CHANGED)), SimConfig, "copied") == CHANGED
+    assert as_toml(SimConfig()) == ""
+
+
+def test_moving_a_slider_changes_figures_and_words():
+    first = redraw(SMALL)
+    weak = with_places(SMALL, places_of(SMALL) | {"step": 0})
+    second = redraw(weak)
+    assert first.progress.data[1].y.tolist() != second.progress.data[1].y.tolist()
+    damage = [float(re.search(r"makes ([\d.]+) %", d.words[0])[1]) for d in (first, second)]
+    assert damage[0] > damage[1]
+
+
+def test_an_exploding_step_is_told():
+    with pytest.raises(UserError, match="step"):
+        redraw(SimConfig(n_problems=20, epochs=9, policy="independent", step=1e308))
+
+
+def test_ports_are_checked(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["explore", "--port", str(port)]) == 2
+    assert "choose another --port" in capsys.readouterr().err
+    assert main(["explore", "--port", "70000"]) == 2
+    assert "port = 70000" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def served():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["explore", "--port", str(port), "--n-problems", "40", "--epochs", "9"]
+    command = [sys.executable, "-m", "sim", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith(f"explorer: http://127.0.0.1:{port}")
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+
+
+def test_the_page_redraws_when_a_slider_moves(browser, served):
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    requests, troubles = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.goto(served)
+    page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
+    words = page.inner_text("#words")
+    assert "TTRL makes" in words
+    handle = page.locator("#step [role=slider]")
+    handle.focus()
+    for _ in range(3):
+        handle.press("ArrowRight")
+    page.wait_for_function(
+        "old => document.querySelector('#words').innerText !== old", arg=words, timeout=20_000
+    )
+    assert "--step" in page.inner_text("#command")
+    assert page.inner_text("#step-value") == f"{CONTROLS[2].values[8]:g}"
+    assert [text for text in troubles if not text.startswith(("log", "info", "debug"))] == []
+    assert [url for url in requests if not url.startswith((served, "data:"))] == []
+    page.close()
+
+
+def test_the_page_fits_a_phone(browser, served):
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto(served)
+    page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    page.close()
