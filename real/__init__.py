@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from real.config import TrainConfig
 
 if TYPE_CHECKING:
-    from real.trainer import train
+    from real.trainer import resume, train
 
-__all__ = ["TrainConfig", "train"]
+__all__ = ["TrainConfig", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
     # torch takes seconds to import, and settings and --help do not need it.
-    if name == "train":
-        from real.trainer import train
+    if name in ("resume", "train"):
+        from real import trainer
 
-        return train
+        return getattr(trainer, name)
     raise AttributeError(f"module 'real' has no attribute {name!r}")

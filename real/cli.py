@@ -17,8 +17,14 @@ from guard_core import GuardConfig
 from lab.arms import DEMO_ARMS, MATCHED, arm
 from lab.cli import read_option, run_cli
 from lab.errors import UserError
-from lab.settings import read_toml
+from lab.manifest import FILE_NAME, Manifest, read_manifest
+from lab.settings import from_values, toml_values
 from real.config import TrainConfig
+from real.curve import lines as curve_lines
+from real.launched import launched
+from real.notices import say, tell
+from real.presets import preset_config, table
+from real.stored import stored_config
 
 if TYPE_CHECKING:
     from real.compare import Comparison
@@ -39,8 +45,10 @@ class RunCommand:
     out: Path
     """Run folder to make; must not exist yet."""
     settings: Settings = field(default_factory=TrainConfig)
+    preset: str | None = None
+    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
     config: Path | None = None
-    """TOML file with settings; options given here override it."""
+    """TOML file with settings; overrides the preset, and options given here override both."""
     arm: str | None = None
     """Arm of the comparison: sets the guard and the labels (ttrl, guard, frozen, memory, ...)."""
     profile: str | None = None
@@ -50,8 +58,8 @@ class RunCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> RunCommand:
-        """What options are when they are not given: from the file, the arm and the profile."""
-        settings = _from_file(argv)
+        """What options are when not given: from the preset, the file, the arm and the profile."""
+        settings = _settings(argv)
         name, profile = read_option(argv, "--arm"), read_option(argv, "--profile")
         if name is not None and profile is not None:
             raise UserError("arm and profile: both set the guard; give one of them")
@@ -68,15 +76,7 @@ class RunCommand:
         from real.trainer import train
 
         trace = train(self.settings, self.out, progress=not self.quiet, arm=self._arm_name())
-        first, last = trace.evals.iloc[0], trace.evals.iloc[-1]
-        left_out = trace.run.extra["prompts_left_out"]
-        if left_out:
-            print(f"left out: {len(left_out)} overlong prompts, see run.json")
-        print(
-            f"{trace.run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
-            f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
-        )
-        print(f"run folder: {self.out}")
+        tell([*outcome(trace.run), f"run folder: {self.out}"])
 
     def _arm_name(self) -> str | None:
         """The arm that was asked for, unless other options changed what it is."""
@@ -86,6 +86,38 @@ class RunCommand:
         same = (self.settings.guard, self.settings.labels) == (chosen.guard, chosen.labels)
         own_step = self.arm == MATCHED or self.settings.step_factor == 1
         return self.arm if same and own_step else None
+
+
+@dataclass(kw_only=True)
+class ResumeCommand:
+    """Go on with a run that was stopped or killed, from its last checkpoint.
+
+    Of the settings only those may be given that do not make it another run: where it computes,
+    memory, checkpoints, logging.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    settings: Settings = field(default_factory=TrainConfig)
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> ResumeCommand:
+        """What options are when they are not given: the settings of the run."""
+        folder = next((Path(word) for word in argv if (Path(word) / FILE_NAME).is_file()), None)
+        settings = TrainConfig() if folder is None else stored_config(folder)
+        return cls(folder=tyro.MISSING, settings=settings)
+
+    def run(self) -> None:
+        """Go on, and say what came out."""
+        require_torch()
+        from real.trainer import resume
+
+        if read_manifest(self.folder).status == "finished":
+            tell([f"{self.folder}: the run is finished, nothing is left to do"])
+        trace = resume(self.folder, self.settings, progress=not self.quiet)
+        tell([*outcome(trace.run), f"run folder: {self.folder}"])
 
 
 @dataclass(kw_only=True)
@@ -104,17 +136,22 @@ class CompareCommand:
     settings: Settings = field(default_factory=TrainConfig)
     config: Path | None = None
     """TOML file with settings that all runs share."""
+    preset: str | None = None
+    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
     quiet: bool = False
     """Draw no progress bar."""
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> CompareCommand:
-        """What options are when they are not given: from the file."""
-        return cls(out=tyro.MISSING, settings=_from_file(argv))
+        """What options are when they are not given: from the preset and the file."""
+        return cls(out=tyro.MISSING, settings=_settings(argv))
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
         require_torch()
+        place = launched()
+        if place is not None and place.world > 1:
+            raise UserError("compare: starts processes of its own; start it without torchrun")
         from real.compare import compare, compare_steps, n_runs
 
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
@@ -133,7 +170,8 @@ class CompareCommand:
 
 
 def _tell(result: Comparison) -> None:
-    """Say what came out of one comparison; failures on stderr."""
+    """Say what came out of one comparison; notices and failures on stderr."""
+    say(result.notices)
     for found in result.arms:
         print(found.line)
     if result.achieved_ratio is not None:
@@ -171,7 +209,23 @@ class MakeTinyCommand:
         print(f"model folder: {self.out}")
 
 
-COMMANDS = {"run": RunCommand, "compare": CompareCommand, "make-tiny": MakeTinyCommand}
+@dataclass(kw_only=True)
+class PresetsCommand:
+    """List the presets, what they set, and which numbers are the paper's."""
+
+    def run(self) -> None:
+        """Print the table."""
+        for line in table():
+            print(line)
+
+
+COMMANDS = {
+    "run": RunCommand,
+    "compare": CompareCommand,
+    "make-tiny": MakeTinyCommand,
+    "presets": PresetsCommand,
+    "resume": ResumeCommand,
+}
 
 
 def require_torch() -> None:
@@ -192,9 +246,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_cli("guard-train", commands, argv, about)
 
 
-def _from_file(argv: Sequence[str]) -> TrainConfig:
-    path = read_option(argv, "--config")
-    return TrainConfig() if path is None else read_toml(Path(path), TrainConfig)
+def outcome(run: Manifest) -> Iterator[str]:
+    """What came out of a run, line by line."""
+    left_out, found = run.extra["prompts_left_out"], run.extra["evaluation"]
+    if left_out:
+        yield f"left out: {len(left_out)} overlong prompts, see run.json"
+    given_up = run.extra.get("answer_timeouts", 0)
+    if given_up:
+        yield f"answers: {given_up} comparisons hit their time limit and count as unequal"
+    first, last = found["first"], found["last"]
+    if "pass_at_1" in last:
+        yield (
+            f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
+            f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
+        )
+    yield from curve_lines(found)
+
+
+def _settings(argv: Sequence[str]) -> TrainConfig:
+    """The preset's settings, the file's over them."""
+    path, name = read_option(argv, "--config"), read_option(argv, "--preset")
+    values = {} if path is None else toml_values(Path(path))
+    # Here already, since problems without a model are refused.
+    model = read_option(argv, "--model")
+    if model is not None:
+        values["model"] = model
+    if name is not None:
+        return preset_config(name, values)
+    return from_values(values, TrainConfig, path or "options")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lab.manifest import FILE_NAME, encode, read_manifest
 from lab.trace import load
 from real.config import TrainConfig
 from real.jobs import Job, Outcome, run_jobs
-from real.sources import check_folder, read_problems
+from real.sources import model_folder, read_problems
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
 """Settings that belong to the arm or the seed, so a comparison cannot be given them."""
@@ -63,6 +63,15 @@ class Comparison:
     """Factor on the learning rate of the arm at matched effort."""
     achieved_ratio: float | None = None
     """Mean update norm of that arm by the guard's; 1 is a perfect match."""
+
+    @property
+    def notices(self) -> list[str]:
+        """What the finished runs told their users, each sentence once."""
+        folders = (
+            run_folder(self.folder, arm.name, seed) for arm in self.arms for seed in arm.seeds
+        )
+        told = (read_manifest(folder).extra.get("notices", []) for folder in folders)
+        return list(dict.fromkeys(line for lines in told for line in lines))
 
 
 def compare(
@@ -242,7 +251,7 @@ def _check(
     if config.problems is not None:
         read_problems(config)
     if config.model is not None:
-        check_folder(Path(config.model))
+        model_folder(config.model)
     for name in arms:
         for seed in seeds:
             path = run_folder(folder, name, seed)

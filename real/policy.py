@@ -13,8 +13,15 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
+from transformers.utils.import_utils import (
+    is_flash_attn_2_available,
+    is_flash_attn_3_available,
+)
 
 from lab.errors import UserError
+from real.config import TrainConfig
+from real.exhausted import memory_limit
+from real.lora import add_lora
 from real.sources import check_folder
 
 # What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
@@ -39,17 +46,6 @@ class Policy:
         config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None)
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of one prompt, in the tokenizer's chat template if it has one."""
-        if self.tokenizer.chat_template:
-            turn = [{"role": "user", "content": prompt}]
-            text = self.tokenizer.apply_chat_template(
-                turn, tokenize=False, add_generation_prompt=True
-            )
-            # The template has written the special tokens already.
-            return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return self.tokenizer(prompt)["input_ids"]
-
     def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
         """Texts of responses (R, T) of the given lengths, special tokens left out.
 
@@ -67,7 +63,9 @@ class Policy:
         return [text_of[key] for key in keys]
 
 
-def load_policy(folder: str | Path, device: str = "auto", dtype: str = "float32") -> Policy:
+def load_policy(
+    folder: str | Path, device: str = "auto", dtype: str = "float32", attention: str = "auto"
+) -> Policy:
     """Load a causal language model and its tokenizer from a local folder.
 
     Only safetensors weights and architectures that transformers knows are loaded; nothing is
@@ -77,16 +75,18 @@ def load_policy(folder: str | Path, device: str = "auto", dtype: str = "float32"
         folder: as `save_pretrained` writes it.
         device: `auto`, `cpu` or `cuda`.
         dtype: of the weights.
+        attention: name of the kernel in transformers; `auto` is what it would choose.
 
     Raises:
-        UserError: the folder is missing, incomplete or damaged, or there is no such device.
+        UserError: the folder is missing, incomplete or damaged, or there is no such device or
+            kernel.
     """
     folder = Path(folder)
     place = pick_device(device)
     check_folder(folder)
-    with _quiet():
+    with quiet():
         tokenizer = _load_tokenizer(folder)
-        model = _load_model(folder, getattr(torch, dtype))
+        model = _load_model(folder, getattr(torch, dtype), attention)
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > n_embeddings:
         raise UserError(
@@ -95,7 +95,26 @@ def load_policy(folder: str | Path, device: str = "auto", dtype: str = "float32"
         )
     ends = _end_tokens(model, tokenizer)
     pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
-    return Policy(model.to(place).eval(), tokenizer, ends, pad, place)
+    with memory_limit("load"):
+        model = model.to(place).eval()
+    return Policy(model, tokenizer, ends, pad, place)
+
+
+def prepare_training(model: Any, config: TrainConfig) -> None:
+    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing.
+
+    Raises:
+        UserError: the model cannot.
+    """
+    if config.lora_rank:
+        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, config.seed)
+    if config.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(
+                f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
+                "leave it out and lower micro_tokens"
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def pick_device(name: str) -> torch.device:
@@ -125,17 +144,33 @@ def _load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _load_model(folder: Path, dtype: torch.dtype) -> Any:
-    loader: Any = AutoModelForCausalLM
-    try:
-        model, info = loader.from_pretrained(
-            str(folder),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=dtype,
-            output_loading_info=True,
+def _check_attention(name: str) -> None:
+    found = {
+        "flash_attention_2": is_flash_attn_2_available,
+        "flash_attention_3": is_flash_attn_3_available,
+    }
+    if name in found and not found[name]():
+        raise UserError(
+            f"attention = {name!r}: its package is not installed or sees no GPU; "
+            "install flash-attn, or take sdpa"
         )
+
+
+def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
+    loader: Any = AutoModelForCausalLM
+    _check_attention(attention)
+    kernel = {} if attention == "auto" else {"attn_implementation": attention}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with memory_limit("load"):
+            model, info = loader.from_pretrained(
+                str(folder),
+                use_safetensors=True,
+                dtype=dtype,
+                output_loading_info=True,
+                **options,
+                **kernel,
+            )
     except (*_LOAD_ERRORS, SafetensorError) as error:
         raise UserError(
             f"model {folder}: could not be loaded ({_first_line(error)}); "
@@ -163,7 +198,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Loading says nothing: its errors are reported by the exceptions."""
     level = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

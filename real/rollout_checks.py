@@ -15,16 +15,20 @@ def positions(model: Any) -> int | None:
     return getattr(text_config, "max_position_embeddings", None)
 
 
-def check_settings(max_new_tokens: int, temperature: float, top_p: float, max_rows: int) -> None:
-    """Raise a UserError for a setting out of its range."""
-    if max_new_tokens < 1:
-        raise UserError(f"max_new_tokens: {max_new_tokens} is below 1, ask for at least one token")
+def check_sampling(max_tokens: int, temperature: float, top_p: float) -> None:
+    """Raise a UserError for a sampling setting out of its range."""
+    if max_tokens < 1:
+        raise UserError(f"max_tokens: {max_tokens} is below 1, ask for at least one token")
     if not 0 < temperature < float("inf"):
         raise UserError(
             f"temperature: {temperature} cannot be sampled at, use a finite number above 0"
         )
     if not 0 < top_p <= 1:
         raise UserError(f"top_p: {top_p} is outside (0, 1], use 1 to sample from all tokens")
+
+
+def check_rows(max_rows: int) -> None:
+    """Raise a UserError if no response could be alive at once."""
     if max_rows < 1:
         raise UserError(f"max_rows: {max_rows} is below 1, allow at least one response at once")
 
@@ -45,5 +49,5 @@ def check_prompts(
         if positions is not None and len(prompt) + new_tokens > positions:
             raise UserError(
                 f"prompt {place}: {len(prompt)} tokens and {new_tokens} new ones exceed the "
-                f"model's {positions} positions, lower max_new_tokens or drop the problem"
+                f"model's {positions} positions, lower max_tokens or drop the problem"
             )

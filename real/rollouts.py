@@ -1,25 +1,50 @@
 """Rollouts: an engine turns prompts into sampled responses with their log-probs.
 
-`TransformersEngine` is a batched decoding loop with a key-value cache for any Hugging Face causal
-language model. Each prompt is read once, its cache row copied n times, and rows that ended leave
-the batch. Every row has its own uniforms, so which rows share a batch decides nothing.
+This is all that the trainer knows of engines; they themselves are in `real.engines`. An engine
+that holds a copy of the weights tells with every sample which version of them made it.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from real.kv_cache import expand_cache, new_cache, select_rows
-from real.rollout_checks import check_prompts, check_settings, positions
-from real.sampling import draw
+from lab.errors import UserError
+from real.rollout_checks import check_sampling
 
 Prompts = Sequence[Sequence[int]]
+"""Token ids of each prompt, of any lengths."""
+
+
+class EngineError(UserError):
+    """An engine failed, or answered with what was not asked for; the message is one line."""
+
+
+class EngineDied(EngineError):
+    """An engine died or hung: another one may be started in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How responses are drawn.
+
+    Raises:
+        UserError: a value is out of its range.
+    """
+
+    max_tokens: int
+    """Longest response, its end token included."""
+    temperature: float = 1.0
+    """Divides the logits; above 0."""
+    top_p: float = 1.0
+    """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_sampling(self.max_tokens, self.temperature, self.top_p)
 
 
 @dataclass(slots=True)
@@ -29,246 +54,63 @@ class Rollouts:
     tokens_PNT: torch.Tensor
     """int64; the response without its prompt, an end token included; padding after it."""
     logprobs_PNT: torch.Tensor
-    """float32; log-prob of each sampled token at the sampling temperature (before `top_p`), 0 in
-    padding."""
+    """float32; log-prob of each sampled token at the sampling temperature, 0 in padding."""
     lengths_PN: torch.Tensor
     """int64; tokens of each response, its end token included."""
     finished_PN: torch.Tensor
-    """bool; the response has an end token; False: cut at `max_new_tokens`."""
+    """bool; the response has an end token; False: cut at `max_tokens`."""
+    version: int
+    """Of the weights that drew every one of these tokens."""
 
     def mask_PNT(self) -> torch.Tensor:
         """Bool; True on the response's tokens, False on padding."""
         places_T = torch.arange(self.tokens_PNT.shape[-1], device=self.tokens_PNT.device)
         return places_T < self.lengths_PN[..., None]
 
+    def to(self, device: torch.device | str) -> Rollouts:
+        """The same on another device."""
+        return Rollouts(
+            self.tokens_PNT.to(device),
+            self.logprobs_PNT.to(device),
+            self.lengths_PN.to(device),
+            self.finished_PN.to(device),
+            self.version,
+        )
+
+    def of_version(self, version: int) -> Rollouts:
+        """These rollouts, if they were drawn by that version of the weights.
+
+        Raises:
+            EngineError: they were drawn by another one.
+        """
+        if self.version != version:
+            raise EngineError(
+                f"rollouts: drawn by version {self.version} of the weights, the trainer is at "
+                f"{version}; call update_weights after every change of the weights"
+            )
+        return self
+
 
 class Engine(Protocol):
-    """What the trainer knows of an engine."""
+    """What the trainer knows of an engine.
 
-    def sample(self, prompts: list[list[int]], n: int, generator: torch.Generator) -> Rollouts:
-        """Sample `n` responses to each prompt (token ids); the generator decides all of them."""
-        ...
-
-
-class TransformersEngine:
-    """Samples from a Hugging Face causal language model in this process.
-
-    The model is shared with the trainer: each call uses the weights it has then.
+    One step of training is `sample`, `release`, the update, `update_weights`.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        max_new_tokens: int,
-        temperature: float,
-        top_p: float = 1.0,
-        eos_token_ids: Sequence[int] | int = (),
-        pad_token_id: int = 0,
-        max_rows: int = 512,
-        compact_at: float = 0.75,
-    ) -> None:
-        """Set up the engine.
-
-        Args:
-            model: a causal language model; left in the mode (training or not) it is found in.
-            max_new_tokens: longest response, tokens.
-            temperature: divides the logits; above 0.
-            top_p: nucleus mass in (0, 1]; below 1 for evaluation only, since training ratios
-                would be biased.
-            eos_token_ids: token ids that end a response; none: all run to `max_new_tokens`.
-            pad_token_id: fills short prompts and the places after a response's end.
-            max_rows: most responses alive at once; bounds the cache's memory.
-            compact_at: ended rows leave the batch once the share of live rows falls to this; 0
-                keeps them. Changes speed only.
-
-        Raises:
-            UserError: a value is out of its range.
-        """
-        check_settings(max_new_tokens, temperature, top_p, max_rows)
-        self.model = model
-        self.max_new_tokens = max_new_tokens
-        self.temperature = temperature
-        self.top_p = top_p
-        self.eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else [*eos_token_ids]
-        self.pad_token_id = pad_token_id
-        self.max_rows = max_rows
-        self.compact_at = compact_at
-        parameters = inspect.signature(model.forward).parameters
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-
-    @torch.no_grad()  # not inference_mode: its tensors could not enter a later backward pass
-    def sample(self, prompts: Prompts, n: int, generator: torch.Generator) -> Rollouts:
-        """Sample `n` responses to each prompt.
-
-        Args:
-            prompts: (P,) token ids of each prompt, of any lengths.
-            n: responses a prompt.
-            generator: source of all randomness, on any device; advanced by the same amount
-                whatever is sampled.
-
-        Returns:
-            The responses on the model's device; T is the longest response's length.
-
-        Raises:
-            UserError: no prompt, an empty one, or one that leaves no room for `max_new_tokens`.
-        """
-        check_prompts(prompts, n, self.max_new_tokens, positions(self.model))
-        prompt_of_row = [prompt for prompt in range(len(prompts)) for _ in range(n)]
-        # Whole prompts a chunk where they fit, so that each prompt is read once.
-        chunk = self.max_rows // n * n or self.max_rows
-        with _evaluating(self.model):
-            parts = [
-                self._sample_rows(prompts, prompt_of_row[start : start + chunk], generator)
-                for start in range(0, len(prompt_of_row), chunk)
-            ]
-        return _join(parts, len(prompts), n, self.pad_token_id)
-
-    def _sample_rows(
-        self, prompts: Prompts, prompt_of_row: list[int], generator: torch.Generator
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """One chunk: rows R in place of prompts and samples; shapes (R, T) and (R,)."""
-        device = self.model.device
-        shape = (len(prompt_of_row), self.max_new_tokens)
-        uniforms_RT = torch.rand(shape, generator=generator, device=generator.device)
-        uniforms_TR = uniforms_RT.to(device).T.contiguous()
-        first = prompt_of_row[0]
-        batch = _Batch(self, prompts[first : prompt_of_row[-1] + 1])
-        batch.expand(torch.tensor(prompt_of_row, device=device) - first)
-        return self._decode(batch, uniforms_TR)
+        """Sample `n` responses to each prompt; the generator decides all of them."""
+        ...
 
-    def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor) -> Rollouts:
-        steps, rows = uniforms_TR.shape
-        samples = _Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
-        for step, uniforms_R in enumerate(uniforms_TR):
-            uniforms_B = uniforms_R[samples.rows_B]
-            token_B, logprob_B = draw(batch.logits_BA, uniforms_B, self.temperature, self.top_p)
-            running_B = samples.record(step, token_B, logprob_B)
-            n_running = int(running_B.sum()) if self.eos_token_ids else len(running_B)
-            if n_running == 0 or step + 1 == self.max_new_tokens:
-                break
-            if n_running <= self.compact_at * len(running_B):
-                token_B = token_B[running_B]
-                samples.rows_B = samples.rows_B[running_B]
-                batch.keep(running_B.nonzero()[:, 0])
-            batch.advance(token_B)
-        return samples.rollouts()
+    def release(self) -> None:
+        """Give up memory for an update; `update_weights` must follow before the next sample."""
+        ...
 
+    def update_weights(self, model: Any, version: int) -> None:
+        """Take over the model's weights and name them `version`."""
+        ...
 
-class _Samples:
-    """What was drawn so far for all R rows, and which B of them are still in the batch."""
-
-    def __init__(
-        self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
-    ) -> None:
-        self.pad = pad
-        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
-        self.tokens_TR = torch.full((steps, rows), pad, device=device)
-        self.logprobs_TR = torch.zeros((steps, rows), device=device)
-        self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.rows_B = torch.arange(rows, device=device)
-        self.used = 0
-
-    def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
-        """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""
-        running_B = ~self.finished_R[self.rows_B]
-        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
-        self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
-        self.lengths_R[self.rows_B] += running_B
-        self.used = step + 1
-        if not len(self.eos):
-            return running_B
-        ends_B = running_B & (token_B[:, None] == self.eos).any(-1)
-        self.finished_R[self.rows_B] |= ends_B
-        return running_B & ~ends_B
-
-    def rollouts(self) -> Rollouts:
-        """The samples, rows in place of prompts and samples."""
-        tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
-        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R)
-
-
-class _Batch:
-    """Rows being decoded: their cache, attention mask and next-token logits."""
-
-    def __init__(self, engine: TransformersEngine, prompts: Prompts) -> None:
-        """Read each prompt once; short prompts are padded on the left."""
-        self.model, self.options = engine.model, engine._last_only
-        self.cache = new_cache(self.model.config)
-        self.length = max(map(len, prompts))
-        self.capacity = self.length + engine.max_new_tokens
-        device = self.device = self.model.device
-        pad = engine.pad_token_id
-        ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
-        self.sizes_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self.mask_BL: torch.Tensor | None = None
-        positions_BL = None
-        # Equal lengths need no mask, and attention without a mask is faster.
-        if any(len(prompt) != self.length for prompt in prompts):
-            columns_L = torch.arange(self.capacity, device=device)
-            self.mask_BL = (columns_L >= self.length - self.sizes_B[:, None]).long()
-            positions_BL = (self.mask_BL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
-        self.logits_BA = self._forward(torch.tensor(ids, device=device), positions_BL)
-
-    def expand(self, prompt_B: torch.Tensor) -> None:
-        """Make the batch one row for each sample, copies of the prompts' rows."""
-        expand_cache(self.cache, prompt_B, self.capacity)
-        self.logits_BA = self.logits_BA[prompt_B]
-        self._select(prompt_B)
-
-    def keep(self, rows_B: torch.Tensor) -> None:
-        """Keep these rows. The logits are not cut: `advance` is to follow."""
-        select_rows(self.cache, rows_B)
-        self._select(rows_B)
-
-    def _select(self, rows_B: torch.Tensor) -> None:
-        self.sizes_B = self.sizes_B[rows_B]
-        if self.mask_BL is not None:
-            self.mask_BL = self.mask_BL[rows_B]
-
-    def advance(self, token_B: torch.Tensor) -> None:
-        """Append one token to every row and compute the next token's logits."""
-        self.length += 1
-        self.logits_BA = self._forward(token_B[:, None], self.sizes_B[:, None])
-        self.sizes_B = self.sizes_B + 1
-
-    def _forward(self, ids_BL: torch.Tensor, positions_BL: torch.Tensor | None) -> torch.Tensor:
-        arguments = dict(self.options)
-        if self.mask_BL is not None:
-            arguments |= {
-                "attention_mask": self.mask_BL[:, : self.length],
-                "position_ids": positions_BL,
-            }
-        output = self.model(
-            input_ids=ids_BL, past_key_values=self.cache, use_cache=True, **arguments
-        )
-        return output.logits[:, -1]
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
-    longest = max(part.tokens_PNT.shape[-1] for part in parts)
-
-    def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
-        padded = [
-            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]), value=fill)
-            for tensor in tensors
-        ]
-        return torch.cat(padded).view(n_prompts, n, longest)
-
-    return Rollouts(
-        rows([part.tokens_PNT for part in parts], pad_token_id),
-        rows([part.logprobs_PNT for part in parts], 0.0),
-        torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
-        torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
-    )
+    def close(self) -> None:
+        """Stop for good; may be called twice."""
+        ...

@@ -9,12 +9,17 @@ from lab.arms import arm as named_arm
 from lab.manifest import Manifest
 from lab.settings import to_values
 from real.config import TrainConfig
-from real.grpo import LossConfig
+from real.distributed import ALONE, Ranks
+from real.engines.make import make_engine
+from real.grpo import MEAN_OF_LOSS, LossConfig
+from real.logprobs import Scorer
 from real.optimizer import OptimizerConfig, PolicyOptimizer
-from real.policy import Policy, load_policy
+from real.policy import Policy, load_policy, prepare_training
 from real.prompts import PromptSet, build_prompts
-from real.rollouts import Engine, TransformersEngine
-from real.sources import read_problems
+from real.ranked_supervision import make_supervisor
+from real.reference import initial_reference
+from real.rollouts import Engine, Sampling
+from real.sources import model_folder, read_problems
 from real.supervision import Supervisor
 from real.tiny import CHECKPOINT
 
@@ -27,12 +32,16 @@ class Run:
     policy: Policy
     prompts: PromptSet
     engine: Engine
-    """Samples the votes."""
-    eval_engine: Engine
-    """Samples the responses of evaluations."""
+    """Samples the votes and the responses of evaluations."""
+    sampling: Sampling
+    """Of the votes."""
+    eval_sampling: Sampling
+    """Of evaluations."""
     supervisor: Supervisor
     """Turns votes into advantages; all that knows of the guard."""
     optimizer: PolicyOptimizer
+    ranks: Ranks = ALONE
+    """The processes of the run, and which of them this is."""
 
     @property
     def n_steps(self) -> int:
@@ -40,26 +49,32 @@ class Run:
         return self.config.epochs * -(-len(self.prompts) // self.config.batch_size)
 
 
-def prepare(config: TrainConfig) -> Run:
+def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     """Load the model and the problems and make all parts.
 
     Args:
         config: settled settings.
+        ranks: the processes of the run; all prepare it.
 
     Raises:
         UserError: the model or the problems are wrong.
     """
     problems = read_problems(config)
-    policy = load_policy(config.model or CHECKPOINT, config.device, config.dtype)
+    folder = model_folder(config.model) if config.model else CHECKPOINT
+    policy = load_policy(folder, config.device, config.dtype, config.attention)
+    prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
     return Run(
         config=config,
         policy=policy,
         prompts=prompts,
-        engine=_engine(config, policy, config.temperature, config.top_p),
-        eval_engine=_engine(config, policy, config.eval_temperature, config.eval_top_p),
-        supervisor=Supervisor(config, prompts.truths),
-        optimizer=_optimizer(config, policy, len(prompts)),
+        # Before the optimizer: it shards the model, of which the engine may want a whole copy.
+        engine=make_engine(config, policy, folder, ranks),
+        sampling=_sampling(config, config.temperature, config.top_p),
+        eval_sampling=_sampling(config, config.eval_temperature, config.eval_top_p),
+        supervisor=make_supervisor(config, prompts.truths, ranks),
+        optimizer=_optimizer(config, policy, len(prompts), ranks),
+        ranks=ranks,
     )
 
 
@@ -76,12 +91,11 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
         config=to_values(config),
         seeds=[config.seed],
         task=run.prompts.name,
-        backend=f"transformers on {run.policy.device.type}",
+        backend=f"{config.engine} on {_devices(run)}",
         extra={
             "step_factor": config.step_factor,
             "refused_steps": 0,
-            "prompts_left_out": run.prompts.left_out,
-            "problem_ids": [problem.id for problem in run.prompts.problems],
+            **run.prompts.facts(),
         },
     )
 
@@ -98,34 +112,40 @@ def arm_of(config: TrainConfig) -> str:
     return "custom"
 
 
-def _engine(config: TrainConfig, policy: Policy, temperature: float, top_p: float) -> Engine:
-    return TransformersEngine(
-        policy.model,
-        max_new_tokens=config.max_response_tokens or 1,
-        temperature=temperature,
-        top_p=top_p,
-        eos_token_ids=policy.eos_token_ids,
-        pad_token_id=policy.pad_token_id,
-        max_rows=config.max_rows,
-    )
+def _devices(run: Run) -> str:
+    kind, world = run.policy.device.type, run.ranks.world
+    return kind if world == 1 else f"{world} x {kind}"
 
 
-def _optimizer(config: TrainConfig, policy: Policy, n_problems: int) -> PolicyOptimizer:
+def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:
+    return Sampling(config.max_response_tokens or 1, temperature, top_p)
+
+
+def _optimizer(
+    config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
+) -> PolicyOptimizer:
     loss = LossConfig(
-        kind=config.loss,
+        kind=MEAN_OF_LOSS[config.loss],
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         temperature=config.temperature,
         max_tokens=config.max_response_tokens or 1,
         drop_uniform=config.drop_uniform,
         micro_tokens=config.micro_tokens,
+        kl_coef=config.kl_coef,
     )
     settings = OptimizerConfig(
         lr=(config.lr or 0.0) * config.step_factor,
         warmup_ratio=config.warmup_ratio,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
+        master_weights=config.master_weights,
+        max_refused=config.max_refused,
     )
     n_full, rest = divmod(n_problems, config.batch_size)
     per_epoch = n_full * -(-config.batch_size // config.mini_batch) + -(-rest // config.mini_batch)
-    return PolicyOptimizer(policy.model, loss, settings, config.epochs * per_epoch)
+    scorer = Scorer(policy.model)
+    reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
+    ranks.shard(scorer)
+    n_scheduled = config.epochs * per_epoch
+    return PolicyOptimizer(scorer, loss, settings, n_scheduled, ranks.share, reference)

@@ -6,7 +6,7 @@ the trace; what needs the true answers is computed here for the trace alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,14 @@ from guard_core import (
     Decision,
     Draws,
     Guard,
+    GuardState,
     PolicyStreams,
     Votes,
     count_answers,
     group_advantages,
     policy_streams,
 )
-from real.answers import AnswerBook
+from real.answers import AnswerBook, Equality
 from real.config import TrainConfig
 from real.seeds import Stream, generator
 
@@ -43,6 +44,8 @@ class Supervision:
     """Columns of the trace's visits, (P,) each, without step and epoch."""
     n_skipped: int
     """Problems of the batch that sit out."""
+    quality: Rows
+    """Columns of the trace's steps: how right the batch's labels and rewards are."""
 
 
 class Supervisor:
@@ -56,7 +59,9 @@ class Supervisor:
             truths: (N,) reference answers; None where there is none.
         """
         self.config = config
-        self.book = AnswerBook(truths)
+        by_math = config.settled().answer_check == "math"
+        self.equality = Equality(config.answer_timeout) if by_math else None
+        self.book = AnswerBook(truths, self.equality)
         self.guard = Guard(config.guard)
         self.state = self.guard.init(len(truths), like=np.zeros(0))
 
@@ -104,9 +109,33 @@ class Supervisor:
         if self.config.labels == "truth":
             decision = replace(decision, label=self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
+        quality = self._quality(problems_P, answers_PK, rows, decision.label)
         advantages = group_advantages(answers_PK, decision, self.config.guard)
         streams = policy_streams(*advantages, decision, self.config.guard)
-        return Supervision(streams, rows, n_skipped=int(decision.skip.sum()))
+        return Supervision(streams, rows, int(decision.skip.sum()), quality)
+
+    @property
+    def answer_timeouts(self) -> int:
+        """Comparisons of answers that were given up at a limit, evaluations included."""
+        return 0 if self.equality is None else self.equality.n_given_up
+
+    def close(self) -> None:
+        """End the process that compares answers."""
+        if self.equality is not None:
+            self.equality.close()
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """What the guard remembers, for checkpoints; (N, ...) each."""
+        return {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+
+    def restore(self, arrays: dict[str, Any], answers: dict[str, object]) -> None:
+        """Go back to where `arrays` and the book's values were saved.
+
+        Raises:
+            UserError: the values are not a book's.
+        """
+        self.state = GuardState(**arrays)
+        self.book = AnswerBook.from_values(answers, self.equality)
 
     def _votes(self, answers_PV: Ints) -> Votes:
         n_answers, n_samples = max(1, self.book.n_answers), self.config.n_samples
@@ -150,6 +179,22 @@ class Supervisor:
             "n_minority": decision.minority.sum(axis=1),
             "skipped": decision.skip,
             **self._truth_columns(problems_P, answers_PV, decision.label),
+        }
+
+    def _quality(
+        self, problems_P: Ints, answers_PK: Ints, rows: Rows, trained_P: NDArray[np.integer]
+    ) -> Rows:
+        """Of the whole batch, skipped problems included; NaN where no true answer is known."""
+        known_P = np.array([self.book.has_truth(int(problem)) for problem in problems_P])
+        parsed_PK = answers_PK >= 0
+        rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
+        deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
+        agree_PK = rewarded_PK == deserved_PK
+        some = known_P.any()
+        return {
+            "majority_ratio": float(np.mean(rows["match_rate"])),
+            "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
+            "reward_correct": float(agree_PK[known_P].mean()) if some else np.nan,
         }
 
     def _truth_columns(self, problems_P: Ints, answers_PV: Ints, labels_P: Ints) -> Rows:

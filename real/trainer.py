@@ -5,25 +5,35 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from lab.store import MemoryRun, Recorder, RunFolder
+from lab.errors import UserError
+from lab.lock import locked
+from lab.store import MemoryRun, RunFolder
 from lab.trace import Trace, load
-from real.answers import AnswerBook
+from real.batches import Batch, batches
 from real.config import TrainConfig
-from real.evaluation import evaluate, sample_answers
-from real.grpo import Group
-from real.meter import Clock, Progress, reporter, torch_threads
-from real.optimizer import Step
-from real.prompts import as_tensor
-from real.rollouts import Rollouts
+from real.distributed import joined_ranks
+from real.evaluating import log_evaluation
+from real.evaluation import sample_answers
+from real.exhausted import memory_limit
+from real.final_model import save_model
+from real.fingerprint import fingerprint
+from real.grouping import read_answers, trained_groups
+from real.interrupts import stop_requests
+from real.journal import Journal
+from real.loggers import require_loggers
+from real.meter import Clock, Progress, reporter, step_row, torch_threads
+from real.mismatch import compared
+from real.notices import say
+from real.resuming import reopened, resume_point
 from real.run import Run, new_manifest, prepare
-from real.seeds import Stream, generator, torch_generator
-from real.supervision import Supervision
+from real.seeds import Stream, torch_generator
+from real.stored import stored_config
 
 
 def train(
@@ -47,39 +57,112 @@ def train(
         UserError: model, problems or folder are wrong.
     """
     config = config.settled()
-    with torch_threads(config.threads):
-        run = prepare(config)
-        manifest = new_manifest(run, arm)
-        if folder is None:
-            memory = MemoryRun(manifest)
-            run_loop(run, memory, progress)
-            return Trace.of(memory)
-        with RunFolder.create(folder, manifest) as written:
-            run_loop(run, written, progress)
+    if folder is None and config.log:
+        raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
+    with joined_ranks(config) as ranks, torch_threads(config.threads):
+        if folder is None and ranks.world > 1:
+            raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
+        require_loggers(config.log)
+        run = prepare(config, ranks)
+        with closing(run.engine), closing(run.supervisor):
+            manifest = new_manifest(run, arm)
+            if folder is None:
+                with MemoryRun(manifest) as memory:
+                    run_loop(run, Journal(memory), progress)
+                return Trace.of(memory)
+            if ranks.first:
+                manifest.extra["sources"] = fingerprint(run)
+                written = RunFolder.create(folder, manifest)
+                with locked(written.path), written:
+                    run_in_folder(run, written, progress)
+            else:
+                run_in_folder(run, None)
+        ranks.wait()
     return load(folder)
 
 
-def run_loop(run: Run, log: Recorder, progress: Progress = False) -> None:
-    """The whole run: votes before training, then epochs over the shuffled problems."""
-    config, n_problems = run.config, len(run.prompts)
-    step, n_refused = 0, 0
-    with reporter(progress, run.n_steps, log) as report:
-        log.write_visits({**first_votes(run), "step": 0, "epoch": 0})
-        log.write_evals(evaluation(run, 0, 0, full=True))
-        for epoch in range(1, config.epochs + 1):
-            order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
-            for start in range(0, n_problems, config.batch_size):
-                step += 1
-                problems_P = order_N[start : start + config.batch_size]
-                visits, row, refused = train_batch(run, problems_P, step, epoch)
-                log.write_visits({**visits, "step": step, "epoch": epoch})
-                log.write_steps({**row, "step": step, "epoch": epoch})
-                n_refused += refused
-                log.note(refused_steps=n_refused)
-                report(step)
-            last = epoch == config.epochs
-            if last or (config.eval_every and epoch % config.eval_every == 0):
-                log.write_evals(evaluation(run, step, epoch, full=last))
+def resume(
+    folder: str | Path, config: TrainConfig | None = None, progress: Progress = True
+) -> Trace:
+    """Go on with a run that was stopped or killed, from its last checkpoint.
+
+    On a CPU the trace and the weights end equal, bit for bit, to those of a run never stopped.
+
+    Args:
+        folder: the run folder; a finished run is left as it is.
+        config: settings to go on with; those of the run if None. Only such as
+            `real.stored.CHANGEABLE` may differ.
+        progress: as for `train`.
+
+    Returns:
+        The trace of the whole run.
+
+    Raises:
+        UserError: the folder holds no run that can go on, or settings, model or problems differ.
+    """
+    folder = Path(folder)
+    before = stored_config(folder)  # before the lock, which would write into any folder
+    with joined_ranks(config or before) as ranks, locked(folder) if ranks.first else nullcontext():
+        point = resume_point(folder, config)
+        ranks.wait()  # all have read the folder before one changes it
+        if point is not None:
+            require_loggers(point.config.log)
+            with torch_threads(point.config.threads):
+                run = prepare(point.config, ranks)
+                with closing(run.engine), closing(run.supervisor), reopened(run, point) as written:
+                    run_in_folder(run, written, progress, point.step)
+        ranks.wait()
+    return load(folder)
+
+
+def run_in_folder(
+    run: Run, written: RunFolder | None, progress: Progress = False, done: int | None = None
+) -> None:
+    """The whole run with all that it leaves on disk.
+
+    Args:
+        run: from `prepare`.
+        written: None on ranks that leave nothing on disk, and only do their share.
+        progress: as for `train`.
+        done: as for `run_loop`.
+    """
+    with Journal.of(run, written, done) as log:
+        run_loop(run, log, progress if written else False, done)
+    if run.config.save_model:
+        save_model(run.policy, written and written.path)
+
+
+def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
+    """The whole run: votes before training, then epochs over the shuffled problems.
+
+    Args:
+        run: from `prepare`, and if resumed put where the checkpoint was.
+        log: takes in all there is to tell.
+        progress: as for `train`.
+        done: batches that were done before a resumed run; None for a new one.
+    """
+    if done is None:
+        say(run.prompts.notices)
+    with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
+        run.engine.update_weights(run.policy.model, version=done or 0)
+        if done is None:
+            log.write_visits({**first_votes(run), "step": 0, "epoch": 0})
+            log_evaluation(run, log, step=0, epoch=0, full=True)
+            log.checkpoint(run, 0)
+        stop.deferred = log.keeps_checkpoints
+        for batch in batches(run.config, len(run.prompts), after=done or 0):
+            place = {"step": batch.step, "epoch": batch.epoch}
+            visits, row, refused = train_batch(run, batch)
+            log.write_visits({**visits, **place})
+            log.write_steps({**row, **place})
+            log.count_refused(refused)
+            report(batch.step)
+            if batch.is_evaluated(run.config):
+                log_evaluation(run, log, **place, full=batch.ends_run)
+            log.note(answer_timeouts=run.supervisor.answer_timeouts)
+            asked = stop.agreed(run.ranks.highest)
+            log.checkpoint(run, batch.step, asked=batch.ends_run or asked is not None)
+            stop.leave_if(asked)
 
 
 def first_votes(run: Run) -> dict[str, Any]:
@@ -90,122 +173,58 @@ def first_votes(run: Run) -> dict[str, Any]:
         run.prompts,
         run.supervisor.book,
         run.config.n_votes,
-        run.config.max_rows,
+        run.sampling,
+        run.config.max_rows * run.ranks.world,
         _generator(run, Stream.VOTES, 0),
+        version=0,
     )
     return run.supervisor.prime(answers_NV)
 
 
-def train_batch(
-    run: Run, problems_P: np.ndarray, step: int, epoch: int
-) -> tuple[dict[str, Any], dict[str, Any], int]:
+def train_batch(run: Run, batch: Batch) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Sample, vote, decide and update for one batch of problems.
 
     Returns:
         Rows of the trace's visits and steps, and how many optimizer steps were refused.
     """
-    clock = Clock(run.policy.device)
-    with clock.phase("rollout"):
+    clock, problems_P = Clock(run.policy.device), batch.problems_P
+    with clock.phase("rollout"), memory_limit("rollout"):
         prompts = [run.prompts.tokens[i] for i in problems_P]
-        votes = _generator(run, Stream.VOTES, step)
-        rollouts = run.engine.sample(prompts, run.config.n_votes, votes)
+        votes = _generator(run, Stream.VOTES, batch.step)
+        rollouts = run.engine.sample(prompts, run.config.n_votes, run.sampling, votes)
+        rollouts.of_version(batch.step - 1)
     with clock.phase("grade"):
         answers_PV = read_answers(run, problems_P, rollouts)
     with clock.phase("guard"):
-        supervision = run.supervisor.visit(problems_P, answers_PV, visit=epoch)
-    with clock.phase("update"):
-        groups = trained_groups(run, problems_P, rollouts, supervision)
+        supervision = run.supervisor.visit(problems_P, answers_PV, visit=batch.epoch)
+    run.engine.release()
+    with clock.phase("update"), memory_limit("update"):
+        groups, mismatch = compared(
+            run.optimizer.scorer,
+            trained_groups(run, problems_P, rollouts, supervision),
+            run.config.temperature,
+            run.config.micro_tokens,
+            run.config.importance_cap,
+            run.ranks.share,
+        )
         size = run.config.mini_batch
         done = [run.optimizer.step(groups[i : i + size]) for i in range(0, len(groups), size)]
+    with clock.phase("sync"):
+        run.engine.update_weights(run.policy.model, version=batch.step)
+    means, n_sampled = step_row(done), int(rollouts.lengths_PN.sum())
     row = {
-        **_step_row(done),
+        **means,
         "replicate": 0,
         "n_problems": len(groups),
         "n_skipped": supervision.n_skipped,
         "n_uniform": sum(group.silent and not group.dropped for group in groups),
-        "tokens_sampled": int(rollouts.lengths_PN.sum()),
+        "mismatch_kl": mismatch,
+        "tokens_sampled": n_sampled,
         "mean_length": float(rollouts.lengths_PN.float().mean()),
-        **clock.seconds,
+        **supervision.quality,
+        **clock.columns(n_sampled, means["tokens"]),
     }
     return supervision.rows, row, sum(s.refused for s in done)
-
-
-def read_answers(run: Run, problems_P: np.ndarray, rollouts: Rollouts) -> np.ndarray:
-    """(P, V) answer ids of the responses, -1 unparseable."""
-    return np.stack(
-        [
-            run.supervisor.book.ids(int(problem), run.policy.texts(tokens_VT, lengths_V))
-            for problem, tokens_VT, lengths_V in zip(
-                problems_P, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
-            )
-        ]
-    )
-
-
-def trained_groups(
-    run: Run, problems_P: np.ndarray, rollouts: Rollouts, supervision: Supervision
-) -> list[Group]:
-    """The first K responses of every problem with their advantages."""
-    n_samples, device = run.config.n_samples, run.policy.device
-    streams = supervision.streams
-    return [
-        Group(
-            prompt_L=as_tensor(run.prompts.tokens[problem], device),
-            tokens_KT=rollouts.tokens_PNT[place, :n_samples],
-            old_KT=rollouts.logprobs_PNT[place, :n_samples],
-            lengths_K=rollouts.lengths_PN[place, :n_samples],
-            majority_K=torch.as_tensor(streams.majority[place], device=device).float(),
-            minority_K=torch.as_tensor(streams.minority[place], device=device).float(),
-            weight=float(streams.weight[place]),
-            dropped=bool(streams.drop[place]),
-        )
-        for place, problem in enumerate(problems_P)
-    ]
-
-
-def evaluation(run: Run, step: int, epoch: int, full: bool) -> dict[str, Any]:
-    """One row of the trace's evals.
-
-    Before and after training (`full`) all V responses are drawn, for pass@1 and for the majority
-    vote; in between `eval_samples`, for pass@1 alone.
-    """
-    book = AnswerBook(run.prompts.truths)
-    answers_NV = sample_answers(
-        run.eval_engine,
-        run.policy,
-        run.prompts,
-        book,
-        run.config.n_votes if full else run.config.eval_samples,
-        run.config.max_rows,
-        _generator(run, Stream.EVALUATION, step),
-    )
-    found = evaluate(answers_NV, book, with_majority=full)
-    return {
-        "replicate": 0,
-        "step": step,
-        "epoch": epoch,
-        "pass_at_1": found.pass_at_1,
-        "maj_accuracy": found.maj_accuracy,
-    }
-
-
-def _step_row(done: list[Step]) -> dict[str, float]:
-    """Means over the scheduled steps, or over those taken where only they have a value."""
-    taken = [s for s in done if s.taken]
-    n_tokens = sum(s.n_tokens for s in taken)
-
-    def mean(values: list[float]) -> float:
-        return float(np.mean(values)) if values else np.nan
-
-    return {
-        "lr": mean([s.lr for s in done]),
-        "update_norm": mean([s.update_norm for s in done]),
-        "loss": mean([s.loss for s in taken]),
-        "grad_norm": mean([s.grad_norm for s in taken]),
-        "clip_fraction": sum(s.n_clipped for s in taken) / n_tokens if n_tokens else np.nan,
-        "tokens": sum(s.n_forward for s in done),
-        "n_updates": len(taken),
-    }
 
 
 def _generator(run: Run, stream: Stream, *place: int) -> torch.Generator:

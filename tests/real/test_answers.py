@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lab.errors import UserError
 from real.answers import NO_TRUTH, UNSEEN, AnswerBook, canonical, classes, last_box
-from real.canonical import MAX_LENGTH
+from real.answers.canonical import MAX_LENGTH
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -254,14 +254,26 @@ def test_book_survives_json(visits: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {},
-        {"truths": ["1"], "answers": []},
-        {"truths": [1], "answers": [["1"]]},
-        {"truths": ["1"], "answers": [["1", "1"]]},
-        {"truths": ["1"], "answers": [[1]]},
-        {"truths": ["1"], "answers": ["1"]},
+        {"truths": ["1"], "classes": []},
+        {"truths": [1]},
+        {"classes": [[{"writings": ["1", "1"], "key": ""}]]},
+        {"classes": [[{"writings": ["1"], "key": ""}, {"writings": ["1"], "key": ""}]]},
+        {"classes": [[{"writings": [], "key": ""}]]},
+        {"classes": [[{"writings": [1], "key": ""}]]},
+        {"classes": [["1"]]},
+        {"given_up": [1]},
+        {"postponed": "1"},
+        {"more": 0},
     ],
 )
 def test_damaged_book_values_are_refused(values: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="answer book"):
-        AnswerBook.from_values(values)
+    sound = {
+        "truths": ["1"],
+        "classes": [[{"writings": ["1", "1.0"], "key": ""}]],
+        "given_up": [],
+        "postponed": 0,
+    }
+    assert AnswerBook.from_values(sound).ids(0, [box("1")]).tolist() == [0]
+    for damaged in ({**sound, **values}, {}):
+        with pytest.raises(UserError, match="answer book"):
+            AnswerBook.from_values(damaged)

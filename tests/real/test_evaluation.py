@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from math import comb
+from typing import Any
+
 import numpy as np
 import pytest
 
+from lab.schema import PASS_AT, names
 from real.answers import AnswerBook
-from real.evaluation import evaluate
+from real.evaluation import Evaluation, evaluate, pass_at
 
 
 def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerBook, np.ndarray]:
@@ -38,6 +43,45 @@ def test_nothing_known_is_nan_and_no_majority_is_nan():
     assert np.isnan(evaluate(answers, book, with_majority=True).pass_at_1)
     book, answers = book_of(["1"], [["1", "1"]])
     assert np.isnan(evaluate(answers, book, with_majority=False).maj_accuracy)
+
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int):
+    """The estimator against its meaning: all ways to choose k of the n responses."""
+    for k in range(1, n + 1):
+        for right in range(n + 1):
+            flags = [True] * right + [False] * (n - right)
+            subsets = list(itertools.combinations(flags, k))
+            expected = sum(any(subset) for subset in subsets) / len(subsets)
+            assert pass_at(k, np.array([right]), n)[0] == pytest.approx(expected, abs=1e-15)
+
+
+def test_pass_at_k_of_many_responses_does_not_overflow():
+    by_whole_numbers = 1 - comb(192, 64) / comb(256, 64)
+    found = pass_at(64, np.array([64, 0, 256, 1]), 256)
+    np.testing.assert_allclose(found, [by_whole_numbers, 0, 1, 0.25], rtol=1e-8)
+    assert np.isnan(pass_at(8, np.array([1, 2]), 7)).all()
+
+
+def test_pass_at_k_of_an_evaluation():
+    book, answers = book_of(
+        ["1", "2", None], [["1", "5", "5", "5"], ["2", "2", "9", ""], ["3", "3", "3", "3"]]
+    )
+    found = evaluate(answers, book, with_majority=False, ks=(2, 4, 8))
+    # Of the six pairs, 3 hold the one right answer, 5 one of the two.
+    assert found.pass_at[2] == pytest.approx((3 / 6 + 5 / 6) / 2)
+    assert found.pass_at[4] == 1.0 and np.isnan(found.pass_at[8])
+    assert found.n_responses == 4
+    assert found.pass_at_1 == pytest.approx((1 / 4 + 2 / 4) / 2)
+    book, answers = book_of([None], [["1", "1"]])
+    assert np.isnan(evaluate(answers, book, True, ks=(2,)).pass_at[2])
+
+
+def test_columns_are_those_of_the_trace():
+    found = Evaluation(0.5, np.nan, 4, dict.fromkeys(PASS_AT, 0.5))
+    columns: dict[str, Any] = found.columns()
+    assert set(columns) < set(names("evals"))
+    assert columns["pass_at_1"] == 0.5 and columns["pass_at_64"] == 0.5
 
 
 def test_nothing_parseable_is_never_right():

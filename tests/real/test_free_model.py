@@ -28,7 +28,7 @@ from lab.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
 from real.config import BOX_REQUEST
-from real.grpo import response_logprobs
+from real.logprobs import response_logprobs
 from real.policy import load_policy
 from real.prompts import build_prompts
 from real.run import prepare
@@ -151,7 +151,9 @@ def test_trainer_and_sampler_agree_on_log_probs(make: Callable[[int, int], Any],
     folder = save_model(tmp_path / "model", make)
     problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
     run = prepare(settings(folder, problems).settled())
-    rollouts = run.engine.sample(run.prompts.tokens, 6, torch.Generator().manual_seed(0))
+    rollouts = run.engine.sample(
+        run.prompts.tokens, 6, run.sampling, torch.Generator().manual_seed(0)
+    )
     for place, prompt in enumerate(run.prompts.tokens):
         with torch.no_grad():
             found = response_logprobs(
@@ -272,7 +274,10 @@ def test_left_out_prompts_are_told_on_the_command_line(
     words += ["--max-prompt-tokens", "200", "--max-response-tokens", "6", "--n-votes", "8"]
     assert main([*words, "--n-samples", "4", "--epochs", "1", "--quiet"]) == 0
     said = capfd.readouterr()
-    assert "left out: 1 overlong prompts" in said.out and not said.err
+    assert "left out: 1 overlong prompts" in said.out
+    # The test's tokenizer has no chat template, and that is said, too.
+    assert all(line.startswith("guard-train: notice: ") for line in said.err.splitlines())
+    assert "left out: 1 overlong prompts, of more than 200 tokens" in said.err
 
 
 def test_foreign_tokenizer_is_refused(tmp_path: Path):

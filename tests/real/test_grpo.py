@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from real.grpo import Group, LossConfig, backward, denominator, kept, micro_batches, token_loss
-from real.grpo import response_logprobs as logprobs_of
+from real.config import LossKind
+from real.group import Group, kept, without_rows
+from real.grpo import (
+    MEAN_OF_LOSS,
+    LossConfig,
+    backward,
+    denominator,
+    kl_estimate,
+    token_loss,
+)
+from real.logprobs import Scorer
+from real.logprobs import response_logprobs as logprobs_of
+from real.packing import plan, row_counts
+from real.reference import initial_reference
 
 VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
 
 
 @pytest.fixture(scope="module")
 def model() -> GPT2LMHeadModel:
+    return random_model(1)
+
+
+def random_model(seed: int) -> GPT2LMHeadModel:
     """In double precision throughout, which models with rotary positions are not."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
     config = GPT2Config(
         vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, initializer_range=0.4, **sizes
@@ -29,7 +48,7 @@ def model() -> GPT2LMHeadModel:
 def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: object) -> Group:
     """Random responses of unequal length, from a policy that is some way off."""
     g = torch.Generator().manual_seed(seed)
-    prompt = torch.randint(0, VOCABULARY, (PROMPT,), generator=g)
+    prompt = torch.randint(0, VOCABULARY, (PROMPT + seed % 3,), generator=g)
     tokens = torch.randint(0, VOCABULARY, (rows, RESPONSE), generator=g)
     lengths = torch.randint(1, RESPONSE + 1, (rows,), generator=g)
     with torch.no_grad():
@@ -41,10 +60,10 @@ def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: 
 
 
 def gradient(
-    model: GPT2LMHeadModel, groups: list[Group], config: LossConfig
+    model: torch.nn.Module, groups: list[Group], config: LossConfig, **options: Any
 ) -> tuple[float, Tensor]:
     model.zero_grad(set_to_none=True)
-    done = backward(model, groups, config)
+    done = backward(model, groups, config, **options)
     flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return done.loss, torch.cat(flat) if flat else torch.zeros(0)
 
@@ -114,15 +133,67 @@ def test_at_ratio_one_the_streams_add_up_to_one_advantage(model: GPT2LMHeadModel
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
-@pytest.mark.parametrize("rows_at_once", [1, 3])
-def test_any_cut_gives_the_same_gradient(model: GPT2LMHeadModel, kind: str, rows_at_once: int):
-    groups = [make_group(model, seed) for seed in (1, 2)]
+@pytest.mark.parametrize(("micro_tokens", "passes"), [(1, 16), (30, 5)])
+def test_any_cut_gives_the_same_gradient(
+    model: GPT2LMHeadModel, kind: Any, micro_tokens: int, passes: int
+):
+    """All rows at once, a row at a time, and in between."""
+    groups = [make_group(model, 1, weight=0.4), make_group(model, 2)]
     whole = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
-    cut = replace(whole, micro_tokens=rows_at_once * (PROMPT + RESPONSE))
-    assert len(micro_batches(groups[0], cut.micro_tokens)) == -(-8 // rows_at_once)
+    cut = replace(whole, micro_tokens=micro_tokens)
+    counts = [row_counts(group) for group in groups]
+    assert len(plan(groups, counts, whole.micro_tokens)) == 1
+    assert len(plan(groups, counts, micro_tokens)) == passes
     expected, found = gradient(model, groups, whole), gradient(model, groups, cut)
     assert found[0] == pytest.approx(expected[0], rel=1e-12)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+def test_order_of_problems_and_rows_does_not_matter(model: GPT2LMHeadModel, kind: Any):
+    """Weights and advantages follow their problem and their response."""
+    groups = [make_group(model, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
+    turned = [permuted(group, seed) for seed, group in enumerate((groups[2], groups[0], groups[1]))]
+    config = replace(CONFIG, kind=kind, micro_tokens=25)
+    expected, found = gradient(model, groups, config), gradient(model, turned, config)
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+
+
+def permuted(group: Group, seed: int) -> Group:
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+    rows = ("tokens_KT", "old_KT", "lengths_K", "majority_K", "minority_K")
+    return replace(group, **{name: getattr(group, name)[order] for name in rows})
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_together_are_one_rank(model: GPT2LMHeadModel, world: int, kl_coef: float):
+    """The mean of the ranks' gradients, as sharded training takes it, is that of one rank."""
+    groups = [make_group(model, seed, rows=4) for seed in (1, 2)]
+    config = replace(CONFIG, micro_tokens=25, kl_coef=kl_coef)
+    reference = initial_reference(Scorer(random_model(9)))
+    whole = gradient(model, groups, config, reference=reference)
+    calls: list[int] = []
+    scorer = Scorer(model)
+    hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    parts = [
+        gradient(scorer, groups, config, share=(rank, world), reference=reference)
+        for rank in range(world)
+    ]
+    hook.remove()
+    assert len(calls) % world == 0 and len(calls) > world
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-12)
+    mean = torch.stack([grad for _, grad in parts]).mean(dim=0)
+    torch.testing.assert_close(mean, whole[1], rtol=1e-10, atol=1e-14)
+
+
+def test_rank_without_rows_runs_along_at_weight_zero(model: GPT2LMHeadModel):
+    group = make_group(model, 1, rows=1)
+    first = gradient(model, [group], CONFIG, share=(0, 2))
+    second = gradient(model, [group], CONFIG, share=(1, 2))
+    assert first[1].any() and len(second[1]) == len(first[1])
+    assert not second[1].any() and second[0] == 0
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
@@ -148,7 +219,7 @@ def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
         "constant": n_rows * RESPONSE,
     }[kind]
     config = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
-    assert denominator(groups, config) == bottom
+    assert denominator([row_counts(group) for group in groups], config) == bottom
     assert gradient(model, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)
 
 
@@ -166,8 +237,9 @@ def test_silent_group_counts_in_the_denominator_without_being_computed(model: GP
     silent = replace(make_group(model, 8), majority_K=zero, minority_K=zero)
     alone = gradient(model, [loud], CONFIG)[1]
     calls: list[int] = []
-    hook = model.register_forward_hook(lambda *_: calls.append(1))
-    together = gradient(model, [loud, silent], CONFIG)[1]
+    scorer = Scorer(model)
+    hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    together = gradient(scorer, [loud, silent], CONFIG)[1]
     hook.remove()
     assert len(calls) == 1
     n_loud, n_silent = int(loud.lengths_K.sum()), int(silent.lengths_K.sum())
@@ -228,8 +300,120 @@ def test_log_probs_are_those_of_the_whole_forward(model: GPT2LMHeadModel, name: 
     group = make_group(model, 10)
     rows = torch.cat([group.prompt_L.expand(8, -1), group.tokens_KT], dim=1)
     with torch.no_grad():
-        logits = chosen(input_ids=rows).logits[:, PROMPT - 1 : -1]
+        logits = chosen(input_ids=rows).logits[:, -RESPONSE - 1 : -1]
         found = logprobs_of(chosen, group.prompt_L, group.tokens_KT, 0.6)
     expected = torch.log_softmax(logits / 0.6, dim=-1)
     expected = expected.gather(-1, group.tokens_KT[..., None]).squeeze(-1)
     torch.testing.assert_close(found, expected)
+
+
+def test_tokens_without_a_log_prob_leave_loss_and_denominator(model: GPT2LMHeadModel):
+    """The engine gave NaN for one token: as if the token had no loss; for a row: as if not there.
+
+    The loss of the rest is found from its definition.
+    """
+    group = make_group(model, 3, lengths_K=torch.full((8,), RESPONSE))
+    old = group.old_KT.clone()
+    old[0, 2], old[5] = torch.nan, -torch.inf
+    holed = replace(group, old_KT=old)
+    done = backward(model, [holed], CONFIG)
+    assert done.n_tokens == done.n_forward == 8 * RESPONSE - 7 and done.n_left_out == 7
+    with torch.no_grad():
+        new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+    cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG).loss_KT
+    for kind, bottom in (("token_mean", 41), ("sequence_mean", 7), ("constant", 7 * RESPONSE)):
+        per_row = torch.where(old.isfinite(), cost, 0.0).sum(dim=1)
+        if kind == "sequence_mean":
+            per_row = per_row / old.isfinite().sum(dim=1).clamp(min=1)
+        config = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+        loss, grad = gradient(model, [holed], config)
+        assert loss == pytest.approx(float(per_row.sum()) / bottom, rel=1e-10)
+        assert grad.isfinite().all() and grad.any()
+
+
+def test_rows_for_which_the_model_gives_nothing_are_named(model: GPT2LMHeadModel):
+    """And without them the pass is that of the others."""
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.base_model.wte.weight[5] = torch.nan
+    groups = [make_group(model, seed) for seed in (1, 2)]
+    tokens = [torch.where(g.tokens_KT == 5, 6, g.tokens_KT) for g in groups]
+    tokens[0][3, 0] = 5
+    tokens[1][6, 1] = 5
+    longest = torch.full((8,), RESPONSE)
+    # The spoiled weight is never an input but in these rows: not in prompts, and heads are tied.
+    broken.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    groups = [
+        replace(
+            g, tokens_KT=t, lengths_K=longest, prompt_L=torch.where(g.prompt_L == 5, 6, g.prompt_L)
+        )
+        for g, t in zip(groups, tokens, strict=True)
+    ]
+    done = backward(broken, groups, replace(CONFIG, micro_tokens=30))
+    assert done.broken == ((0, 3), (1, 6))
+    rest = backward(broken, without_rows(groups, done.broken), CONFIG)
+    assert rest.broken == () and rest.n_left_out == 2 * RESPONSE
+    assert rest.n_tokens == 14 * RESPONSE and np.isfinite(rest.loss)
+
+
+def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
+    """Loss = policy loss + coefficient x mean of k3, which no problem's weight scales."""
+    groups = [make_group(model, 1, weight=0.5), make_group(model, 2)]
+    other = random_model(7)
+    config = replace(CONFIG, kl_coef=0.3)
+    done = backward(model, groups, config, reference=initial_reference(Scorer(other)))
+    plain = backward(model, groups, CONFIG)
+    total, n_tokens = 0.0, 0
+    for group in groups:
+        with torch.no_grad():
+            mine = logprobs_of(model, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
+            its = logprobs_of(other, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
+        total += float(((its - mine).exp() - (its - mine) - 1).sum())
+        n_tokens += len(mine)
+    assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0
+    assert done.loss == pytest.approx(plain.loss + 0.3 * total / n_tokens, rel=1e-9)
+    assert plain.kl == 0
+
+
+def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):
+    """With a KL term they have a gradient, so they are computed."""
+    zero = torch.zeros(8, dtype=torch.float64)
+    silent = replace(make_group(model, 1), majority_K=zero, minority_K=zero)
+    config = replace(CONFIG, kl_coef=0.3)
+    reference = initial_reference(Scorer(random_model(7)))
+    assert gradient(model, [silent], config, reference=reference)[1].abs().max() > 1e-3
+    assert not gradient(model, [silent], CONFIG)[1].any()
+
+
+def test_kl_estimate_has_the_mean_of_the_divergence():
+    p, q = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
+    mean = (p * kl_estimate(p.log(), q.log())).sum()
+    torch.testing.assert_close(mean, (p * (p / q).log()).sum())
+    assert (kl_estimate(p.log(), q.log()) >= 0).all()
+
+
+def test_correction_scales_each_token(model: GPT2LMHeadModel):
+    """A constant factor scales the loss; 0 leaves a token without a gradient."""
+    group, other = make_group(model, 1), make_group(model, 2)
+    half = replace(group, correction_KT=torch.full_like(group.old_KT, 0.5))
+    scaled = gradient(model, [half, replace(other, weight=0.5)], CONFIG)
+    plain = gradient(model, [group, other], CONFIG)
+    assert scaled[0] == pytest.approx(plain[0] / 2, rel=1e-12)
+    torch.testing.assert_close(scaled[1], plain[1] / 2, rtol=1e-10, atol=1e-14)
+    # What stands at padding reaches nothing.
+    holed = torch.where(group.real_KT, 0.5, torch.nan)
+    found = gradient(
+        model, [replace(half, correction_KT=holed), replace(other, weight=0.5)], CONFIG
+    )
+    torch.testing.assert_close(found[1], plain[1] / 2, rtol=1e-10, atol=1e-14)
+    muted = replace(group, correction_KT=torch.zeros_like(group.old_KT))
+    assert not gradient(model, [muted], CONFIG)[1].any()
+
+
+def test_losses_have_the_names_of_trl():
+    assert MEAN_OF_LOSS == {
+        "dapo": "token_mean",
+        "grpo": "sequence_mean",
+        "dr_grpo": "constant",
+    }
+    assert set(MEAN_OF_LOSS) == set(get_args(LossKind))

@@ -58,8 +58,10 @@ def test_json_and_jsonl_give_the_same_problems(tmp_path: Path) -> None:
         Problem("d", "a\u2028b", None),
     ]
     lines = "\ufeff" + "\n\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n"
-    assert load_problems(write(tmp_path, json.dumps(rows))) == expected
-    assert load_problems(write(tmp_path, lines, "problems.jsonl")) == expected
+    assert load_problems(write(tmp_path, json.dumps(rows))).problems == expected
+    assert load_problems(write(tmp_path, lines, "problems.jsonl")).problems == expected
+    # `datasets` writes lines into .json, too.
+    assert load_problems(write(tmp_path, lines, "lines.json")).problems == expected
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,14 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, expected: str) -
         ({"id": ""}, "row 2: empty id"),
         ({"id": 1.5}, "row 2: id is a number"),
         ({"id": True}, "row 2: id is true or false"),
-        ({"id": "first"}, "row 2 (id 'first'): duplicate id, row 1 has it too"),
+        ({"id": "first"}, "row 2 (id 'first'): duplicate id, row 1 has it too; give each row"),
         ({"prompt": None}, "row 2 (id 'a'): field 'prompt' is missing"),
+        ({"prompt": []}, "row 2 (id 'a'): prompt is a list of no messages"),
+        ({"prompt": ["x"]}, "row 2 (id 'a'): message 1 of prompt is text"),
+        ({"prompt": [{"role": "bot", "content": "x"}]}, "has the role 'bot', use one of system"),
+        ({"prompt": [{"role": "user", "content": 1}]}, "has a number as content"),
+        ({"prompt": [{"role": "assistant", "content": "x"}]}, "the last message of prompt is by"),
+        ({"prompt": [{"role": "user", "content": " "}]}, "row 2 (id 'a'): empty prompt"),
         ({"prompt": " \n"}, "row 2 (id 'a'): empty prompt"),
         ({"prompt": 3}, "row 2 (id 'a'): prompt is a number"),
         ({"prompt": "\ud800"}, "row 2 (id 'a'): prompt holds half a surrogate pair"),
@@ -99,6 +107,7 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, expected: str) -
         ({"answer": True}, "row 2 (id 'a'): answer is true or false"),
         ({"answer": float("nan")}, "row 2 (id 'a'): answer is nan"),
         ({"answer": " "}, "row 2 (id 'a'): empty answer"),
+        ({"answer": "so it is #### "}, "row 2 (id 'a'): empty answer"),
         ({"id": "x" * 1000, "prompt": ""}, "...'): empty prompt"),
     ],
 )
@@ -116,10 +125,14 @@ def test_jsonl_errors_name_the_line(tmp_path: Path) -> None:
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     assert "no such file" in message(tmp_path / "absent.json")
-    assert "use one of .json, .jsonl" in message(write(tmp_path, "id,prompt\n", "p.csv"))
+    assert "use one of .json, .jsonl, .parquet, .arrow" in message(
+        write(tmp_path, "id,prompt\n", "p.csv")
+    )
     folder = tmp_path / "folder.json"
     folder.mkdir()
     assert "cannot be read" in message(folder)
+    text = '{"id": "a", "prompt": "x"}\n{"id": "b"\n'
+    assert "row 2, column 11: malformed JSON" in message(write(tmp_path, text, "lines.json"))
     latin = tmp_path / "latin.json"
     latin.write_bytes('[{"id": "a", "prompt": "é"}]'.encode("latin-1"))
     assert "not UTF-8" in message(latin)

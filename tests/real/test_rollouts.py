@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from lab.errors import UserError
-from real.rollouts import Rollouts, TransformersEngine
+from real.engines.transformers_engine import TransformersEngine
+from real.rollouts import EngineError, Rollouts, Sampling
 from real.sampling import draw
 
 VOCABULARY = 13
@@ -89,8 +90,8 @@ def full_logprobs(model: Any, prompt: list[int], response: list[int], temperatur
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
 def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]]) -> None:
     model = make(kind)
-    engine = TransformersEngine(model, 9, temperature=0.7, eos_token_ids=[12, 7])
-    rollouts = engine.sample(prompts, 6, seeded())
+    engine = TransformersEngine(model, eos_token_ids=[12, 7])
+    rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
     assert rollouts.tokens_PNT.dtype == torch.int64
     assert rollouts.logprobs_PNT.dtype == torch.float32
     for place, prompt in enumerate(prompts):
@@ -103,8 +104,8 @@ def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]])
 
 
 def test_responses_end_at_their_end_token(qwen: Any) -> None:
-    rollouts = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5, 6], pad_token_id=0).sample(
-        PROMPTS, 32, seeded()
+    rollouts = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0).sample(
+        PROMPTS, 32, Sampling(8), seeded()
     )
     assert rollouts.finished_PN.any()
     assert not rollouts.finished_PN.all()
@@ -121,42 +122,43 @@ def test_responses_end_at_their_end_token(qwen: Any) -> None:
 
 def test_sampling_stops_when_all_rows_ended(qwen: Any) -> None:
     every_token = list(range(VOCABULARY))
-    rollouts = TransformersEngine(qwen, 8, 1.0, eos_token_ids=every_token).sample(
-        PROMPTS, 4, seeded()
+    rollouts = TransformersEngine(qwen, eos_token_ids=every_token).sample(
+        PROMPTS, 4, Sampling(8), seeded()
     )
     assert rollouts.tokens_PNT.shape == (4, 4, 1)
     assert rollouts.finished_PN.all()
 
 
 def test_same_seed_same_tokens(qwen: Any) -> None:
-    engine = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5])
-    first = engine.sample(PROMPTS, 16, seeded(3))
-    assert torch.equal(engine.sample(PROMPTS, 16, seeded(3)).tokens_PNT, first.tokens_PNT)
-    other = engine.sample(PROMPTS, 16, seeded(4))
+    engine = TransformersEngine(qwen, eos_token_ids=[5])
+    eight = Sampling(8)
+    first = engine.sample(PROMPTS, 16, eight, seeded(3))
+    assert torch.equal(engine.sample(PROMPTS, 16, eight, seeded(3)).tokens_PNT, first.tokens_PNT)
+    other = engine.sample(PROMPTS, 16, eight, seeded(4))
     assert other.tokens_PNT.shape != first.tokens_PNT.shape or not torch.equal(
         other.tokens_PNT, first.tokens_PNT
     )
     generator = seeded(3)
-    engine.sample(PROMPTS, 16, generator)
+    engine.sample(PROMPTS, 16, eight, generator)
     assert not torch.equal(generator.get_state(), seeded(3).get_state())
 
 
 @pytest.mark.parametrize("max_rows", [1, 5, 16, 40, 1000])
 @pytest.mark.parametrize("compact_at", [0.0, 0.75, 1.0])
 def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int, compact_at: float) -> None:
-    whole = TransformersEngine(qwen, 8, 1.0, eos_token_ids=[5, 6], compact_at=0.0)
-    parts = TransformersEngine(
-        qwen, 8, 1.0, eos_token_ids=[5, 6], max_rows=max_rows, compact_at=compact_at
-    )
-    assert equal(parts.sample(PROMPTS, 8, seeded()), whole.sample(PROMPTS, 8, seeded()))
+    whole = TransformersEngine(qwen, eos_token_ids=[5, 6], compact_at=0.0)
+    parts = TransformersEngine(qwen, eos_token_ids=[5, 6], max_rows=max_rows, compact_at=compact_at)
+    found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, whole))
+    assert equal(found, expected)
 
 
 def test_long_responses_outgrow_the_first_buffer(
     qwen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = TransformersEngine(qwen, 30, 1.0, eos_token_ids=[5]).sample(PROMPTS, 8, seeded())
+    engine = TransformersEngine(qwen, eos_token_ids=[5])
+    expected = engine.sample(PROMPTS, 8, Sampling(30), seeded())
     monkeypatch.setattr("real.kv_cache._BLOCK", 3)
-    grown = TransformersEngine(qwen, 30, 1.0, eos_token_ids=[5]).sample(PROMPTS, 8, seeded())
+    grown = engine.sample(PROMPTS, 8, Sampling(30), seeded())
     assert equal(grown, expected)
 
 
@@ -170,9 +172,9 @@ def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
         shapes.append(tuple(arguments["input_ids"].shape))
         return forward(**arguments)
 
-    engine = TransformersEngine(qwen, 3, 1.0, max_rows=20)
+    engine = TransformersEngine(qwen, max_rows=20)
     monkeypatch.setattr(qwen, "forward", recording)
-    engine.sample(PROMPTS, 8, seeded())
+    engine.sample(PROMPTS, 8, Sampling(3), seeded())
     assert shapes == [(2, 7), (16, 1), (16, 1), (2, 3), (16, 1), (16, 1)]
 
 
@@ -191,8 +193,8 @@ def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray
 def test_samples_follow_the_exact_distribution(qwen: Any, temperature: float) -> None:
     n = 4000
     prompts = [[1, 2, 3, 4], [9, 8]]
-    engine = TransformersEngine(qwen, 2, temperature, max_rows=2 * n)
-    tokens_PNT = engine.sample(prompts, n, seeded(11)).tokens_PNT.numpy()
+    engine = TransformersEngine(qwen, max_rows=2 * n)
+    tokens_PNT = engine.sample(prompts, n, Sampling(2, temperature), seeded(11)).tokens_PNT.numpy()
     for prompt, tokens_NT in zip(prompts, tokens_PNT, strict=True):
         probs = exact_joint(qwen, prompt, temperature)
         counts = np.bincount(tokens_NT[:, 0] * VOCABULARY + tokens_NT[:, 1], minlength=len(probs))
@@ -244,7 +246,7 @@ def test_nan_logits_are_seen_in_the_logprobs() -> None:
 def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None:
     qwen.train()
     qwen.model.norm.eval()
-    rollouts = TransformersEngine(qwen, 4, 1.0).sample(PROMPTS[:1], 4, seeded())
+    rollouts = TransformersEngine(qwen).sample(PROMPTS[:1], 4, Sampling(4), seeded())
     assert qwen.training
     assert not qwen.model.norm.training
     tokens_NT = rollouts.tokens_PNT[0]
@@ -256,11 +258,11 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None
 
 def test_new_weights_are_used_at_once(qwen: Any) -> None:
     model = make("qwen2")
-    engine = TransformersEngine(model, 6, 1.0)
-    before = engine.sample(PROMPTS, 8, seeded())
+    engine = TransformersEngine(model)
+    before = engine.sample(PROMPTS, 8, Sampling(6), seeded())
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(-1.5)
-    after = engine.sample(PROMPTS, 8, seeded())
+    after = engine.sample(PROMPTS, 8, Sampling(6), seeded())
     assert not torch.equal(before.tokens_PNT, after.tokens_PNT)
     response = after.tokens_PNT[0, 0].tolist()
     expected = full_logprobs(model, PROMPTS[0], response, 1.0)
@@ -273,15 +275,19 @@ def test_new_weights_are_used_at_once(qwen: Any) -> None:
         ({"temperature": 0.0}, "temperature: 0.0"),
         ({"temperature": float("nan")}, "temperature: nan"),
         ({"temperature": -1.0}, "temperature: -1.0"),
-        ({"max_new_tokens": 0}, "max_new_tokens: 0"),
+        ({"max_tokens": 0}, "max_tokens: 0"),
         ({"top_p": 0.0}, "top_p: 0.0"),
         ({"top_p": 1.1}, "top_p: 1.1"),
-        ({"max_rows": 0}, "max_rows: 0"),
     ],
 )
-def test_wrong_settings_are_refused(qwen: Any, settings: dict[str, Any], expected: str) -> None:
+def test_wrong_sampling_is_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        TransformersEngine(qwen, **({"max_new_tokens": 4, "temperature": 1.0} | settings))
+        Sampling(**({"max_tokens": 4} | settings))
+
+
+def test_no_rows_at_all_are_refused(qwen: Any) -> None:
+    with pytest.raises(UserError, match="max_rows: 0"):
+        TransformersEngine(qwen, max_rows=0)
 
 
 @pytest.mark.parametrize(
@@ -297,4 +303,19 @@ def test_wrong_prompts_are_refused(
     qwen: Any, prompts: list[list[int]], n: int, expected: str
 ) -> None:
     with pytest.raises(UserError, match=expected):
-        TransformersEngine(qwen, 4, 1.0).sample(prompts, n, seeded())
+        TransformersEngine(qwen).sample(prompts, n, Sampling(4), seeded())
+
+
+def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:
+    engine = TransformersEngine(qwen)
+    old = engine.sample(PROMPTS, 2, Sampling(2), seeded())
+    engine.update_weights(qwen, version=7)
+    new = engine.sample(PROMPTS, 2, Sampling(2), seeded())
+    assert (old.version, new.version) == (0, 7)
+    assert new.of_version(7) is new
+    with pytest.raises(
+        EngineError, match=r"drawn by version 0 of the weights, the trainer is at 7"
+    ):
+        old.of_version(7)
+    with pytest.raises(ValueError, match="the model it was made with"):
+        engine.update_weights(make("qwen2"), version=8)

@@ -37,7 +37,7 @@ def ttrl() -> Trace:
 
 
 def timeless(steps: pd.DataFrame) -> pd.DataFrame:
-    return steps[[name for name in steps if not name.startswith("seconds")]]
+    return steps[[name for name in steps if "second" not in name]]
 
 
 def same(first: Trace, second: Trace) -> None:
@@ -70,8 +70,16 @@ def test_steps_tell_what_was_done(ttrl: Trace):
     assert (steps["tokens_sampled"] == steps["mean_length"] * 64).all()
     silent = steps["n_uniform"]
     assert (steps["tokens"] <= (4 - silent) * 8 * 22).all()
-    for phase in ("rollout", "grade", "guard", "update"):
-        assert (steps[f"seconds_{phase}"] > 0).all()
+    phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]
+    assert (steps[phases] > 0).all(axis=None)
+    assert (steps["seconds_step"] >= steps[phases].sum(axis=1)).all()
+    np.testing.assert_allclose(
+        steps["sampled_per_second"], steps["tokens_sampled"] / steps["seconds_rollout"]
+    )
+    np.testing.assert_allclose(
+        steps["trained_per_second"], steps["tokens"] / steps["seconds_update"]
+    )
+    assert (steps["n_refused"] == 0).all() and (steps["n_left_out"] == 0).all()
 
 
 def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl: Trace, tmp_path: Path):

@@ -35,6 +35,11 @@ _CHARACTERS = str.maketrans(
 
 _WRAP = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|boxed|fbox)"
 _UNIT = re.compile(r"[A-Za-z][A-Za-z./ ]*[A-Za-z.]|[mgshLJNWV]")
+_UNITS = (
+    r"(?:square |cubic |sq\.? )?(?:units?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg"
+    r"|(?:centi|milli|kilo)?met(?:er|re)s?|(?:kilo)?grams?|pounds?|hours?|minutes?|seconds?|days?"
+    r"|years?)(?:\^ ?\{?[23]\}?)?"
+)
 _GROUP = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
 # A factor that a slash can divide without parentheses: 3, x, 3\pi, 2\sqrt{3}.
 _FACTOR = r"(?:\d+(?:\\pi|\\sqrt\{\w+\}|[a-zA-Z])?|\\pi|\\sqrt\{\w+\}|[a-zA-Z])"
@@ -58,6 +63,14 @@ def _as_list(match: re.Match[str]) -> str:
     return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
 
 
+def _mixed(match: re.Match[str]) -> str:
+    """`1 4/5` is no `14/5`; where the space groups digits, as in `10 000/3`, it stays."""
+    whole, top, bottom = match.groups()
+    if len(top) >= 3 or len(bottom) > 9 or int(top) >= int(bottom):
+        return match[0]
+    return rf"{whole}\frac{{{top}}}{{{bottom}}}"
+
+
 def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Rule, ...]:
     return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
 
@@ -75,14 +88,20 @@ _LOOSE = _rules(
         "",
     ),
     (r"\\?[%$]|\\\(|\\\)|^\\\[|\\\]$", ""),
+    (r"(?<=[^.,;: ])[.,;:]+ ?$", ""),
     (rf"\\(?:times|ast){_NO_LETTER}", r"\\cdot "),
     (rf"\\(le|ge|ne)q{_NO_LETTER}", r"\\\1 "),
     (rf"\\varnothing{_NO_LETTER}", r"\\emptyset "),
     (r"\{[bBvV]?matrix\}", "{pmatrix}"),
     (rf"{_WRAP} ?\{{([^{{}}]*)\}} ?((?:\^ ?\{{?\d\}}?)?) ?$", _drop_unit),
-    (r"(?<=\d) ?(?:degrees?|percent|dollars?|cents?)$", ""),
+    (rf"(?<=[\d}}]) ?(?:degrees?|percent|dollars?|cents?)$|(?<=[\d}}]) (?:{_UNITS})$", ""),
     (rf"{_WRAP} ?\{{([^{{}}]*)\}}", r"\1"),
     (rf"{_WRAP} ?(?=\{{)", ""),
+    (
+        r"(?<=[\w)}\]]) *,? *(?<![A-Za-z])(?:and|or)(?![A-Za-z]) *|(?<=[A-Za-z]),? +(?:and|or) +",
+        ", ",
+    ),
+    (r"(?<![\d./])(\d+) (\d+)/(\d+)(?![\d.])", _mixed),
     (r"^[+-]?\d{1,3}(?:, ?\d{3})+$", _as_list),
 )
 

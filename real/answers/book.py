@@ -1,0 +1,249 @@
+"""Answer ids of every problem, stable over a whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from lab.errors import UserError
+from real.answers.boxes import last_box
+from real.answers.canonical import canonical
+from real.answers.equality import Budget, Equality
+
+UNPARSEABLE = -1
+"""Answer id of a response without a balanced box, or with an empty or over-long one."""
+NO_TRUTH = -1
+"""`truth_id` of a problem without a usable reference answer: compare nothing with it."""
+UNSEEN = -2
+"""`AnswerBook.truth_id` of a reference answer that no response has given yet; equals no id."""
+
+
+def classes(
+    responses: Sequence[str], truth: str | None = None, equality: Equality | None = None
+) -> tuple[np.ndarray, int]:
+    r"""One problem's responses to answer ids, the truth by the same equality.
+
+    Args:
+        responses: whole response texts; the answer is the last balanced box.
+        truth: the reference answer, bare or in a box.
+        equality: of answers; if None that of their canonical strings.
+
+    Returns:
+        ids: int64 (V,), 0, 1, ... in order of first appearance, `UNPARSEABLE` (-1) without answer.
+        truth_id: the truth's id; where no response gives it, the next free id, so that it equals
+            no response's; `NO_TRUTH` (-1) without a truth.
+    """
+    book = AnswerBook([truth], equality)
+    ids = book.ids(0, responses)
+    truth_id = book.truth_id(0)
+    return ids, (book.n_answers if truth_id == UNSEEN else truth_id)
+
+
+@dataclass(slots=True)
+class _Problem:
+    """What is known of one problem."""
+
+    truth: str | None
+    """Canonical; empty where the reference answer is unusable, None where there is none."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """Of every writing seen, in order of first appearance."""
+    first: list[str] = field(default_factory=list)
+    """First writing of each id; later writings are compared with it alone."""
+    by_key: dict[str, list[int]] = field(default_factory=dict)
+    """Ids by the equality's key, ascending; empty where strings are compared."""
+    truth_id: int = UNSEEN
+    n_compared: int = 0
+    """So many ids were compared with the truth."""
+
+
+class _Class(msgspec.Struct, forbid_unknown_fields=True):
+    writings: list[str]
+    key: str
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True):
+    truths: list[str | None]
+    classes: list[list[_Class]]
+    given_up: list[list[str]]
+    postponed: int
+
+
+class AnswerBook:
+    """Answer ids of every problem.
+
+    Ids follow the order of first appearance, so an id says nothing about which answer is true (a
+    truth that always had id 0 would bias the tie break "first"). They only grow, and never change
+    their meaning. A new writing joins the first id, in id order, whose first writing it equals, or
+    opens a new one; so equality within the book is an equivalence whatever the checker says.
+
+    The truth is compared with the first writings in id order too, and the first that equals it is
+    the true answer. It has no say in which responses are merged: without it the ids are the same.
+    """
+
+    def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
+        """Start with no answers.
+
+        Args:
+            truths: (N,) reference answers, bare or boxed; None where there is none.
+            equality: of answers; if None that of their canonical strings.
+        """
+        self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
+        self._equality = equality
+
+    def __len__(self) -> int:
+        """Number of problems N."""
+        return len(self._problems)
+
+    @property
+    def n_answers(self) -> int:
+        """Largest number of answers of any problem so far: the A of `counts_PA`."""
+        return max((len(known.first) for known in self._problems), default=0)
+
+    def ids(self, problem: int, responses: Sequence[str]) -> np.ndarray:
+        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
+
+        Raises:
+            UserError: answers have to be compared by math-verify and it cannot start.
+        """
+        known = self._problems[problem]
+        budget = None if self._equality is None else self._equality.budget()
+        ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
+        for vote, response in enumerate(responses):
+            box = last_box(response)
+            answer = "" if box is None else canonical(box)
+            if answer:
+                found = known.ids.get(answer)
+                ids_V[vote] = self._place(known, answer, budget) if found is None else found
+        return ids_V
+
+    def has_truth(self, problem: int) -> bool:
+        """Whether the problem has a reference answer that responses can be compared with."""
+        return bool(self._problems[problem].truth)
+
+    def truth_id(self, problem: int) -> int:
+        """Id of the reference answer.
+
+        Returns:
+            The id; `UNSEEN` (-2) while no response has given it; `NO_TRUTH` (-1) without one.
+            Check `has_truth` before comparing: -1 is also the id of unparseable responses.
+        """
+        known = self._problems[problem]
+        if not known.truth:
+            return NO_TRUTH
+        if known.truth_id == UNSEEN and known.n_compared < len(known.first):
+            known.truth_id = self._find_truth(known, known.truth)
+            known.n_compared = len(known.first)
+        return known.truth_id
+
+    def text(self, problem: int, answer: int) -> str:
+        """Canonical text of an answer id, as it was written first.
+
+        Raises:
+            IndexError: the problem has no answer of that id.
+        """
+        known = self._problems[problem]
+        if not 0 <= answer < len(known.first):
+            raise IndexError(f"problem {problem} has no answer id {answer}")
+        return known.first[answer]
+
+    def to_values(self) -> dict[str, object]:
+        """Everything as plain JSON types, for checkpoints."""
+        given_up = {"given_up": [], "postponed": 0}
+        return {
+            "truths": [known.truth for known in self._problems],
+            "classes": [_classes_of(known) for known in self._problems],
+            **(given_up if self._equality is None else self._equality.to_values()),
+        }
+
+    @classmethod
+    def from_values(
+        cls, values: Mapping[str, object], equality: Equality | None = None
+    ) -> AnswerBook:
+        """The book that `to_values` wrote.
+
+        Args:
+            values: as written.
+            equality: of the same kind as when they were written; takes over what it gave up.
+
+        Raises:
+            UserError: the values are not of that form.
+        """
+        try:
+            read = msgspec.convert(values, _Values)
+        except msgspec.ValidationError:
+            read = None
+        if read is None or not _is_sound(read):
+            raise UserError("answer book: malformed values, use an undamaged checkpoint")
+        book = cls([None] * len(read.truths), equality)
+        pairs = zip(read.truths, read.classes, strict=True)
+        book._problems = [_problem(truth, found) for truth, found in pairs]
+        if equality is not None:
+            equality.restore(read.given_up, read.postponed)
+        return book
+
+    def _place(self, known: _Problem, answer: str, budget: Budget | None) -> int:
+        """Id of a writing that was not seen before."""
+        found, key = self._match(known, answer, budget)
+        if found is None:
+            found = len(known.first)
+            known.first.append(answer)
+            if key:
+                known.by_key.setdefault(key, []).append(found)
+        known.ids[answer] = found
+        return found
+
+    def _match(self, known: _Problem, answer: str, budget: Budget | None) -> tuple[int | None, str]:
+        """The first id whose first writing equals the answer, and the answer's key."""
+        if self._equality is None or budget is None:
+            return None, ""
+        key = self._equality.key(answer, budget)
+        for candidate in known.by_key.get(key, ()):
+            if self._equality.same(known.first[candidate], answer, budget):
+                return candidate, key
+        return None, key
+
+    def _find_truth(self, known: _Problem, truth: str) -> int:
+        found = known.ids.get(truth)
+        if found is None and self._equality is not None:
+            found, _ = self._match(known, truth, self._equality.budget())
+        return UNSEEN if found is None else found
+
+
+def _read_truth(truth: str) -> str:
+    box = last_box(truth)
+    return canonical(truth if box is None else box)
+
+
+def _classes_of(known: _Problem) -> list[dict[str, Any]]:
+    keys = {answer: key for key, answers in known.by_key.items() for answer in answers}
+    found: list[dict[str, Any]] = [
+        {"writings": [], "key": keys.get(answer, "")} for answer in range(len(known.first))
+    ]
+    for text, answer in known.ids.items():
+        found[answer]["writings"].append(text)
+    return found
+
+
+def _problem(truth: str | None, found: list[_Class]) -> _Problem:
+    known = _Problem(truth)
+    for answer, one in enumerate(found):
+        known.first.append(one.writings[0])
+        known.ids.update(dict.fromkeys(one.writings, answer))
+        if one.key:
+            known.by_key.setdefault(one.key, []).append(answer)
+    return known
+
+
+def _is_sound(read: _Values) -> bool:
+    """One list of classes per problem, a writing in each, none twice."""
+    if len(read.truths) != len(read.classes):
+        return False
+    for problem in read.classes:
+        writings = [text for one in problem for text in one.writings]
+        if not all(one.writings for one in problem) or len(set(writings)) < len(writings):
+            return False
+    return True

@@ -1,0 +1,193 @@
+"""The process that runs math-verify: reads formulas as text, answers with text, can be killed.
+
+Run as a script, it imports nothing of this project. It imports sympy once, then forks a worker
+that does the work; where the worker is killed another is forked within milliseconds. The kernel
+kills a worker that takes too much CPU time, whatever code it is in, and load on the machine
+makes no difference to that. Requests and replies are lines of JSON, one at a time:
+
+    {"id": 1, "do": "key", "texts": ["2(k+1)"], "limit": 0.5}
+    {"id": 1, "value": "4.87e+00", "cpu": 0.001}
+    {"id": 2, "do": "same", "texts": ["2(k+1)", "2k+2"], "limit": 0.5}
+    {"id": 2, "value": true, "cpu": 0.003}
+    {"killed": 27}                                  (the worker died, or took too much)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import sys
+import time
+import zlib
+from functools import lru_cache
+from typing import Any
+
+EXAMPLES = (
+    r"\frac{11+9a}{20}", r"3\sqrt{13}-\frac{\pi}{6}", r"6-5I", r"x^5-x^{4}+2x(y+1)=0", r"e^{2x}",
+    r"\sin(2x)\cos x", r"0.5n!", r"2\cdot10^{5}", r"\frac{\sqrt{21}}{5}",
+)  # fmt: skip
+"""Read once at the start: the parser learns its grammar as it goes."""
+
+FLOAT_DIGITS = 12
+CLOSE = 1e-10
+"""Largest relative difference of two numbers that may be equal."""
+
+
+def main(memory_mib: int) -> int:
+    """Import, warm up, and serve until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print must not look like replies
+    try:
+        _warm_up()
+    except ImportError as error:
+        _reply(out, {"error": str(error)})
+        return 1
+    _limit_resources(memory_mib)
+    _reply(out, {"ready": True})
+    while True:
+        worker = os.fork()
+        if worker == 0:
+            os._exit(_work(out))
+        _, status = os.waitpid(worker, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            return 0
+        _reply(out, {"killed": os.WTERMSIG(status)})
+
+
+def _warm_up() -> None:
+    for text in EXAMPLES:
+        _key(text)
+        _same(text, text)
+    _same("2(x+1)", "2x+2")
+    _parsed.cache_clear()
+
+
+def _limit_resources(memory_mib: int) -> None:
+    """Bounded memory, no core dumps, no file can be written."""
+    _set(resource.RLIMIT_AS, memory_mib * 2**20)
+    _set(resource.RLIMIT_CORE, 0)
+    _set(resource.RLIMIT_FSIZE, 0)
+
+
+def _set(which: int, value: int) -> None:
+    with contextlib.suppress(ValueError, OSError):  # a stricter limit is set already
+        resource.setrlimit(which, (value, value))
+
+
+def _work(out: int) -> int:
+    """Serve requests until the other end closes; the exit code."""
+    try:
+        with open(0, "rb", closefd=False) as requests:
+            for line in requests:
+                _reply(out, _answer(json.loads(line)))
+    except BaseException:
+        return 1
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    start = time.process_time()
+    # No handler: the default action ends the process even inside big-integer arithmetic.
+    signal.setitimer(signal.ITIMER_PROF, max(request["limit"], 0.001))  # 0 would be no limit
+    try:
+        value = (_key if request["do"] == "key" else _same)(*request["texts"])
+    except (ValueError, RecursionError):
+        value = None
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return {"id": request["id"], "value": value, "cpu": time.process_time() - start}
+
+
+def _reply(out: int, reply: dict[str, Any]) -> None:
+    os.write(out, json.dumps(reply).encode() + b"\n")
+
+
+def _key(text: str) -> str | None:
+    """A number that equal formulas share, from fixed values for the letters.
+
+    Returns:
+        Nine digits; for an equation those of a ratio that no common factor changes. None for what
+        has no number.
+    """
+    from sympy import Eq, Expr
+
+    parsed = _parsed(text)
+    if isinstance(parsed, Eq):
+        gap: Any = parsed.lhs - parsed.rhs  # pyright: ignore[reportOperatorIssue]
+        first, second = (_value(gap, salt) for salt in ("", "again"))
+        return None if second == 0 else f"={_digits((first / second).evalf(15))}"
+    return _digits(_value(parsed)) if isinstance(parsed, Expr) else None
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether math-verify calls two formulas equal, either one being the reference."""
+    from math_verify import verify
+    from sympy import Expr
+
+    a, b = _parsed(one), _parsed(other)
+    options = {"float_rounding": FLOAT_DIGITS, "timeout_seconds": None}
+    if not (verify(a, b, **options) or verify(b, a, **options)):
+        return False
+    # math-verify rounds: to it 0.00000010 and 0.00000011 could be one number.
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        x, y = _value(a), _value(b)
+        return bool(abs(x - y) <= CLOSE * max(abs(x), abs(y)))
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Any:
+    from latex2sympy2_extended import latex2sympy
+
+    try:
+        return latex2sympy(text, is_real=True, convert_degrees=False, normalization_config=None)
+    except (Exception, RecursionError) as error:  # its parser raises bare Exception
+        raise ValueError(text) from error
+
+
+def _value(expression: Any, salt: str = "") -> Any:
+    """The expression at fixed values between 1 and 2 of its letters.
+
+    Raises:
+        ValueError: it has no finite value there.
+    """
+    from sympy import Float
+
+    at = {
+        letter: Float(1 + zlib.crc32(f"{letter.name}{salt}".encode()) / 2**32, 20)
+        for letter in expression.free_symbols
+    }
+    try:
+        value = expression.evalf(15, subs=at)
+        if not value.is_number or value.is_finite is False:
+            raise ValueError(expression)
+        return value
+    except (ArithmeticError, AttributeError, NotImplementedError, TypeError) as error:
+        raise ValueError(expression) from error
+
+
+def _digits(value: Any) -> str:
+    """Nine digits, as the parent writes those of a plain number.
+
+    Raises:
+        ValueError: too large for a float, or no number.
+    """
+    try:
+        number = complex(value)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(value) from error
+    size = abs(number)
+    if not math.isfinite(size):
+        raise ValueError(value)
+    real, imaginary = (
+        0.0 if abs(part) <= max(1e-9 * size, 1e-50) else part for part in (number.real, number.imag)
+    )
+    return f"{real:.8e}" + (f"{imaginary:+.8e}i" if imaginary else "")
+
+
+if __name__ == "__main__":
+    os._exit(main(int(sys.argv[1])))  # there is nothing to tear down

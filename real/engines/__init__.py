@@ -1,0 +1,1 @@
+"""The engines behind `real.rollouts.Engine`."""

@@ -1,0 +1,147 @@
+"""The engine's own process: it serves one engine until its parent says so, or is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from lab.errors import UserError
+from real.engines.exchange import (
+    REQUEST,
+    ROLLOUTS,
+    WEIGHTS,
+    read_weights,
+    receive,
+    send,
+    write_rollouts,
+)
+from real.rollouts import EngineDied, Prompts, Rollouts, Sampling
+
+_ALIVE_SECONDS = 1.0
+"""Least time between two signs of life."""
+_PARENT_SECONDS = 1.0
+
+
+class Host(Protocol):
+    """An engine as its process sees it; `real.engines.vllm_host.VllmHost` is one."""
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        progress: Callable[[], None],
+    ) -> Rollouts:
+        """Sample, and call `progress` now and then."""
+        ...
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Replace all weights."""
+        ...
+
+    def release(self) -> None:
+        """Give up memory."""
+        ...
+
+
+def main(make_host: Callable[[dict[str, Any]], Host], arguments: Sequence[str]) -> None:
+    """Serve an engine.
+
+    Args:
+        make_host: makes it from its settings.
+        arguments: the pipe's file descriptor, the exchange folder, the parent's process id.
+    """
+    pipe, folder, parent = Connection(int(arguments[0])), Path(arguments[1]), int(arguments[2])
+    # What the engine starts must not hold the pipe open after this process has died.
+    os.set_inheritable(int(arguments[0]), False)
+    threading.Thread(target=_watch_parent, args=(parent, folder), daemon=True).start()
+    try:
+        serve(pipe, folder, make_host)
+    except (EOFError, ConnectionError):  # the parent is gone
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], Host]) -> None:
+    """Answer requests until one says `close`; an engine that failed ends the process."""
+    host: Host | None = None
+    while (request := receive(pipe))["do"] != "close":
+        answer: dict[str, Any] = {"done": request["do"]}
+        try:
+            if host is None:
+                host = make_host(json.loads((folder / REQUEST).read_text()))
+            else:
+                answer |= _do(host, request, folder, _signs_of_life(pipe))
+        except UserError as error:
+            kind = "died" if isinstance(error, EngineDied) else type(error).__name__
+            answer = {"error": str(error)[:2000], "kind": kind}
+        send(pipe, answer)
+        if answer.get("kind") == "died":
+            return
+
+
+def _do(
+    host: Host, request: dict[str, Any], folder: Path, progress: Callable[[], None]
+) -> dict[str, Any]:
+    if request["do"] == "sample":
+        wanted = json.loads((folder / REQUEST).read_text())
+        sampling = Sampling(**wanted["sampling"])
+        rollouts = host.sample(wanted["prompts"], wanted["n"], sampling, wanted["seeds"], progress)
+        write_rollouts(folder / ROLLOUTS, rollouts)
+        return {"version": rollouts.version}
+    if request["do"] == "load":
+        host.load(_with_signs(read_weights(folder / WEIGHTS), progress), request["version"])
+    else:
+        host.release()
+    return {}
+
+
+def _with_signs(
+    weights: Iterable[tuple[str, torch.Tensor]], progress: Callable[[], None]
+) -> Iterable[tuple[str, torch.Tensor]]:
+    for named in weights:
+        progress()
+        yield named
+
+
+def _signs_of_life(pipe: Connection) -> Callable[[], None]:
+    last = time.monotonic()
+
+    def progress() -> None:
+        nonlocal last
+        if time.monotonic() - last > _ALIVE_SECONDS:
+            last = time.monotonic()
+            send(pipe, {"alive": True})
+
+    return progress
+
+
+def _watch_parent(parent: int, folder: Path) -> None:
+    """A parent that was killed tells nobody; its engine must not keep the GPU's memory."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _vllm_host(settings: dict[str, Any]) -> Host:
+    from real.engines.vllm_host import VllmHost, VllmSettings
+
+    if settings["threads"] is not None:
+        torch.set_num_threads(settings["threads"])
+    ends = tuple(settings.pop("eos_token_ids"))
+    return VllmHost(VllmSettings(**settings, eos_token_ids=ends))
+
+
+if __name__ == "__main__":
+    main(_vllm_host, sys.argv[1:])

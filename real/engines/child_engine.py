@@ -1,0 +1,232 @@
+"""An engine in a process of its own, which can be killed when it hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from real.engines.exchange import (
+    REQUEST,
+    ROLLOUTS,
+    WEIGHTS,
+    exchange_folder,
+    read_rollouts,
+    receive,
+    send,
+)
+from real.engines.request_seeds import request_seeds
+from real.engines.weights import stored_weights
+from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.tensor_files import write_tensors
+
+COMMAND = (sys.executable, "-m", "real.engines.child")
+_CLOSE_SECONDS = 5.0
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
+"""An engine belongs to one rank alone and must not take itself for a rank."""
+
+
+class ChildEngine:
+    """The trainer's side: it starts the process, talks to it, and ends it.
+
+    Death and hangs raise `EngineDied` within the time limit; after that the process and all that
+    it started are gone, and only `close` can be called.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        timeout: float,
+        device: torch.device | str = "cpu",
+        weights_dtype: torch.dtype | None = None,
+        weights_bytes: int = 0,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        """Start the process and wait until the engine is ready.
+
+        Args:
+            settings: of the engine, plain values.
+            timeout: seconds that may pass without a sign of life. Starting, falling asleep, and
+                one step of decoding are the longest things without one.
+            device: of the rollouts, and the one that the engine is put on if it is a GPU.
+            weights_dtype: weights are handed over in it; their own if None.
+            weights_bytes: about the size of the weights.
+            command: of the process.
+
+        Raises:
+            EngineDied: it did not start.
+            UserError: the engine refuses its settings.
+        """
+        self.device = torch.device(device)
+        self.timeout = timeout
+        self.weights_dtype = weights_dtype
+        self._folder = exchange_folder(weights_bytes)
+        self._ended = False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
+        self._process, self._pipe = self._start(command)
+        try:
+            self._write_request(settings)
+            self._ask({"do": "start"})
+        except BaseException:
+            self.close()
+            raise
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+        share: tuple[int, int] = (0, 1),
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt, or to every world-th: `share` is rank and world.
+
+        Raises:
+            UserError: a prompt is empty or too long.
+            EngineError: the engine has no weights of the trainer's.
+            EngineDied: it died or hung.
+        """
+        own = slice(share[0], None, share[1])
+        self._write_request(
+            {
+                "prompts": [list(prompt) for prompt in prompts[own]],
+                "n": n,
+                "seeds": request_seeds(generator, len(prompts), n)[own],
+                "sampling": {
+                    "max_tokens": sampling.max_tokens,
+                    "temperature": sampling.temperature,
+                    "top_p": sampling.top_p,
+                },
+            }
+        )
+        answer = self._ask({"do": "sample"})
+        rollouts = read_rollouts(self._folder / ROLLOUTS, int(answer["version"]))
+        return rollouts.to(self.device)
+
+    def release(self) -> None:
+        """Give up the GPU's memory."""
+        self._ask({"do": "release"})
+
+    def update_weights(self, model: Any, version: int) -> None:
+        """Hand the model's weights over through a file."""
+        path = self._folder / WEIGHTS
+        try:
+            write_tensors(path, dict(stored_weights(model, self.weights_dtype)))
+        except OSError as error:
+            raise EngineError(
+                f"weights for the engine: {path} cannot be written ({error.strerror}); "
+                "make room there"
+            ) from error
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # the engine is about to take the memory back
+        self._ask({"do": "load", "version": version})
+        path.unlink()
+
+    def close(self) -> None:
+        """End the process; may be called twice."""
+        if not self._ended:
+            with contextlib.suppress(OSError):
+                send(self._pipe, {"do": "close"})
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CLOSE_SECONDS)
+        self._kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the engine."""
+        return self._process.pid
+
+    def _start(self, command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Connection]:
+        ours, theirs = Pipe()
+        arguments = [*command, str(theirs.fileno()), str(self._folder), str(os.getpid())]
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            env=_environment(self.device),
+            # Ctrl-C is the trainer's to handle, and the whole group can be killed at once.
+            start_new_session=True,
+        )
+        theirs.close()
+        return process, ours
+
+    def _write_request(self, request: Mapping[str, Any]) -> None:
+        (self._folder / REQUEST).write_text(json.dumps(request))
+
+    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        doing = message["do"]
+        if self._ended:
+            raise EngineDied("engine: its process has ended")
+        try:
+            send(self._pipe, message)
+            answer = self._wait(doing)
+        except (EOFError, OSError) as error:
+            raise self._dead(doing) from error
+        if "error" in answer:
+            if answer["kind"] == "died":
+                self._kill()
+                raise EngineDied(answer["error"])
+            raise EngineError(answer["error"])
+        return answer
+
+    def _wait(self, doing: str) -> dict[str, Any]:
+        deadline = time.monotonic() + self.timeout
+        while self._pipe.poll(max(0.0, deadline - time.monotonic())):
+            answer = receive(self._pipe)
+            if "alive" not in answer:
+                return answer
+            deadline = time.monotonic() + self.timeout
+        self._kill()
+        raise EngineDied(
+            f"engine: no sign of life for {self.timeout:g} s during {doing}, its process was "
+            f"killed{self._last_words()}; raise engine_timeout if it only needs more time"
+        )
+
+    def _dead(self, doing: str) -> EngineDied:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_SECONDS)
+        self._kill()
+        code = self._process.returncode
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return EngineDied(f"engine: its process died during {doing} ({how}){self._last_words()}")
+
+    def _last_words(self) -> str:
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f", its last line: {lines[-1].strip()[:300]}" if lines else ""
+
+    def _kill(self) -> None:
+        """End the process and all that it started; once, since process ids are used again."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._pipe.close()
+
+
+def _environment(device: torch.device) -> dict[str, str]:
+    found = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
+    if device.type == "cuda":
+        # The engine sees this rank's GPU alone, and takes it for the first.
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+        index = torch.cuda.current_device() if device.index is None else device.index
+        found["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+    return found

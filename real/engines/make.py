@@ -1,0 +1,130 @@
+"""The engine that a run's settings ask for."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.errors import UserError
+from real.config import TrainConfig
+from real.distributed import ALONE, Ranks
+from real.engines.child_engine import ChildEngine
+from real.engines.ranked_engine import RankedEngine
+from real.engines.restarts import RestartingEngine
+from real.engines.transformers_engine import TransformersEngine
+from real.engines.vllm_engine import VllmEngine
+from real.engines.vllm_host import VllmSettings
+from real.engines.vllm_server import VllmServerEngine
+from real.policy import Policy
+from real.rollouts import Engine
+
+
+def make_engine(
+    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks = ALONE
+) -> Engine:
+    """Make the engine and wait until it is ready.
+
+    Args:
+        config: settled settings.
+        policy: the trainer's own, not yet sharded.
+        folder: of the checkpoint that the policy came from.
+        ranks: the processes of the run; each makes an engine of its own.
+
+    Raises:
+        UserError: settings contradict each other, or the engine is not installed or cannot start.
+    """
+    _check(config)
+    if ranks.world > 1:
+        return _ranked(config, policy, folder, ranks)
+    kinds: dict[str, Callable[[], Engine]] = {
+        "transformers": lambda: _transformers(config, policy, policy.model),
+        "vllm": lambda: _child(config, policy, folder),
+        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder), policy.device),
+        "vllm_server": lambda: VllmServerEngine(
+            config.engine_url or "",
+            config.engine_timeout,
+            policy.eos_token_ids,
+            policy.pad_token_id,
+            policy.device,
+        ),
+    }
+    make = kinds[config.engine]
+    return RestartingEngine(make, config.restart_engine) if config.restart_engine else make()
+
+
+def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks) -> Engine:
+    """An engine on every rank.
+
+    Raises:
+        UserError: the engine cannot be had once a rank, or restarts are wanted: new weights come
+            from all ranks together, so one rank's engine cannot be given the last ones again.
+    """
+    if config.engine not in ("transformers", "vllm"):
+        raise UserError(
+            f"engine = {config.engine!r}: serves one process, not {ranks.world} ranks; take vllm, "
+            "which every rank starts for itself"
+        )
+    if config.restart_engine:
+        raise UserError(
+            f"restart_engine = {config.restart_engine}: not with {ranks.world} ranks; leave it "
+            "out, and go on with guard-train resume should an engine die"
+        )
+    copied = None
+    if config.engine == "transformers":
+        copied = copy.deepcopy(policy.model).requires_grad_(False)
+        engine = _transformers(config, policy, copied)
+    else:
+        engine = _child(config, policy, folder)
+    return RankedEngine(engine, ranks, policy.device, policy.pad_token_id, copied)
+
+
+def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
+    return TransformersEngine(model, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
+
+
+def _child(config: TrainConfig, policy: Policy, folder: str | Path) -> ChildEngine:
+    return ChildEngine(
+        asdict(_settings(config, policy, folder)),
+        config.engine_timeout,
+        policy.device,
+        getattr(torch, config.dtype),
+        sum(p.numel() * p.element_size() for p in policy.model.parameters()),
+    )
+
+
+def _check(config: TrainConfig) -> None:
+    if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
+        raise UserError(
+            f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
+            "trainer; use vllm, which has a process of its own"
+        )
+    if (config.engine_url is not None) != (config.engine == "vllm_server"):
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
+        )
+    if config.engine != "transformers" and config.top_p < 1:
+        # vLLM's log-probs are those after the cut, the trainer's have no cut.
+        warnings.warn(
+            f"top_p = {config.top_p}: biases the ratio of the loss; train with 1", stacklevel=3
+        )
+
+
+def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSettings:
+    longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
+    return VllmSettings(
+        model=str(folder),
+        max_model_len=min(longest, policy.max_positions or longest),
+        eos_token_ids=policy.eos_token_ids,
+        pad_token_id=policy.pad_token_id,
+        dtype=config.dtype,
+        max_rows=config.max_rows,
+        memory=config.engine_memory,
+        device=policy.device.type,
+        threads=config.threads,
+    )

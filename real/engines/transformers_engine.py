@@ -1,0 +1,284 @@
+"""Samples from a Hugging Face causal language model in the trainer's own process.
+
+A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
+times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
+batch decides nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from real.kv_cache import expand_cache, new_cache, select_rows
+from real.rollout_checks import check_prompts, check_rows, positions
+from real.rollouts import Prompts, Rollouts, Sampling
+from real.sampling import draw
+
+
+class TransformersEngine:
+    """Samples with the trainer's own model, so it has new weights at once."""
+
+    def __init__(
+        self,
+        model: Any,
+        eos_token_ids: Sequence[int] | int = (),
+        pad_token_id: int = 0,
+        max_rows: int = 512,
+        compact_at: float = 0.75,
+    ) -> None:
+        """Set up the engine.
+
+        Args:
+            model: a causal language model; left in the mode (training or not) it is found in.
+            eos_token_ids: token ids that end a response; none: all run to `max_tokens`.
+            pad_token_id: fills short prompts and the places after a response's end.
+            max_rows: most responses alive at once; bounds the cache's memory.
+            compact_at: ended rows leave the batch once the share of live rows falls to this; 0
+                keeps them. Changes speed only.
+
+        Raises:
+            UserError: a value is out of its range.
+        """
+        check_rows(max_rows)
+        self.model = model
+        self.version = 0
+        self.eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else [*eos_token_ids]
+        self.pad_token_id = pad_token_id
+        self.max_rows = max_rows
+        self.compact_at = compact_at
+        parameters = inspect.signature(model.forward).parameters
+        self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+
+    @torch.no_grad()  # not inference_mode: its tensors could not enter a later backward pass
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+        share: tuple[int, int] = (0, 1),
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt.
+
+        Args:
+            prompts: (P,) token ids of each prompt, of any lengths.
+            n: responses a prompt.
+            sampling: how they are drawn; the log-probs are those before the cut at `top_p`.
+            generator: source of all randomness, on any device; advanced by the same amount
+                whatever is sampled.
+            share: rank and number of ranks. Only `prompts[rank::world]` are sampled, with the
+                random numbers that they have among all.
+
+        Returns:
+            The responses on the model's device; T is the longest response's length.
+
+        Raises:
+            UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
+        """
+        check_prompts(prompts, n, sampling.max_tokens, positions(self.model))
+        # Whole prompts a chunk where they fit, so that each prompt is read once.
+        chunk = self.max_rows // n * n or self.max_rows
+        uniforms_RT = _uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
+        own = slice(share[0], None, share[1])
+        prompts = prompts[own]
+        uniforms_RT = uniforms_RT.unflatten(0, (-1, n))[own].flatten(0, 1)
+        prompt_of_row = [prompt for prompt in range(len(prompts)) for _ in range(n)]
+        chunks = [slice(start, start + chunk) for start in range(0, len(prompt_of_row), chunk)]
+        with _evaluating(self.model):
+            parts = [
+                self._sample_rows(prompts, prompt_of_row[rows], uniforms_RT[rows], sampling)
+                for rows in chunks
+            ]
+        return _join(parts, len(prompts), n, self.pad_token_id)
+
+    def release(self) -> None:
+        """Nothing to give up: the model is the trainer's."""
+
+    def update_weights(self, model: Any, version: int) -> None:
+        """Name the weights; the model has them already.
+
+        Raises:
+            ValueError: the model is another one than this engine samples with.
+        """
+        if model is not self.model:
+            raise ValueError("the transformers engine samples with the model it was made with")
+        self.version = version
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def _sample_rows(
+        self,
+        prompts: Prompts,
+        prompt_of_row: list[int],
+        uniforms_RT: torch.Tensor,
+        sampling: Sampling,
+    ) -> Rollouts:
+        """One chunk: rows R in place of prompts and samples; shapes (R, T) and (R,)."""
+        device = self.model.device
+        uniforms_TR = uniforms_RT.to(device).T.contiguous()
+        first = prompt_of_row[0]
+        batch = _Batch(self, prompts[first : prompt_of_row[-1] + 1], sampling.max_tokens)
+        batch.expand(torch.tensor(prompt_of_row, device=device) - first)
+        return self._decode(batch, uniforms_TR, sampling)
+
+    def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:
+        steps, rows = uniforms_TR.shape
+        samples = _Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
+        for step, uniforms_R in enumerate(uniforms_TR):
+            uniforms_B = uniforms_R[samples.rows_B]
+            token_B, logprob_B = draw(
+                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p
+            )
+            running_B = samples.record(step, token_B, logprob_B)
+            n_running = int(running_B.sum()) if self.eos_token_ids else len(running_B)
+            if n_running == 0 or step + 1 == steps:
+                break
+            if n_running <= self.compact_at * len(running_B):
+                token_B = token_B[running_B]
+                samples.rows_B = samples.rows_B[running_B]
+                batch.keep(running_B.nonzero()[:, 0])
+            batch.advance(token_B)
+        return samples.rollouts(self.version)
+
+
+class _Samples:
+    """What was drawn so far for all R rows, and which B of them are still in the batch."""
+
+    def __init__(
+        self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
+    ) -> None:
+        self.pad = pad
+        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
+        self.tokens_TR = torch.full((steps, rows), pad, device=device)
+        self.logprobs_TR = torch.zeros((steps, rows), device=device)
+        self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.rows_B = torch.arange(rows, device=device)
+        self.used = 0
+
+    def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
+        """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""
+        running_B = ~self.finished_R[self.rows_B]
+        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
+        self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
+        self.lengths_R[self.rows_B] += running_B
+        self.used = step + 1
+        if not len(self.eos):
+            return running_B
+        ends_B = running_B & (token_B[:, None] == self.eos).any(-1)
+        self.finished_R[self.rows_B] |= ends_B
+        return running_B & ~ends_B
+
+    def rollouts(self, version: int) -> Rollouts:
+        """The samples, rows in place of prompts and samples."""
+        tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
+        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version)
+
+
+class _Batch:
+    """Rows being decoded: their cache, attention mask and next-token logits."""
+
+    def __init__(self, engine: TransformersEngine, prompts: Prompts, max_tokens: int) -> None:
+        """Read each prompt once; short prompts are padded on the left."""
+        self.model, self.options = engine.model, engine.last_only
+        self.cache = new_cache(self.model.config)
+        self.length = max(map(len, prompts))
+        self.capacity = self.length + max_tokens
+        device = self.device = self.model.device
+        pad = engine.pad_token_id
+        ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
+        self.sizes_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        self.mask_BL: torch.Tensor | None = None
+        positions_BL = None
+        # Equal lengths need no mask, and attention without a mask is faster.
+        if any(len(prompt) != self.length for prompt in prompts):
+            columns_L = torch.arange(self.capacity, device=device)
+            self.mask_BL = (columns_L >= self.length - self.sizes_B[:, None]).long()
+            positions_BL = (self.mask_BL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
+        self.logits_BA = self._forward(torch.tensor(ids, device=device), positions_BL)
+
+    def expand(self, prompt_B: torch.Tensor) -> None:
+        """Make the batch one row for each sample, copies of the prompts' rows."""
+        expand_cache(self.cache, prompt_B, self.capacity)
+        self.logits_BA = self.logits_BA[prompt_B]
+        self._select(prompt_B)
+
+    def keep(self, rows_B: torch.Tensor) -> None:
+        """Keep these rows. The logits are not cut: `advance` is to follow."""
+        select_rows(self.cache, rows_B)
+        self._select(rows_B)
+
+    def _select(self, rows_B: torch.Tensor) -> None:
+        self.sizes_B = self.sizes_B[rows_B]
+        if self.mask_BL is not None:
+            self.mask_BL = self.mask_BL[rows_B]
+
+    def advance(self, token_B: torch.Tensor) -> None:
+        """Append one token to every row and compute the next token's logits."""
+        self.length += 1
+        self.logits_BA = self._forward(token_B[:, None], self.sizes_B[:, None])
+        self.sizes_B = self.sizes_B + 1
+
+    def _forward(self, ids_BL: torch.Tensor, positions_BL: torch.Tensor | None) -> torch.Tensor:
+        arguments = dict(self.options)
+        if self.mask_BL is not None:
+            arguments |= {
+                "attention_mask": self.mask_BL[:, : self.length],
+                "position_ids": positions_BL,
+            }
+        output = self.model(
+            input_ids=ids_BL, past_key_values=self.cache, use_cache=True, **arguments
+        )
+        return output.logits[:, -1]
+
+
+def _uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:
+    """(R, T) uniforms of all ranks' rows.
+
+    A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
+    a rank that samples them all.
+    """
+    return torch.cat(
+        [
+            torch.rand(
+                (min(chunk, rows - start), width), generator=generator, device=generator.device
+            )
+            for start in range(0, rows, chunk)
+        ]
+    )
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
+    longest = max(part.tokens_PNT.shape[-1] for part in parts)
+
+    def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
+        padded = [
+            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]), value=fill)
+            for tensor in tensors
+        ]
+        return torch.cat(padded).view(n_prompts, n, longest)
+
+    return Rollouts(
+        rows([part.tokens_PNT for part in parts], pad_token_id),
+        rows([part.logprobs_PNT for part in parts], 0.0),
+        torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
+        torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
+        parts[0].version,
+    )

@@ -1,0 +1,69 @@
+"""vLLM in the trainer's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lab.errors import UserError
+from real.engines.request_seeds import request_seeds
+from real.engines.vllm_host import VllmHost, VllmSettings, world_size
+from real.engines.weights import named_weights
+from real.rollouts import EngineError, Prompts, Rollouts, Sampling
+
+
+class VllmEngine:
+    """vLLM in the trainer's process: the fastest way to hand over weights.
+
+    A hang of a GPU kernel hangs the trainer too; `real.engines.child_engine` can end it.
+    """
+
+    def __init__(self, settings: VllmSettings, device: torch.device | str = "cpu") -> None:
+        """Start it.
+
+        Args:
+            settings: of vLLM.
+            device: of the rollouts.
+
+        Raises:
+            UserError: vLLM is not installed, or this is one of several ranks.
+            EngineDied: it cannot start.
+        """
+        if world_size() > 1:
+            raise UserError(
+                "engine = 'vllm_inprocess': cannot share a process with torch.distributed, "
+                "use vllm, which has a process of its own on every rank"
+            )
+        self.device = device
+        self._host: VllmHost | None = VllmHost(settings)
+
+    @property
+    def host(self) -> VllmHost:
+        """The engine, if it is still there."""
+        if self._host is None:
+            raise EngineError("vLLM: the engine is closed")
+        return self._host
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt; see `VllmHost.sample`."""
+        seeds = request_seeds(generator, len(prompts), n)
+        return self.host.sample(prompts, n, sampling, seeds).to(self.device)
+
+    def release(self) -> None:
+        """Give up the GPU's memory."""
+        self.host.release()
+
+    def update_weights(self, model: Any, version: int) -> None:
+        """Load the model's weights."""
+        # Copies: vLLM may keep what it is given, and the optimizer writes in place.
+        weights = ((name, weight.clone()) for name, weight in named_weights(model))
+        self.host.load(weights, version)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        if self._host is not None:
+            self._host.close()
+        self._host = None

@@ -1,0 +1,274 @@
+"""All contact with vLLM's Python interface, but for its NCCL transfer. Checked with 0.32.
+
+The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
+`wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
+is emptied: it holds keys and values of the old weights, and nothing else would say so. On a CPU
+sleeping does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lab.errors import UserError
+from real.engines.responses import Response, to_rollouts
+from real.rollout_checks import check_prompts
+from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+
+Progress = Callable[[], None]
+Weights = Iterable[tuple[str, torch.Tensor]]
+
+_FORCED = {
+    # The engine core in this process: weights are handed over as tensors, and nothing can hang
+    # in between.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+_DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Threads bound to cores stay bound, for the trainer too.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """What a vLLM engine is made from; plain values, since it may live in another process."""
+
+    model: str
+    """Folder of the checkpoint; its weights are replaced by the trainer's at once."""
+    max_model_len: int
+    """Longest prompt and response together, tokens."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a response, these and no others."""
+    pad_token_id: int = 0
+    dtype: str = "float32"
+    max_rows: int = 512
+    """Most responses that are decoded at once."""
+    memory: float = 0.5
+    """Share of the GPU's memory."""
+    device: str = "cpu"
+    threads: int | None = None
+    """Threads of torch on a CPU; left alone if None."""
+
+
+class VllmHost:
+    """A vLLM engine and the version of the weights that it was given."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        """Import vLLM and load the model.
+
+        Raises:
+            UserError: vLLM is not installed.
+            EngineDied: it cannot start.
+        """
+        self.settings = settings
+        self.version: int | None = None
+        """None: no weights since the start, or since `release`."""
+        vllm = _import_vllm()
+        self._owns_group = world_size() == 0
+        self._sampling_params = vllm.SamplingParams
+        self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
+        with _died("starting"), _process_as_it_was():
+            self._llm = vllm.LLM(**_arguments(settings))
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        progress: Progress = lambda: None,
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt, response i of a prompt with its seed plus i.
+
+        Raises:
+            UserError: a prompt is empty or too long.
+            EngineError: there are no weights of the trainer's, or other ones drew a response.
+            EngineDied: vLLM failed.
+        """
+        check_prompts(prompts, n, sampling.max_tokens, self.settings.max_model_len)
+        if self.version is None:
+            raise EngineError("vLLM: has no weights of the trainer's, call update_weights first")
+        try:
+            params = [self._params(n, sampling, seed) for seed in seeds]
+        except self._refusals as error:  # such as a temperature above 2
+            raise EngineError(f"vLLM: {_first_line(error)}") from error
+        with _died("sampling"):
+            outputs = self._generate(prompts, params, progress)
+        responses = [[self._response(output) for output in row] for row in outputs]
+        return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Replace all weights, forget what the old ones computed, and name the new ones.
+
+        Raises:
+            EngineDied: vLLM failed.
+        """
+        self.version = None
+        with _died("loading weights"):
+            if self.settings.device == "cuda":
+                torch.cuda.empty_cache()
+            self._llm.wake_up(["weights"])
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            self._llm.collective_rpc(_repack_tied_head)
+            if not self._llm.wake_up(["kv_cache"]):
+                raise EngineDied("vLLM: did not wake up")
+            if not self._llm.reset_prefix_cache():
+                raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
+            self._llm.update_weight_version(str(version))
+        self.version = version
+
+    def release(self) -> None:
+        """Drop weights and cache from the GPU; nothing on a CPU."""
+        self.version = None
+        with _died("falling asleep"):
+            self._llm.sleep(2)
+
+    def close(self) -> None:
+        """Stop vLLM, and leave no process group behind that was not there before."""
+        from vllm.distributed import parallel_state  # pyright: ignore[reportMissingImports]
+
+        self._llm.llm_engine.engine_core.shutdown()
+        del self._llm
+        if self._owns_group:
+            parallel_state.cleanup_dist_env_and_memory()
+
+    def _generate(self, prompts: Prompts, params: list[Any], progress: Progress) -> list[list[Any]]:
+        """(P, n) outputs of vLLM. Steps are made here so that each is a sign of life."""
+        texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
+        self._llm.enqueue(texts, params, use_tqdm=False)
+        engine, done = self._llm.llm_engine, []
+        while engine.has_unfinished_requests():
+            done += [output for output in engine.step() if output.finished]
+            progress()
+        # Requests are numbered in the order in which they were given.
+        done.sort(key=lambda output: int(output.request_id))
+        return [sorted(output.outputs, key=lambda one: one.index) for output in done]
+
+    def _params(self, n: int, sampling: Sampling, seed: int) -> Any:
+        return self._sampling_params(
+            n=n,
+            seed=seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            # Exactly the trainer's end tokens, not those of the folder's files.
+            ignore_eos=True,
+            stop_token_ids=[*self.settings.eos_token_ids],
+        )
+
+    def _response(self, output: Any) -> Response:
+        versions = {span.version for span in output.weight_versions or ()}
+        if versions != {str(self.version)}:
+            raise EngineError(
+                f"vLLM: a response was drawn by version {', '.join(sorted(versions)) or 'none'} of "
+                f"the weights instead of {self.version}"
+            )
+        if output.finish_reason not in ("stop", "length"):
+            raise EngineDied(f"vLLM: a response ended by {output.finish_reason!r}")
+        logprobs = output.logprobs.logprobs
+        return Response(output.token_ids, logprobs, output.finish_reason == "stop")
+
+
+def _arguments(settings: VllmSettings) -> dict[str, Any]:
+    common = {
+        "model": settings.model,
+        "skip_tokenizer_init": True,
+        "dtype": settings.dtype,
+        "seed": 0,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_rows,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+    }
+    if settings.device == "cuda":
+        return common | {"gpu_memory_utilization": settings.memory, "enable_sleep_mode": True}
+    return common | {
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
+    }
+
+
+def _repack_tied_head(worker: Any) -> None:
+    """Let a tied output head take over the new embeddings.
+
+    On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that were
+    given weights; a tied head was not, and would stay at the old ones for ever.
+    """
+    head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
+    if hasattr(head, "cpu_linear"):
+        head.quant_method.process_weights_after_loading(head)
+
+
+def _import_vllm() -> Any:
+    os.environ.update(_FORCED)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm  # pyright: ignore[reportMissingImports]
+        import vllm.exceptions  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UserError(
+            f"engine = 'vllm': cannot be imported ({error}); pip install 'ttrl-guard-lab[vllm]'"
+        ) from error
+    return vllm
+
+
+@contextmanager
+def _died(doing: str) -> Iterator[None]:
+    """Turn what vLLM raises when it fails into one line."""
+    try:
+        yield
+    except EngineError:
+        raise
+    # EngineDeadError is an Exception of its own kind; what breaks first is mostly a RuntimeError.
+    except Exception as error:
+        hint = ""
+        if "out of memory" in str(error).lower():
+            hint = "; lower engine_memory, max_rows or micro_tokens"
+        elif "free memory" in str(error).lower():
+            hint = "; lower engine_memory"
+        raise EngineDied(
+            f"vLLM: failed while {doing} ({type(error).__name__}: {_first_line(error)}){hint}"
+        ) from error
+
+
+def world_size() -> int:
+    """Ranks of this process's group, 0 without one."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 0
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:300]
+
+
+@contextmanager
+def _process_as_it_was() -> Iterator[None]:
+    """Undo what starting vLLM changes for everybody else: random states, the number of threads."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    n_threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(n_threads)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])

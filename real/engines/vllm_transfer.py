@@ -1,0 +1,129 @@
+"""How weights reach a vLLM server: over NCCL between GPUs, or through a file."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import torch
+
+from lab.errors import UserError
+from real.engines.http_json import Http
+from real.engines.weights import named_weights
+from real.rollouts import EngineDied
+from real.tensor_files import write_tensors
+
+
+class Transfer(Protocol):
+    """One way for weights to reach the server."""
+
+    def send(self, model: Any) -> None:
+        """Replace all weights of the server."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class FileTransfer:
+    """Weights through a file, for a server on this machine without GPUs."""
+
+    def __init__(self, http: Http) -> None:
+        """Prepare a folder."""
+        self._http = http
+        self._folder = Path(tempfile.mkdtemp(prefix="guard-weights-"))
+
+    def send(self, model: Any) -> None:
+        """Write all weights and let the server read them."""
+        config = model.config.get_text_config()
+        if getattr(config, "tie_word_embeddings", False):
+            raise UserError(
+                "engine = 'vllm_server': a server without a GPU keeps the old output head of a "
+                "model with tied embeddings; use vllm"
+            )
+        write_tensors(self._folder / "model.safetensors", dict(named_weights(model)))
+        kwargs = {"weights_path": str(self._folder)}
+        self._http.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class NcclTransfer:
+    """Weights from GPU to GPU, by the interface of vLLM 0.32. Never run: it needs two GPUs."""
+
+    def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
+        """Nothing is connected until there is a model."""
+        self._http = http
+        self._dtype = dtype
+        self._engine: Any = None
+        self._model: Any = None
+
+    def send(self, model: Any) -> None:
+        """Broadcast all weights to the server's workers."""
+        if self._model is not model:
+            self.close()
+            self._engine, self._model = self._connect(model), model
+        try:
+            self._engine.send_weights()
+        except (RuntimeError, OSError, ValueError) as error:
+            raise EngineDied(f"vLLM server: sending weights failed ({error})") from error
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._engine is not None:
+            self._engine.shutdown()
+        self._engine = self._model = None
+
+    def _connect(self, model: Any) -> Any:
+        try:
+            from vllm.distributed.weight_transfer import (  # pyright: ignore[reportMissingImports]
+                base,
+                clients,
+                factory,
+                nccl_engine,
+            )
+        except ImportError as error:
+            raise UserError(
+                "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
+                f"({error}); pip install 'ttrl-guard-lab[vllm]'"
+            ) from error
+        dtype = self._dtype
+
+        class Source(base.WeightSource):
+            """The model's weights, described and yielded in one order."""
+
+            def metadata(self) -> list[Any]:
+                return [
+                    base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self
+                ]
+
+            def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+                return named_weights(model, dtype)
+
+        workers = int(self._http.get("/get_world_size")["world_size"])
+        address, port = _own_address(self._http.url)
+        info = nccl_engine.NCCLTrainerInitInfo(
+            master_address=address, master_port=port, world_size=workers + 1, rank=0
+        )
+        client = clients.HTTPVLLMWeightSyncClient(self._http.url, timeout=self._http.timeout)
+        make = factory.WeightTransferTrainerFactory.trainer_init
+        return make(info, client=client, source=Source())
+
+
+def _own_address(url: str) -> tuple[str, int]:
+    """The address under which a server sees this machine, and a free port of it."""
+    parts = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
+        address = probe.getsockname()[0]
+    with socket.socket() as listening:
+        listening.bind((address, 0))
+        return address, listening.getsockname()[1]

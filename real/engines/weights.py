@@ -1,0 +1,38 @@
+"""A model's weights as an engine wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from real.lora import merged_weights
+from real.sharding import whole_tensor
+
+
+def named_weights(
+    model: Any, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name in the checkpoint and value of every weight, one at a time.
+
+    Adapters are merged in. Tied weights come once, under the embedding's name: an engine ties them
+    itself, and some refuse an output head that the model's config does not announce.
+
+    Args:
+        model: a causal language model of transformers. Sharded weights are gathered, so with
+            several ranks all of them must go through the whole iterator.
+        dtype: that floating-point weights are given in; their own if None.
+    """
+    for name, value in stored_weights(model, dtype):
+        yield name, whole_tensor(value)
+
+
+def stored_weights(
+    model: Any, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same, with sharded weights as they are."""
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    for name, value in merged_weights(model):
+        if not (tied and name.endswith("lm_head.weight")):
+            yield name, value.to(dtype) if dtype and value.is_floating_point() else value

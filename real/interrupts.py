@@ -1,0 +1,92 @@
+"""Ctrl-C and SIGTERM: the run goes on to the end of its batch, writes a checkpoint, and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from lab.errors import Terminated
+
+_NOTICE = (
+    b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"
+)
+_SAME_PRESS = 1.0
+"""Seconds within which further signals are taken for the first one.
+
+A terminal sends Ctrl-C to all processes, and a parent then often passes it on to its children.
+"""
+
+
+class StopRequest:
+    """Whether somebody asked the run to stop."""
+
+    def __init__(self) -> None:
+        self.deferred = False
+        """Wait for `leave` with the first signal; set once there is a checkpoint to add to."""
+        self.asked: signal.Signals | None = None
+        self._asked_at = 0.0
+
+    def agreed(self, highest: Callable[[int], int]) -> signal.Signals | None:
+        """Which signal asked for the end, if any, by now.
+
+        Args:
+            highest: the largest of the numbers that all ranks give it: signals do not reach them
+                all at the same moment.
+        """
+        number = highest(self.asked or 0)
+        return signal.Signals(number) if number else None
+
+    def leave_if(self, asked: signal.Signals | None) -> None:
+        """End the run, at a place where all it did is on disk.
+
+        Args:
+            asked: what was agreed on.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+            Terminated: SIGTERM came.
+        """
+        if asked is not None:
+            _leave(asked)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Take in a signal."""
+        now = time.monotonic()
+        if self.asked is not None and now - self._asked_at < _SAME_PRESS:
+            return
+        if not self.deferred or self.asked is not None:
+            _leave(signal.Signals(number))
+        self.asked, self._asked_at = signal.Signals(number), now
+        # Not print: the signal may have come in the middle of one, which cannot be entered twice.
+        # The runs of a comparison leave the talking to their parent.
+        if multiprocessing.parent_process() is None:
+            os.write(2, _NOTICE)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Catch the signals that ask a process to stop; only the main thread can."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # What the process was told to ignore, as under nohup, it goes on to ignore.
+    mine = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in mine:
+        signal.signal(number, request.handle)
+    try:
+        yield request
+    finally:
+        for number in mine:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
+
+def _leave(number: signal.Signals) -> None:
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt

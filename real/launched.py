@@ -1,0 +1,44 @@
+"""Which of several processes this one is, as `torchrun` puts it into the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lab.errors import UserError
+
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A process of `torchrun`."""
+
+    rank: int
+    world: int
+    """Processes of the run."""
+    local_rank: int
+    local_world: int
+    """Processes of it on this machine."""
+
+
+def launched() -> Launched | None:
+    """This process's place among the ranks; None if it was started alone.
+
+    Raises:
+        UserError: the environment's values are no numbers.
+    """
+    found = [os.environ.get(name) for name in _NAMES]
+    if "MASTER_ADDR" not in os.environ or None in found:
+        return None
+    try:
+        return Launched(*(int(value or "") for value in found))
+    except ValueError:
+        told = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, found, strict=True))
+        raise UserError(f"environment: {told} must be numbers; start with torchrun") from None
+
+
+def speaks() -> bool:
+    """Whether this process is the one that tells people something."""
+    place = launched()
+    return place is None or place.rank == 0

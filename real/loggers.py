@@ -1,0 +1,239 @@
+"""TensorBoard, W&B and trackio: metrics besides the run folder, for those who watch them there.
+
+Each library is imported only where it is asked for. None of them uses the network unless its own
+settings say so: W&B stays offline while WANDB_MODE is not set.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from lab.errors import UserError
+from lab.manifest import Manifest
+
+PROJECT = "ttrl-guard-lab"
+Rows = Sequence[Mapping[str, Any]]
+
+_INSTALL = {
+    "tensorboard": "pip install 'ttrl-guard-lab[log]'",
+    "wandb": "pip install 'ttrl-guard-lab[wandb]'",
+    "trackio": "pip install 'ttrl-guard-lab[trackio]'",
+}
+
+
+class Logger(Protocol):
+    """Where metrics go."""
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Log a text."""
+
+    def table(self, step: int, name: str, rows: Rows) -> None:
+        """Log rows of equal keys."""
+
+    def close(self) -> None:
+        """Write out what waits."""
+
+
+def require_loggers(kinds: Sequence[str]) -> None:
+    """Refuse loggers whose library is missing, before anything is loaded.
+
+    Raises:
+        UserError: one is not installed; says how to install it.
+    """
+    for kind in kinds:
+        if importlib.util.find_spec(kind) is None:
+            raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
+
+
+def open_loggers(
+    kinds: Sequence[str], folder: Path, manifest: Manifest, after: int | None
+) -> Loggers:
+    """Start the loggers of a run.
+
+    Args:
+        kinds: names of `real.config.LogKind`.
+        folder: the run folder; TensorBoard and W&B write into it.
+        manifest: names the run.
+        after: the run is resumed after this batch; a new run if None.
+
+    Raises:
+        UserError: a library is missing.
+    """
+    require_loggers(kinds)
+    loggers = Loggers([(kind, _MAKERS[kind](folder, manifest, after)) for kind in kinds])
+    if after is None:
+        loggers.text(
+            0, "config", msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
+        )
+    return loggers
+
+
+class Loggers:
+    """Several loggers as one. One that fails is left out from then on: the run matters more."""
+
+    def __init__(self, loggers: Sequence[tuple[str, Logger]]) -> None:
+        self._loggers = list(loggers)
+
+    def __bool__(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._loggers)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        self._all(lambda logger: logger.scalars(step, values))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Log a text."""
+        self._all(lambda logger: logger.text(step, name, text))
+
+    def table(self, step: int, name: str, rows: Rows) -> None:
+        """Log rows of equal keys."""
+        self._all(lambda logger: logger.table(step, name, rows))
+
+    def close(self) -> None:
+        """Close all."""
+        self._all(lambda logger: logger.close())
+        self._loggers = []
+
+    def _all(self, call: Callable[[Logger], None]) -> None:
+        for entry in list(self._loggers):
+            try:
+                call(entry[1])
+            except Exception as error:
+                self._loggers.remove(entry)
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
+
+
+class TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What a killed run logged after its checkpoint is hidden: those batches come again.
+        purge = None if after is None else after + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Log a text, shown as it is."""
+        self._writer.add_text(name, f"<pre>{html.escape(text)}</pre>", step)
+
+    def table(self, step: int, name: str, rows: Rows) -> None:
+        """Log rows as a Markdown table."""
+        heads = list(rows[0])
+        lines = [heads, ["---"] * len(heads)]
+        lines += [[_cell(row[head]) for head in heads] for row in rows]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        self._writer.add_text(name, text, step)
+
+    def close(self) -> None:
+        """Write out what waits."""
+        self._writer.close()
+
+
+class Wandb:
+    """A Weights & Biases run, kept in RUN/wandb until `wandb sync` sends it."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        self._wandb: Any = importlib.import_module("wandb")
+        self._run = self._wandb.init(
+            project=PROJECT,
+            name=_name(folder, manifest),
+            id=_identity(folder, manifest),
+            config=manifest.config,
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            resume="allow",
+            settings=self._wandb.Settings(silent=True),
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        self._run.log(dict(values), step=step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Log a text, shown as it is."""
+        shown = self._wandb.Html(f"<pre>{html.escape(text)}</pre>", inject=False)
+        self._run.log({name: shown}, step=step)
+
+    def table(self, step: int, name: str, rows: Rows) -> None:
+        """Log rows as a table."""
+        heads = list(rows[0])
+        data = [[row[head] for head in heads] for row in rows]
+        self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
+
+    def close(self) -> None:
+        """Write out what waits."""
+        self._run.finish()
+
+
+class Trackio:
+    """A trackio run in its own local database; `trackio show` opens it."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        self._trackio: Any = importlib.import_module("trackio")
+        self._run = self._trackio.init(
+            project=PROJECT,
+            name=f"{_name(folder, manifest)} {_identity(folder, manifest)}",
+            config=manifest.config,
+            resume="allow",
+            embed=False,
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        self._trackio.log(dict(values), step=step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Log a text."""
+        self._trackio.log({name: self._trackio.Markdown(f"```\n{text}\n```")}, step=step)
+
+    def table(self, step: int, name: str, rows: Rows) -> None:
+        """Log rows as a table."""
+        import pandas as pd
+
+        self._trackio.log({name: self._trackio.Table(dataframe=pd.DataFrame(rows))}, step=step)
+
+    def close(self) -> None:
+        """Write out what waits."""
+        self._trackio.finish()
+
+
+_MAKERS: dict[str, Callable[[Path, Manifest, int | None], Logger]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": Trackio,
+}
+
+
+def _name(folder: Path, manifest: Manifest) -> str:
+    return f"{manifest.arm}-{folder.name}"
+
+
+def _identity(folder: Path, manifest: Manifest) -> str:
+    """The same for a run and its resumption, another for every other run."""
+    import hashlib
+
+    return hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()[:12]
+
+
+def _cell(value: object) -> str:
+    return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")

@@ -1,0 +1,100 @@
+"""Low-rank adapters (LoRA) on a model's linear layers, through the optional package peft."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.errors import UserError
+
+_ADAPTER = "default"
+_BASE = ".base_layer"
+"""What peft puts into the names of weights that it wraps."""
+
+
+def add_lora(
+    model: Any, rank: int, alpha: float, targets: str = "all-linear", seed: int = 0
+) -> None:
+    """Freeze a model and put trainable adapters into it, in place.
+
+    The adapters start as no change at all. Layers are replaced inside the model, which stays the
+    class that it was: it samples and scores as before.
+
+    Args:
+        model: a causal language model of transformers.
+        rank: of the adapters.
+        alpha: the adapters' product is scaled by `alpha / rank`.
+        targets: names of the linear layers to adapt, as they end, with commas between them; or
+            `all-linear` for all but the output layer.
+        seed: of the adapters' first weights.
+
+    Raises:
+        UserError: peft is not installed, or the model has no such layers.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError(
+            f"lora_rank = {rank}: needs the package peft; pip install 'ttrl-guard-lab[lora]'"
+        ) from error
+    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    # No task type: peft needs one only for wrappers of its own, which are not used here.
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    except ValueError as error:
+        raise UserError(
+            f"lora_targets = {targets}: the model has no such linear layers; "
+            "give names of its layers, or all-linear"
+        ) from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def has_adapters(model: Any) -> bool:
+    """The model went through `add_lora`."""
+    return any(_is_adapted(module) for module in model.modules())
+
+
+@contextlib.contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """The model without its adapters, for a while."""
+    adapted = [module for module in model.modules() if _is_adapted(module)]
+    for module in adapted:
+        module.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for module in adapted:
+            module.enable_adapters(True)
+
+
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """All weights under their Hugging Face names, adapters merged in; the model stays as it is.
+
+    One merged matrix exists at a time. Tied weights come once, buffers do not come.
+
+    Args:
+        model: a causal language model, with or without adapters.
+    """
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        owner, _, field = name.rpartition(".")
+        layer = adapted.get(owner.removesuffix(_BASE))
+        value = parameter.detach()
+        if layer is not None and owner.endswith(_BASE) and field == "weight":
+            value = value + layer.get_delta_weight(_ADAPTER).to(value.dtype)
+        yield name.replace(_BASE, ""), value
+
+
+def _is_adapted(module: Any) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")

@@ -1,0 +1,195 @@
+"""Rows of problem files: JSON, JSON Lines, Parquet, Arrow, and folders that `datasets` saved.
+
+A reader yields numbered rows and looks into none of them. Nothing here needs more than pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lab.errors import UserError
+
+Rows = Iterator[tuple[int, object]]
+"""Rows with their numbers, from 1; in JSON Lines the line."""
+
+
+def read_rows(source: str) -> Rows:
+    """Rows of a file or folder.
+
+    Args:
+        source: path; `FOLDER@SPLIT` names one split of a folder that holds several.
+
+    Raises:
+        UserError: it cannot be read, is empty, malformed or of an unknown kind.
+    """
+    path = Path(source)
+    if not path.exists() and "@" in path.name:
+        folder, _, split = source.rpartition("@")
+        if Path(folder).is_dir():
+            return _read_saved(Path(folder), split)
+    if path.is_dir() and path.suffix.lower() not in _READERS:
+        return _read_saved(path, None)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        known = ", ".join(_READERS)
+        raise UserError(f"{path}: unknown kind of problem file, use one of {known}")
+    return reader(path)
+
+
+def _read_json(path: Path) -> Rows:
+    text = _text(path)
+    try:
+        rows = _parse(text, lambda line: f"{path}, line {line}")
+    except UserError:
+        # `datasets` and pandas write one object a line into files of this name, too.
+        if not _has_lines(text):
+            raise
+        yield from _lines(path, text)
+        return
+    if not isinstance(rows, list):
+        raise UserError(
+            f"{path}: holds {kind(rows)}, not a list; write [{{...}}, ...] or use .jsonl"
+        )
+    yield from enumerate(rows, start=1)
+
+
+def _read_jsonl(path: Path) -> Rows:
+    yield from _lines(path, _text(path))
+
+
+def _lines(path: Path, text: str) -> Rows:
+    # Not splitlines(): JSON text may hold U+2028 and other characters that it would cut at.
+    for row, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield row, _parse(line, lambda _, row=row: f"{path}, row {row}")
+
+
+def _read_parquet(path: Path) -> Rows:
+    import pyarrow.parquet as pq
+
+    return _table_rows(path, lambda file: pq.ParquetFile(file).read())
+
+
+def _read_arrow(path: Path) -> Rows:
+    import pyarrow as pa
+
+    return _table_rows(path, lambda file: pa.ipc.open_stream(file).read_all())
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+    ".arrow": _read_arrow,
+}
+
+
+def _read_saved(folder: Path, split: str | None) -> Rows:
+    """Rows of a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
+    if (folder / "dataset_dict.json").is_file():
+        return _read_saved(folder / _pick(folder, split), None)
+    if split is not None:
+        raise UserError(f"{folder}@{split}: the folder holds no splits; give the folder alone")
+    if not (folder / "state.json").is_file():
+        raise UserError(
+            f"{folder}: not a saved dataset (state.json is missing); "
+            "give a problem file or a folder that datasets' save_to_disk wrote"
+        )
+    state = _json_object(folder / "state.json")
+    files = [entry["filename"] for entry in state.get("_data_files") or []]
+    return _numbered(row for name in files for _, row in _read_arrow(folder / name))
+
+
+def _pick(folder: Path, split: str | None) -> str:
+    splits = [str(name) for name in _json_object(folder / "dataset_dict.json").get("splits", [])]
+    if split is None and len(splits) == 1:
+        return splits[0]
+    if split not in splits:
+        what = "holds several splits" if split is None else f"has no split {split!r}"
+        example = f"{folder}@{splits[0]}" if splits else "another folder"
+        raise UserError(f"{folder}: {what} ({', '.join(splits)}); give one as in {example}")
+    return split
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    values = _parse(_text(path), lambda line: f"{path}, line {line}")
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds {kind(values)}, not an object; save the dataset again")
+    return values
+
+
+def _table_rows(path: Path, read: Callable[[Any], Any]) -> Rows:
+    import pyarrow as pa
+
+    try:
+        # Opened here: pyarrow's own messages on a missing file or a folder are long and vary.
+        with path.open("rb") as file:
+            table = read(file)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path}: cannot be read as a table ({reason}); save it again") from error
+    return _numbered(row for batch in table.to_batches() for row in batch.to_pylist())
+
+
+def _numbered(rows: Iterator[object]) -> Rows:
+    return iter(enumerate(rows, start=1))
+
+
+def _has_lines(text: str) -> bool:
+    """The first line with anything in it is a whole object, and more follows."""
+    first, _, rest = text.strip().partition("\n")
+    try:
+        return isinstance(json.loads(first), dict) and bool(rest.strip())
+    except (ValueError, RecursionError):
+        return False
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}), save it as UTF-8") from error
+    if not text.strip():
+        raise UserError(f"{path}: the file is empty, give at least one object with a prompt")
+    return text
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    reason = (error.strerror or type(error).__name__).lower()
+    return UserError(f"{path}: cannot be read ({reason}), check the path")
+
+
+def _parse(text: str, where: Callable[[int], str]) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{where(error.lineno)}, column {error.colno}"
+        raise UserError(
+            f"{place}: malformed JSON ({error.msg.lower()}), mend it there or just before"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, or brackets nested thousands deep.
+        raise UserError(
+            f"{where(1)}: JSON too large to read, shorten the number or list"
+        ) from error
+
+
+def kind(value: object) -> str:
+    """What a value is, for readers who do not know Python."""
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        bytes: "binary data",
+    }
+    if value is None:
+        return "null"
+    return names.get(type(value), "a number")

@@ -1,0 +1,74 @@
+"""One problem, and the set of them that a run trains on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a chat."""
+
+    role: str
+    """`system`, `user` or `assistant`."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One prompt of the fixed set Q (SPEC section 1)."""
+
+    id: str
+    """Unique in its set; the same in every run on that set."""
+    prompt: str
+    """What the user says last; the settings' suffix goes behind it."""
+    answer: str | None
+    """Reference answer as the source writes it; None where there is none. Analysis only."""
+    before: tuple[Turn, ...] = ()
+    """Earlier messages, such as a system prompt, where the source holds a chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """Problems in the order of their source."""
+
+    name: str
+    """For readers; runs are compared only where it agrees."""
+    problems: list[Problem]
+    fields: dict[str, str] = field(default_factory=dict)
+    """What was read to the field it was read from; empty where there are no fields."""
+    found: tuple[str, ...] = ()
+    """Which of `fields` were found by their usual names, not given."""
+    notices: tuple[str, ...] = ()
+    """What a reader should know about the set, one sentence each."""
+
+    def __len__(self) -> int:
+        """Number of problems."""
+        return len(self.problems)
+
+    def __iter__(self) -> Iterator[Problem]:
+        """Over the problems."""
+        return iter(self.problems)
+
+
+def content_hash(prompt: str, before: Sequence[Turn] = ()) -> str:
+    """16 hexadecimal digits that only the prompt decides, not its place in the file."""
+    turns = [[turn.role, turn.content] for turn in before]
+    return _digest([*turns, prompt])[:16]
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+    """SHA-256 of ids, prompts and answers in order: two runs saw the same set if it agrees."""
+    return _digest(
+        [
+            [p.id, p.prompt, p.answer, *([turn.role, turn.content] for turn in p.before)]
+            for p in problems
+        ]
+    )
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -1,0 +1,181 @@
+"""Runs of several ranks, as torchrun would start them; a server that tests talk to line by line.
+
+The server imports torch once and forks, so a rank costs no import. A request is {"do": "train",
+"resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...}, "fault": null or
+{"rank": r, "what": "kill", "error" or "nan", "call": n}, "log": ...}. A fault comes with the n-th
+batch that the rank reads answers of, or with its n-th gradient. Rank r prints into the file LOG.r.
+Models are computed with in double precision, unless the settings name another. "sample" prints
+what scripted engine processes sample, see `scripted_child`.
+The answer is the list of exit codes, minus the signal where one ended the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import closing, suppress
+from typing import Any
+
+LIMIT = 60.0
+"""Seconds after which ranks that still run are killed: no test waits for ever."""
+
+
+def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> None:
+    whole, calls = getattr(module, name), 0
+
+    def wrapped(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            before(*arguments)
+        found = whole(*arguments)
+        if calls == number:
+            after(*arguments)
+        return found
+
+    setattr(module, name, wrapped)
+
+
+def spoil(scorer: Any, *_: Any) -> None:
+    """A NaN in this rank's part of one gradient."""
+    grad = next(p.grad for p in scorer.parameters() if p.grad is not None)
+    getattr(grad, "_local_tensor", grad).view(-1)[0] = float("nan")
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def in_double() -> None:
+    import real.run
+
+    load = real.run.load_policy
+
+    def load_double(*arguments: Any) -> Any:
+        policy = load(*arguments)
+        policy.model.double()
+        return policy
+
+    real.run.load_policy = load_double
+
+
+def plant(fault: dict[str, Any]) -> None:
+    import real.optimizer
+    import real.trainer
+    from lab.errors import UserError
+
+    def fail(*_: Any) -> None:
+        if fault["what"] == "error":
+            raise UserError("fault: wanted by the test")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if fault["what"] == "nan":
+        on_call(real.optimizer, "backward", fault["call"], nothing, spoil)
+    else:
+        on_call(real.trainer, "read_answers", fault["call"], fail, nothing)
+
+
+def sample_scripted(config: Any) -> None:
+    import torch
+
+    import real.engines.make
+    from real.distributed import joined_ranks
+    from real.engines.child_engine import ChildEngine
+    from real.rollouts import Sampling
+    from real.run import prepare
+
+    command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))
+    real.engines.make._child = lambda *_: ChildEngine({}, 20.0, command=command)
+    with joined_ranks(config) as ranks:
+        run = prepare(config.settled(), ranks)
+        with closing(run.engine):
+            run.engine.update_weights(run.policy.model, version=3)
+            generator = torch.Generator().manual_seed(1)
+            found = run.engine.sample(run.prompts.tokens, 4, Sampling(2), generator)
+            ranks.wait()
+        print(json.dumps(found.of_version(3).tokens_PNT.tolist()))
+
+
+def child(request: dict[str, Any], rank: int) -> int:
+    from lab.cli import run_cli
+    from lab.settings import from_values
+    from real.config import TrainConfig
+    from real.trainer import resume, train
+
+    world = str(request["world"])
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
+    os.environ |= {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
+    os.environ["MASTER_PORT"] = str(request["port"])
+    if "dtype" not in request["config"]:
+        in_double()
+    if request["fault"] and request["fault"]["rank"] == rank:
+        plant(request["fault"])
+
+    class Command:
+        def run(self) -> None:
+            config = from_values(request["config"], TrainConfig, "request")
+            if request["do"] == "sample":
+                sample_scripted(config)
+            elif request["do"] == "train":
+                train(config, request["folder"], progress=False)
+            else:
+                resume(request["folder"], progress=False)
+
+    import lab.cli
+
+    lab.cli._parse = lambda *_: Command()  # the shared door turns errors into lines and codes
+    return run_cli("guard-train", {}, [])
+
+
+def start(request: dict[str, Any], rank: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        log = os.open(f"{request['log']}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = child(request, rank)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait_for(pids: list[int]) -> list[int]:
+    """Exit codes; those still running at the limit are killed."""
+    deadline = time.monotonic() + LIMIT
+    codes: dict[int, int] = {}
+    while len(codes) < len(pids):
+        for pid in set(pids) - codes.keys():
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    return [codes[pid] for pid in pids]
+
+
+def serve() -> None:
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+
+    import real.trainer
+
+    with suppress(ImportError):
+        import peft  # noqa: F401
+    assert real.trainer.resume
+    for line in sys.stdin:
+        request = json.loads(line)
+        pids = [start(request, rank) for rank in range(request["world"])]
+        print(json.dumps(wait_for(pids)), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

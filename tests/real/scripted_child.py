@@ -1,0 +1,83 @@
+"""An engine process without vLLM: tokens follow from the seeds, and it can be told to misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.errors import UserError
+from real.engines.child import main
+from real.engines.responses import Response, to_rollouts
+from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+
+
+class ScriptedHost:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.version = -1
+        self.total = 0.0
+        print("scripted engine: ready", flush=True)
+        self.misbehave("start")
+
+    def misbehave(self, doing: str) -> None:
+        how = self.settings.get(doing)
+        marker = self.settings.get("once")
+        if how is None or (marker and Path(marker).exists()):
+            return
+        if marker:
+            Path(marker).touch()
+        print(f"scripted engine: {how} in {doing}", flush=True)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif how == "exit":
+            sys.exit(3)
+        elif how == "grandchild":
+            print(f"grandchild {subprocess.Popen(['sleep', '600']).pid}", flush=True)
+            time.sleep(600)
+        elif how == "died":
+            raise EngineDied("scripted engine: it has died")
+        elif how == "refuse":
+            raise UserError("scripted engine: refused")
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        progress: Callable[[], None],
+    ) -> Rollouts:
+        self.misbehave("sample")
+        if self.version < 0:
+            raise EngineError("scripted engine: no weights")
+        for _ in range(self.settings.get("steps", 0)):
+            time.sleep(0.3)
+            progress()
+        rows = [
+            [Response([(seed + i) % 97, round(self.total)], [-0.5, -1.0], True) for i in range(n)]
+            for seed in seeds
+        ]
+        return to_rollouts(rows, n, 0, self.version)
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        self.misbehave("load")
+        self.total = sum(float(weight.float().sum()) for _, weight in weights)
+        self.version = version
+
+    def release(self) -> None:
+        self.misbehave("release")
+        self.version = -1
+
+
+if __name__ == "__main__":
+    main(ScriptedHost, sys.argv[1:])

@@ -1,0 +1,245 @@
+"""Which answers are one, who says so, and that ids never change their meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.errors import UserError
+from real import TrainConfig
+from real.answers import UNSEEN, AnswerBook, Equality, canonical, classes
+from real.answers.checker import Checker, Reply
+from real.answers.exact import exact
+from real.answers.forms import form_of
+from real.answers.screen import formula
+
+
+@pytest.fixture(scope="module")
+def equality() -> Iterator[Equality]:
+    made = Equality(seconds=20.0)
+    yield made
+    made.close()
+
+
+def box(answer: str) -> str:
+    return rf"\boxed{{{answer}}}"
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
+        ("142.0", "142"),
+        (r"336^\circ", "336", "336 degrees"),
+        (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
+        ("1,234", "1234", r"1{,}234"),
+        (r"\text{C}", "(C)", "C", r"\textbf{(C)}"),
+        (r"10\%", "10", "10 percent"),
+        ("x=5", "5", "x = 5.0", r"\frac{10}{2}"),
+        (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
+        (r"1\frac{4}{5}", "9/5", "1.8", "1 4/5", r"\tfrac{9}{5}"),
+        (r"0.0000672", r"6.72\times10^{-5}", r"6.72 \cdot 10^{-5}"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}", r"1/\sqrt{3}", r"\frac13\sqrt3"),
+        ("2(k+1)", "2k+2", "2+2k", r"k+k+2"),
+        ("6-5i", "-5i+6", r"6 - 5\mathrm{i}"),
+        (r"i\sqrt3", r"\sqrt{-3}"),
+        (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
+        (r"1\pm\sqrt{19}", r"1-\sqrt{19}, 1+\sqrt{19}", r"\{1\pm\sqrt{19}\}", r"x=1\pm\sqrt{19}"),
+        ("3, 5, 7", "7,5,3", r"\{5, 3, 7\}", "3, 5 and 7", r"3, 5, \text{ and } 7"),
+        ("x=1,x=2", "1,2", "x = 2 or x = 1", r"\{1,2\}"),
+        ("x=1,y=2", "y=2, x=1"),
+        (r"x \in [-2,7]", "[-2,7]", r"-2\le x\le 7", r"7 \ge x \ge -2"),
+        (r"(5,\infty)", "x>5", "5<x", r"\left(\frac{10}{2},\infty\right)"),
+        (r"(0,9)\cup(9,36)", r"(9,36) \cup (0,9)", r"(0,9)\cup(9,6^2)"),
+        (r"(3,\frac{\pi}{2})", r"(3,0.5\pi)", r"\left(3.0,\pi/2\right)"),
+        (r"\begin{pmatrix}1/2\\3\end{pmatrix}", r"\begin{bmatrix}0.5\\\frac{6}{2}\end{bmatrix}"),
+        ("5x-7y+11z+4=0", "10x - 14y + 22z + 8 = 0", "5x+11z=7y-4"),
+    ],
+)  # fmt: skip
+def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> None:
+    for truth in (group[0], group[-1], box(group[0])):
+        ids, truth_id = classes([box(text) for text in group], truth, equality)
+        assert ids.tolist() == [0] * len(group), dict(zip(group, ids, strict=True))
+        assert truth_id == 0
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        ("(1,2)", "(2,1)", "1,2", "[1,2]", "[1,2)", "1,2,2", "(1,2,2)", "x=1,y=2", "12", "1.2"),
+        ("1/3", "0.33", "0.333333333", "3", r"\frac{1}{3}x"),
+        (r"\sqrt{2}", "1.41", "1.4142135", "2", r"-\sqrt2"),
+        ("0.0000672", "0.0000671", "0.0000673", r"10^{-12}", r"10^{-13}", r"2\cdot10^{-13}"),
+        ("east", "seat", "west", "teas"),
+        ("52_8", "52", "52_9", "52_{10}"),
+        ("3R^2", "3r^2", "3R", "R^2"),
+        ("p-q", "q-p", "p-q1", "p+q"),
+        ("6-5i", "6+5i", "6-5", "5-6i"),
+        (r"1\frac45", r"\frac{14}{5}", r"\frac45", "14/5x"),
+        ("x+y=1", "x-y=1", "x+y=2", "x+y", "1"),
+        (r"(0,9)\cup(9,36)", "(0,36)", r"[0,9)\cup(9,36)", "0,9,9,36"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2"),
+        (r"2^{10}", r"2^10", "1023", "20"),
+        (r"10^{20}+1", r"10^{20}", r"10^{20}-1"),
+        (str(10**30), str(10**30 + 1)),
+        ("C", "c", "D"),
+    ],
+)  # fmt: skip
+def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
+    ids, _ = classes([box(text) for text in group], None, equality)
+    assert ids.tolist() == list(range(len(group))), dict(zip(group, ids, strict=True))
+
+
+def test_numbers_and_words_start_no_process() -> None:
+    equality = Equality()
+    texts = ["7", "07", "7/1", "1,000", "0.5", r"\frac12", "(1,2)", "[1,2]", "1,2", "east", "(C)"]
+    texts += [r"\{1,2\}", r"\begin{pmatrix}1\\2\end{pmatrix}", "1<x<2", r"2\cdot10^{3}", "52_8"]
+    ids, truth_id = classes([box(text) for text in texts], "14/2", equality)
+    assert truth_id == 0
+    assert ids.tolist() == [0, 0, 0, 1, 2, 2, 3, 4, 5, 6, 7, 5, 8, 3, 9, 10]
+    assert equality.checker.n_started == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("25", "25"), ("-1.50", "-3/2"), ("+3", "3"), ("2/4", "1/2"), (r"-\frac{3}{-2}", "3/2"),
+        (r"-1\frac{4}{5}", "-9/5"), (r"2\frac{7}{3}", "14/3"), (r"0.1\overline{6}", "1/6"),
+        (r"-12.\overline{34}", "-1222/99"), (r"3\cdot10^2", "300"), (r"10^{-3}", "1/1000"),
+        ("1/0", None), (r"\frac{1}{0}", None), ("x", None), ("", None), ("1" * 41, None),
+        (r"10^{1000}", None), ("9^9", None), ("1/2/3", None), ("1e5", None), ("\u0663", None),
+    ],
+)  # fmt: skip
+def test_exact_numbers(text: str, value: str | None) -> None:
+    assert exact(text) == (None if value is None else Fraction(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^9}", "9^{9^{9^9}}", "2^{99999}", "((9^{99})^{99})^{99}", r"\binom{999}{9}", "171!",
+        "5!!", "((5!)!)!", "(10^9)!", "1" * 41, "x" * 3, "52_8", "2^10", "1/2x", r"1/2\pi", "q1",
+        "I", "x=y=z", r"\int_0^1x", r"\sum_n", r"\unknown", "x\n", "x'", '"', "a@b", "__import__",
+        "((((((((x))))))))", "x+" * 101 + "x", r"\text{x}", "x,y", "\u00e9", "<",
+    ],
+)  # fmt: skip
+def test_what_never_reaches_the_checker(text: str) -> None:
+    assert formula(text) is None
+
+
+def test_formulas_as_the_checker_reads_them() -> None:
+    assert formula(r"6-5i") == "6-5I"
+    assert formula(r"\log_23+\sin x+\pi i") == r"\log_{2}3+\sin x+\pi I"
+    assert formula(r"x^{24}+x^{23}-(n-2)!") is None
+    assert formula(r"x^{24}+x^{23}") == r"x^{24}+x^{23}"
+    assert formula("e^{x^2}") == "e^{x^2}"
+    assert formula(r"\frac{n!}{(n-2)!}") == r"\frac{n!}{(n-2)!}"
+
+
+def test_forms_of_hostile_structure_stay_shallow() -> None:
+    for text in (
+        "(" * 400 + "1,2" + ")" * 400,
+        r"\{" * 300,
+        "(1,2",
+        "1,2)",
+        "," * 900,
+        r"\pm" * 200,
+    ):
+        assert len(str(form_of(text))) < 20_000
+    assert form_of("(" * 400).is_leaf
+    assert form_of(",".join(["1"] * 65)).is_leaf
+
+
+class Scripted(Checker):
+    """All formulas share a key; the pairs given are equal, either way round."""
+
+    def __init__(self, *equal: str) -> None:
+        super().__init__()
+        self.equal = [set(pair.split()) for pair in equal]
+        self.asked: list[tuple[str, ...]] = []
+
+    def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
+        self.asked.append(texts)
+        return Reply("1" if do == "key" else set(texts) in self.equal, 0.01)
+
+
+def test_new_writings_join_the_first_id_whose_first_writing_they_equal() -> None:
+    # b equals a, c equals b but not a: no chain, since only first writings count.
+    book = AnswerBook([None], Equality(checker=Scripted("a+1 b+1", "b+1 c+1", "c+1 d+1")))
+    assert book.ids(0, list(map(box, ["a+1", "b+1", "c+1", "d+1"]))).tolist() == [0, 0, 1, 1]
+    assert book.ids(0, list(map(box, ["d+1", "c+1", "b+1", "a+1"]))).tolist() == [1, 1, 0, 0]
+    assert [book.text(0, answer) for answer in (0, 1)] == ["a+1", "c+1"]
+
+
+def test_a_truth_that_equals_two_ids_is_the_first_and_merges_nothing() -> None:
+    responses = [box("z+1"), box("a+1"), box("b+1")]
+    for truth in (None, "t+1", "b+1"):
+        equality = Equality(checker=Scripted("a+1 t+1", "b+1 t+1"))
+        ids, truth_id = classes(responses, truth, equality)
+        assert ids.tolist() == [0, 1, 2]
+        assert truth_id == {None: -1, "t+1": 1, "b+1": 2}[truth]
+
+
+def test_the_truth_is_looked_for_again_when_answers_come() -> None:
+    checker = Scripted("a+1 t+1")
+    book = AnswerBook(["t+1"], Equality(checker=checker))
+    assert book.truth_id(0) == UNSEEN
+    book.ids(0, [box("z+1")])
+    assert [book.truth_id(0), book.truth_id(0)] == [UNSEEN, UNSEEN]
+    asked = len(checker.asked)
+    assert book.ids(0, [box("a+1")]).tolist() == [1]
+    assert [book.truth_id(0), book.truth_id(0)] == [1, 1]
+    assert book.ids(0, [box("t+1")]).tolist() == [1]
+    assert len(checker.asked) <= asked + 3  # a's key, a with z, a with t
+
+
+def test_known_answers_cost_no_question() -> None:
+    checker = Scripted("a+1 b+1")
+    equality = Equality(checker=checker)
+    for _ in range(3):
+        book = AnswerBook(["b+1"], equality)  # as each evaluation makes one
+        assert book.ids(0, list(map(box, ["a+1", "b+1", "a+1"] * 20))).max() == 0
+        assert book.truth_id(0) == 0
+    assert sorted(checker.asked) == [("a+1",), ("a+1", "b+1"), ("b+1",)]
+
+
+def test_a_book_with_merged_writings_survives_json(equality: Equality) -> None:
+    visits = [["2k+2", "1/2", "k"], ["2(k+1)", "0.5", r"\sqrt{k^2+1}"], ["k+k+2", "(1,2)"]]
+    book = AnswerBook(["2+2k", None], equality)
+    for answers in visits:
+        book.ids(0, list(map(box, answers)))
+    copy = AnswerBook.from_values(json.loads(json.dumps(book.to_values())), equality)
+    assert copy.to_values() == book.to_values()
+    assert copy.truth_id(0) == book.truth_id(0) == 0
+    more = list(map(box, ["4/8", "2k+4-2", "7", "(1,2)"]))
+    assert np.array_equal(copy.ids(0, more), book.ids(0, more))
+    assert copy.ids(0, [box("4/8"), box("2k+4-2")]).tolist() == [1, 0]
+
+
+def test_math_verify_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "math_verify.py").write_text("raise ImportError('no math_verify')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"no math_verify.*answer_check = strings"):
+        classes([box("2k+2"), box("2(k+1)")], None, Equality())
+
+
+def test_settings_choose_the_equality() -> None:
+    assert TrainConfig().settled().answer_check == "strings"
+    file = TrainConfig(model="m", problems="p.json")
+    assert file.settled().answer_check == "math"
+    assert TrainConfig(answer_check="math").settled().answer_check == "math"
+    for wrong in ({"answer_check": "both"}, {"answer_timeout": 0.0}):
+        with pytest.raises(UserError, match="answer_"):
+            TrainConfig(**wrong)
+
+
+def test_strings_alone_need_no_equality() -> None:
+    ids, truth_id = classes([box("1/2"), box("0.5")], "2/4")
+    assert ids.tolist() == [0, 1]
+    assert truth_id == 2
+    assert canonical("1 4/5") == canonical(r"1\frac45") != canonical("14/5")

@@ -1,0 +1,411 @@
+r"""Hostile answers: nothing hangs, crashes, runs code or costs more than the limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from real.answers import AnswerBook, Equality, classes
+from real.answers.checker import Checker, Reply
+
+TOWER = "9^{9^{9^9}}"
+PIECES = (
+    *(
+        r"\frac{",
+        r"\sqrt{",
+        r"\sqrt[3]{",
+        r"\sin(",
+        r"\cos ",
+        r"\tan^{-1}",
+        r"\log_2",
+        r"\ln ",
+        "e^{",
+    ),
+    *(r"\pi ", r"\theta ", r"\binom{", r"\left(", r"\right)", r"\le ", r"\ge ", r"\cdot ", r"\pm "),
+    *(r"\cup ", r"\infty ", r"\text{", r"\{", r"\}", r"\\", r"\begin{pmatrix}", r"\end{pmatrix}"),
+    *(
+        r"\int_0^1 ",
+        r"\sum_{n=1}^{9}",
+        r"\prod ",
+        r"\lim ",
+        r"\overline{",
+        "^{",
+        "12",
+        "99",
+        "1000",
+    ),
+    *(
+        "0.5",
+        "ab",
+        "{",
+        "}",
+        "(",
+        ")",
+        "[",
+        "]",
+        "|",
+        "^",
+        "_",
+        "!",
+        "=",
+        "<",
+        ">",
+        ",",
+        ";",
+        ".",
+        "+",
+    ),
+    *("-", "*", "/", "&", "0", "1", "2", "3", "7", "x", "y", "n", "k", "i", "e"),
+)
+
+
+def tower(rng: random.Random) -> str:
+    base = [str(rng.randint(2, 99)) for _ in range(rng.randint(3, 12))]
+    return rng.choice(["^{", "^(", "^", "**"]).join(base) + "}" * rng.choice([0, len(base) - 1])
+
+
+def factorial(rng: random.Random) -> str:
+    inside = f"{rng.randint(0, 10**9)}{'!' * rng.randint(1, 9)}"
+    return rng.choice(
+        [inside, f"({inside})!", rf"\binom{{{inside}}}{{{inside}}}", f"(({inside})!)!"]
+    )
+
+
+def braces(rng: random.Random) -> str:
+    return "".join(
+        rng.choices(["{", "}", r"\{", r"\}", "(", ")", "1", r"\frac"], k=rng.randint(1, 400))
+    )
+
+
+def megabyte(rng: random.Random) -> str:
+    piece = rng.choice(["9", "{", "}", r"\boxed{", "\\", " ", "x^", "(", "1,", r"\frac{1}", "\x00"])
+    return piece * (1_000_000 // len(piece))
+
+
+def control(rng: random.Random) -> str:
+    return "".join(
+        chr(rng.choice([*range(32), 127, 0x85, 0x2028, 0xD7FF, 0xFFFE, 0x1F600])) for _ in range(50)
+    )
+
+
+def code(rng: random.Random) -> str:
+    return rng.choice(CODE).replace("TARGET", "hostile-touched")
+
+
+CODE = (
+    "__import__('os').system('touch TARGET')",
+    "open('TARGET','w').write('x')",
+    r"\text{__import__('os').system('touch TARGET')}",
+    "eval(\"open('TARGET','w')\")",
+    "$(touch TARGET)",
+    "`touch TARGET`",
+    "1;touch TARGET",
+    "sympify(\"open('TARGET','w')\")",
+    r"\input{/etc/passwd}",
+    r"\write18{touch TARGET}",
+    "().__class__.__base__.__subclasses__()",
+    "lambda: open('TARGET','w')",
+    '{"do": "same", "texts": []}\n{"do": "key"}',
+)
+
+
+def nested(rng: random.Random) -> str:
+    opening, closing = rng.choice(
+        [
+            ("(", ")"),
+            (r"\sqrt{", "}"),
+            (r"\frac{1}{", "}"),
+            ("|", "|"),
+            ("-(", ")"),
+            (r"\sin(", ")"),
+        ]
+    )
+    depth = rng.randint(5, 150)
+    return opening * depth + "x" + closing * depth
+
+
+def long_number(rng: random.Random) -> str:
+    digits = "".join(rng.choices("0123456789", k=rng.randint(30, 999)))
+    return rng.choice(
+        [digits, f"1/{digits}", f"0.{digits}", f"10^{{{digits}}}", f"{digits}e{digits}"]
+    )
+
+
+def repeated(rng: random.Random) -> str:
+    piece = rng.choice(
+        [" ", ",", "1, ", "1 and ", "x=", r"\pm", r"\cup", "1<", r"1\\", "0.", "!", "'", "-"]
+    )
+    return piece * rng.randint(50, 500)
+
+
+def formula_like(rng: random.Random) -> str:
+    return "".join(rng.choices(PIECES, k=rng.randint(1, 12)))
+
+
+def operators(rng: random.Random) -> str:
+    pieces = [r"\int_0^{\infty}", r"\sum_{n=1}^{10^9}", r"\prod_{k=1}^{10^8}", r"\lim_{x\to0}"]
+    return f"{rng.choice(pieces)} {formula_like(rng)}"
+
+
+def pronounced(rng: random.Random) -> str:
+    return rng.choice(
+        [r"\frac{1}{0}", r"\frac{0}{0}", "0^{-1}", r"\log_1 2", r"\tan(\pi/2)", "0^0", r"\ln 0"]
+    )
+
+
+KINDS: tuple[tuple[Callable[[random.Random], str], int], ...] = (
+    (tower, 1500), (factorial, 1500), (braces, 1000), (megabyte, 20), (control, 1000), (code, 1200),
+    (nested, 1000), (long_number, 1000), (repeated, 700), (formula_like, 680), (operators, 300),
+    (pronounced, 100),
+)  # fmt: skip
+
+
+def box(answer: str) -> str:
+    return rf"\boxed{{{answer}}}"
+
+
+def hostile() -> list[str]:
+    rng = random.Random(0)
+    made = [make(rng) for make, n in KINDS for _ in range(n)]
+    rng.shuffle(made)
+    return made
+
+
+def test_ten_thousand_hostile_answers(
+    checker: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checker.ask("key", ("k+1",), 5.0)
+    answers, equality = hostile(), Equality(2.0, checker)
+    assert len(answers) == 10_000
+    groups = [answers[start : start + 100] for start in range(0, len(answers), 100)]
+    book = AnswerBook(["7"] * len(groups), equality)
+    spent: list[float] = []
+    for problem, group in enumerate(groups):
+        start, asked = time.process_time(), Spent(equality.checker)
+        ids = book.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
+        spent.append(time.process_time() - start + asked.seconds())
+        assert ids[-1] == ids[-2] == book.truth_id(problem) >= 0
+        assert ids.min() >= -1
+    assert max(spent) < 2.0 + 0.5  # the checker's limit, and what canonical strings cost
+    assert checker.n_started == 1
+    assert list(tmp_path.iterdir()) == []
+    ids, truth_id = classes([box("2k+2"), box("2(k+1)"), box("k")], "k+k+2", equality)
+    assert (ids.tolist(), truth_id) == ([0, 0, 1], 0)
+    print(f"{sum(spent):.1f} CPU s, worst group {max(spent):.2f} s, given up {equality.n_given_up}")
+
+
+class Spent:
+    """CPU seconds of a checker's processes since it was made."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker, self._before = checker, self._now(checker)
+
+    def seconds(self) -> float:
+        return self._now(self._checker) - self._before
+
+    @staticmethod
+    def _now(checker: Checker) -> float:
+        if checker.pid is None:
+            return 0.0
+        root = psutil.Process(checker.pid)
+        times = [process.cpu_times() for process in (root, *root.children())]
+        # The children_* share counts workers that were killed.
+        return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+
+
+class Watched(Checker):
+    """Keeps what was asked and answered."""
+
+    def __init__(self, memory_mib: int = 2048) -> None:
+        super().__init__(memory_mib)
+        self.seen: list[tuple[tuple[str, ...], Reply]] = []
+
+    def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
+        reply = super().ask(do, texts, limit)
+        self.seen.append((texts, reply))
+        return reply
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Watched]:
+    made = Watched()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def checker(shared: Watched) -> Watched:
+    shared.seen.clear()
+    return shared
+
+
+def unscreened(seconds: float, checker: Checker) -> Equality:
+    """Everything reaches the checker."""
+    return Equality(seconds, checker, screen=lambda text: text)
+
+
+def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
+    equality = unscreened(2.0, checker)
+    book = AnswerBook([None, TOWER], equality)
+    assert book.ids(0, list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))).tolist() == [0, 1, 0, 1]
+    towers = [reply for texts, reply in checker.seen if TOWER in texts]
+    assert [reply.given_up for reply in towers] == [True]
+    assert towers[0].cpu == 0.5
+    assert equality.n_given_up == 1
+    # Another problem, its truth, and a resumed run ask no more.
+    assert book.ids(1, [box("k+2"), box(TOWER)]).tolist() == [0, 1]
+    assert book.truth_id(1) == 1
+    later = unscreened(2.0, checker)
+    AnswerBook.from_values(json.loads(json.dumps(book.to_values())), later).ids(0, [box(TOWER)])
+    assert AnswerBook([None], later).ids(0, [box(TOWER)]).tolist() == [0]
+    assert later.n_given_up == 1
+    assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
+
+
+def test_a_comparison_that_is_too_slow_counts_as_unequal(checker: Watched) -> None:
+    """A pair that passes the screen: expanding its powers takes more than a second."""
+    pair = list(map(box, ["(x+y+1)^{21}(x+2)^{20}", "(x+y+1)(x^2+3x+2+xy+2y)^{20}"]))
+    for seconds, expected in ((1.0, [0, 1]), (80.0, [0, 0])):
+        checker.seen.clear()
+        equality = Equality(seconds, checker)
+        assert AnswerBook([None], equality).ids(0, pair).tolist() == expected
+        assert equality.n_given_up == (expected == [0, 1])
+        assert checker.seen[-1][1].given_up == (expected == [0, 1])
+        assert AnswerBook([None], equality).ids(0, pair).tolist() == expected
+        assert len(checker.seen) == 3
+
+
+def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
+    equality = unscreened(1.0, checker)
+    towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
+    ids = AnswerBook([None], equality).ids(0, list(map(box, towers)))
+    assert ids.tolist() == list(range(30))
+    assert sum(reply.cpu for _, reply in checker.seen) <= 1.0
+    assert equality.n_given_up == 30
+    book = AnswerBook([None], equality)
+    assert book.ids(0, list(map(box, ["k+1", "1+k"]))).tolist() == [0, 0]  # the next group is free
+
+
+def test_memory_and_depth_are_bounded() -> None:
+    checker = Checker(memory_mib=600)
+    for text in ("2^{10^{11}}", r"\binom{1000000}{500000}", "(" * 60 + "1" + ")" * 60):
+        assert checker.ask("key", (text,), 0.5).value is None
+        assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
+        for process in psutil.Process(checker.pid).children():
+            assert process.memory_info().vms <= 600 * 2**20
+    checker.close()
+
+
+def test_code_is_not_run_even_unscreened(
+    checker: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "touched"
+    for text in CODE:
+        for texts in ((text.replace("TARGET", str(target)),), (str(target), text)):
+            checker.ask("key" if len(texts) == 1 else "same", texts, 2.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_does_not_reach_the_checker(checker: Watched) -> None:
+    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
+    started, root = checker.n_started, psutil.Process(checker.pid)
+    assert os.getpgid(root.pid) != os.getpgid(0)
+    for process in (root, *root.children()):
+        process.send_signal(signal.SIGINT)
+    assert checker.ask("same", ("k+2", "2+k"), 5.0).value is True
+    assert checker.n_started == started
+
+
+@pytest.mark.parametrize("which", ["worker", "all"])
+def test_a_killed_checker_comes_back(checker: Watched, which: str) -> None:
+    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
+    for process in tree(checker)[which == "worker" :]:
+        process.kill()
+    reply = checker.ask("same", ("k+3", "3+k"), 5.0)
+    assert reply.given_up or (which == "worker" and reply.value is True)
+    for number in range(4):  # each question gets its own answer
+        texts = ("k+3", "3+k") if number % 2 else ("k+3", "4+k")
+        assert checker.ask("same", texts, 5.0).value == (number % 2 == 1)
+
+
+def test_a_question_cut_short_leaves_no_stray_answer(
+    checker: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
+
+    def interrupted(seconds: float) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checker, "_read", interrupted)
+        checker.ask("same", ("k+1", "1+k"), 5.0)
+    assert checker.pid is None
+    assert checker.ask("same", ("k+1", "2+k"), 5.0).value is False
+
+
+def tree(checker: Checker) -> list[psutil.Process]:
+    root = psutil.Process(checker.pid)
+    return [root, *root.children()]
+
+
+def gone(processes: list[psutil.Process], seconds: float = 20.0) -> bool:
+    """None is left, not even as a zombie of ours."""
+    return not psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+def test_close_and_collection_leave_no_process() -> None:
+    for end in (Checker.close, lambda checker: None):
+        checker = Checker()
+        checker.ask("key", ("k+1",), 5.0)
+        processes = tree(checker)
+        assert len(processes) == 2
+        end(checker)
+        del checker
+        assert gone(processes)
+
+
+SCRIPT = """
+import os, sys, time
+from real.answers.checker import Checker
+import psutil
+checker = Checker()
+checker.ask("key", ("k+1",), 5.0)
+root = psutil.Process(checker.pid)
+print(root.pid, root.children()[0].pid, flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(60)
+if sys.argv[1] == "fork":
+    if os.fork() == 0:
+        print(checker.ask("same", ("k+1", "1+k"), 5.0).value, checker.n_started, flush=True)
+        checker.close()
+        os._exit(0)
+    os.wait()
+    print(checker.ask("same", ("k+1", "1+k"), 5.0).value, checker.n_started, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "fork", "wait"])
+def test_the_end_of_the_program_ends_the_checker(how: str) -> None:
+    """By itself, after a fork that used a checker of its own, and killed."""
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, how], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        pids = list(map(int, program.stdout.readline().split()))
+        processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        if how == "wait":
+            program.kill()
+        rest = program.stdout.read().decode().split()
+    assert rest == (["True", "2", "True", "1"] if how == "fork" else [])
+    assert len(pids) == 2
+    assert gone(processes)

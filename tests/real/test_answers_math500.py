@@ -1,0 +1,205 @@
+"""The reference answers of MATH-500 in every usual writing, wrong answers beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from real.answers import AnswerBook, Equality, canonical, classes
+from real.answers.exact import exact
+from real.answers.forms import form_of
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+TERM = re.compile(r"[+-]?[^+-]+")
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[str]:
+    path = DATA / "math500.json"
+    if not path.exists() and not os.environ.get("CI"):
+        pytest.skip("math500.json is not beside this checkout")
+    return [problem["answer"] for problem in json.loads(path.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(scope="module")
+def equality() -> Iterator[Equality]:
+    made = Equality(seconds=20.0)
+    yield made
+    made.close()
+
+
+def box(answer: str) -> str:
+    return rf"Some steps, then a first guess \boxed{{0.123}}. Finally \boxed{{{answer}}}, I think."
+
+
+def writings(answer: str) -> list[str]:
+    """Usual writings of a reference answer, by what kind of answer it is."""
+    text = canonical(answer)
+    found = [answer, text, f"${answer}$", rf"\({answer}\)", f" {answer} ", rf"\boxed{{{answer}}}"]
+    found += [f"{answer}.", rf"\displaystyle {answer}", rf"{answer}\,"]
+    for command in (r"\dfrac", r"\tfrac", r"\frac "):
+        found.append(answer.replace(r"\frac", command))
+    number, form = exact(text), form_of(text)
+    if number is not None:
+        found += numbers(text, number)
+    elif re.fullmatch("[A-Za-z]+", text):
+        found += words(text)
+    elif form.kind in ("set", "union"):
+        found += unordered(text, form.kind)
+    elif form.kind.startswith("matrix"):
+        found += [text.replace("pmatrix", "bmatrix"), text.replace(r"\\", r" \\ ")]
+        found += [re.sub(r"(\d+)/(\d+)", r"\\dfrac{\1}{\2}", text)]
+    elif form.kind in ("()", "(]", "[)", "[]"):
+        inner = text[1:-1].replace(",", ", ")
+        found += [
+            rf"\left{text[0]}{inner}\right{text[-1]}",
+            rf"\big{text[0]} {inner} \big{text[-1]}",
+        ]
+    elif "=" not in text:
+        found += expressions(text)
+    return [*found, *equations(answer, text, form.kind)]
+
+
+def numbers(text: str, number: Fraction) -> list[str]:
+    top, bottom = number.numerator, number.denominator
+    sign, size = ("-" if top < 0 else ""), abs(top)
+    found = [rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"{sign}\frac{{{3 * size}}}{{{3 * bottom}}}"]
+    found += [rf"{text}^\circ", rf"{text}^{{\circ}}", rf"{text}\%", f"{text}%", rf"\${text}"]
+    found += [rf"{text} \text{{ cm}}^2", rf"{text}\text{{ square units}}", f"{text} degrees"]
+    found += [f"{text} units", rf"{text} \mathrm{{cm}}"]
+    if bottom == 1:
+        found += [f"{text}.0", f"{text}.00", f"{sign}0{size}", rf"\text{{{text}}}"]
+    if bottom == 1 and size >= 1000:
+        found += [mark.join(f"{top:,}".split(",")) for mark in (",", "{,}", r",\!", r"\,", " ")]
+    if bottom > 1:
+        found += [f"{top}/{bottom}", rf"{sign}\frac{{{size}}}{{{bottom}}}", f"{top} / {bottom}"]
+        found += [rf"\frac{{{top}}}{{{bottom}}}", rf"{sign}\dfrac{{{size}}}{{{bottom}}}"]
+    if bottom > 1 and size > bottom:
+        whole, rest = divmod(size, bottom)
+        found += [rf"{sign}{whole}\frac{{{rest}}}{{{bottom}}}", f"{sign}{whole} {rest}/{bottom}"]
+    if not set(primes(bottom)) - {2, 5}:
+        decimal = f"{float(number):.12f}".rstrip("0").rstrip(".")
+        if bottom > 1:
+            found += [
+                decimal,
+                f"{decimal}0",
+                decimal.replace("0.", ".", 1) if size < bottom else text,
+            ]
+    return found
+
+
+def primes(n: int) -> Iterator[int]:
+    for factor in range(2, n + 1):
+        while n % factor == 0:
+            n //= factor
+            yield factor
+
+
+def words(text: str) -> list[str]:
+    commands = (r"\text", r"\textbf", r"\mathrm", r"\mbox")
+    if len(text) == 1:
+        return [f"({text})", *(rf"{c}{{({text})}}" for c in commands), rf"\text{{{text}}}"]
+    return [text.capitalize(), text.upper(), *(rf"{c}{{{text}}}" for c in commands)]
+
+
+def unordered(text: str, kind: str) -> list[str]:
+    if kind == "union":
+        return [r" \cup ".join(reversed(text.split(r"\cup")))]
+    bare = text.removeprefix(r"\{").removesuffix(r"\}")
+    items = bare.split(",")
+    found = [", ".join(items), ",".join(reversed(items)), rf"\{{{bare}\}}"]
+    found += [rf"\left\{{ {', '.join(items)} \right\}}"]
+    if len(items) > 1:
+        found += [" and ".join(items), rf"{items[0]} \text{{ or }} {','.join(items[1:])}"]
+    if bare.count(r"\pm") == 1:
+        signs = [re.sub(r"\\pm ?", sign, item) for item in items for sign in "+-"]
+        found.append(", ".join(dict.fromkeys(signs)))
+    return found
+
+
+def expressions(text: str) -> list[str]:
+    terms = TERM.findall(text)
+    if re.search(r"[({\[]", text.replace(r"\sqrt{", "").replace(r"\frac{", "")) is None:
+        found = ["".join([*terms[1:], terms[0] if terms[0][0] == "-" else f"+{terms[0]}"])]
+        found.append(" ".join(terms))
+    else:
+        found = [rf"\left({text}\right)"]
+    found.append(re.sub(r"(\d)(\\sqrt|\\pi)", r"\1 \\cdot \2", text))
+    found.append(re.sub(r"(\d)(\\sqrt|\\pi)", r"\1*\2", text))
+    found.append(re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", text))
+    found.append(re.sub(r"^(\\frac\{.*)/(\d+)$", r"\\frac{\1}{\2}", text))
+    found.append(re.sub(r"^(\\?[a-z0-9{}]+)/(\d+)$", r"\\frac{\1}{\2}", text))
+    return found
+
+
+def equations(answer: str, text: str, kind: str) -> list[str]:
+    if "=" in answer or r"\in" in answer or re.fullmatch("[A-Za-z]+", text):
+        return [answer.replace("=", " = ")]
+    if kind in ("(]", "[)", "[]"):
+        return [rf"x \in {text}", rf"x\in {answer}"]
+    return [f"x={answer}", f"x = {answer}", rf"\theta = {answer}"] if "," not in text else []
+
+
+def test_a_unanimous_correct_group_is_rewarded_on_every_problem(
+    answers: list[str], equality: Equality
+) -> None:
+    split, n_writings = [], 0
+    for answer in answers:
+        group = list(dict.fromkeys(writings(answer)))
+        ids, truth_id = classes([box(text) for text in group], answer, equality)
+        n_writings += len(group)
+        if set(ids.tolist()) != {truth_id}:
+            split.append((answer, [t for t, a in zip(group, ids, strict=True) if a != truth_id]))
+    assert split == []
+    assert len(answers) == 500
+    assert n_writings > 8_000
+    assert equality.n_given_up == 0
+
+
+def test_different_reference_answers_are_never_merged(
+    answers: list[str], equality: Equality
+) -> None:
+    """All pairs of the 500; two problems ask for -2 and 1, in either order."""
+    book = AnswerBook([None], equality)
+    ids = book.ids(0, [box(answer) for answer in answers]).tolist()
+    merged = {
+        (book.text(0, found), canonical(answer))
+        for answer, found in zip(answers, ids, strict=True)
+        if book.text(0, found) != canonical(answer)
+    }
+    assert merged == {("1,-2", "-2,1")}
+    assert len(set(ids)) == len({canonical(answer) for answer in answers}) - 1
+
+
+def mistakes(answer: str) -> list[str]:
+    """Wrong answers that differ little from the reference."""
+    text = canonical(answer)
+    found = [f"-({text})", f"{text}+1", f"2({text})", f"{text}1", f"3{text}"]
+    number = re.search(r"\d+", text)
+    if number:
+        for wrong in (int(number[0]) + 1, int(number[0]) * 10):
+            found.append(f"{text[: number.start()]}{wrong}{text[number.end() :]}")
+    if text[0] in "([" and text[-1] in ")]" and form_of(text).kind in ("()", "(]", "[)", "[]"):
+        items = text[1:-1].split(",")
+        found.append(f"{text[0]}{','.join(reversed(items))}{text[-1]}")
+        found.append(f"{'[' if text[0] == '(' else '('}{text[1:]}")
+        found.append(text[1:-1])
+    # Twice 0 and ten times 0 are no mistakes.
+    return [wrong for wrong in found if exact(wrong.strip("-2()")) != 0 and wrong != text]
+
+
+def test_near_misses_are_not_rewarded(answers: list[str], equality: Equality) -> None:
+    wrongly, n_mistakes = [], 0
+    for answer in answers:
+        group = mistakes(answer)
+        ids, truth_id = classes([box(answer), *map(box, group)], answer, equality)
+        n_mistakes += len(group)
+        wrongly += [(answer, text) for text, a in zip(group, ids[1:], strict=True) if a == truth_id]
+    assert wrongly == []
+    assert n_mistakes > 3_000

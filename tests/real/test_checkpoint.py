@@ -1,0 +1,231 @@
+"""Checkpoints on disk: what is in them, which are kept, and what happens to damaged ones."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import real.checkpoint
+from lab.errors import UserError
+from lab.trace import load
+from real import TrainConfig, resume, train
+from real.policy import load_policy
+from real.tensor_files import file_digest, read_tensors, write_tensors
+from real.tiny import CHECKPOINT
+
+SMALL = TrainConfig(
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, save_model=True
+)
+
+
+class Enough(Exception):
+    pass
+
+
+def stop_after_three(done: float) -> None:
+    if done > 0.9:
+        raise Enough
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped in the last of four batches, with checkpoints at 1, 2 and 3."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(Enough):
+        config = replace(SMALL, checkpoint_every=1, checkpoint_keep=3)
+        train(config, folder, progress=stop_after_three)
+    return folder
+
+
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    shutil.copytree(stopped, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(p.name for p in (folder / "checkpoints").iterdir())
+
+
+TENSORS = {
+    "wide": torch.arange(6, dtype=torch.float64).reshape(2, 3),
+    "half": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
+    "flags": torch.tensor([True, False, True]),
+    "scalar": torch.tensor(7.0),
+    "small": torch.tensor([3], dtype=torch.int16),
+    "none": torch.zeros((4, 0)),
+    "turned": torch.arange(6.0).reshape(2, 3).T,
+}
+
+
+def test_tensor_files_are_safetensors(tmp_path: Path):
+    digest = write_tensors(tmp_path / "a.safetensors", TENSORS)
+    assert digest == file_digest(tmp_path / "a.safetensors")
+    for found in (load_file(tmp_path / "a.safetensors"), read_tensors(tmp_path / "a.safetensors")):
+        assert found.keys() == TENSORS.keys()
+        for name, tensor in TENSORS.items():
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
+
+
+def test_tensor_files_are_what_the_library_writes(tmp_path: Path):
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
+    write_tensors(tmp_path / "ours.safetensors", tensors)
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    ours, theirs = ((tmp_path / f"{w}.safetensors").read_bytes() for w in ("ours", "theirs"))
+    assert ours == theirs
+
+
+def test_damaged_tensor_files_are_refused(tmp_path: Path):
+    write_tensors(tmp_path / "a.safetensors", TENSORS)
+    (tmp_path / "a.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:-5])
+    with pytest.raises(UserError, match=r"a.safetensors: cannot be read"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
+def test_the_last_few_are_kept_one_per_epoch(tmp_path: Path):
+    train(replace(SMALL, epochs=3), tmp_path / "run", progress=False)
+    assert steps(tmp_path / "run") == ["step-000004", "step-000006"]
+    train(replace(SMALL, epochs=3, checkpoint_keep=9), tmp_path / "all", progress=False)
+    assert steps(tmp_path / "all") == [f"step-{n:06d}" for n in (0, 2, 4, 6)]
+
+
+def test_nothing_in_it_needs_pickle(stopped: Path):
+    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
+    assert found == {".safetensors", ".json"}
+
+
+def test_it_holds_the_trained_weights_and_both_moments(stopped: Path):
+    start = {n: p.detach() for n, p in load_policy(CHECKPOINT, "cpu").model.named_parameters()}
+    saved = load_file(stopped / "checkpoints" / "step-000003" / "model.safetensors")
+    assert saved.keys() == start.keys()
+    assert any(not torch.equal(saved[name], start[name]) for name in start)
+    state = load_file(stopped / "checkpoints" / "step-000003" / "optimizer.safetensors")
+    numbers = sum(t.numel() for name, t in state.items() if name.startswith("exp_avg"))
+    assert numbers == 2 * sum(t.numel() for t in start.values())
+
+
+def notices(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.strip().splitlines()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "guard.safetensors", "answers.json"])
+def test_a_damaged_one_is_named_and_the_one_before_is_used(
+    name: str, run: Path, capsys: pytest.CaptureFixture[str]
+):
+    flip_a_bit(run / "checkpoints" / "step-000003" / name)
+    trace = resume(run, progress=False)
+    (line,) = notices(capsys)
+    assert f"step-000003: {name} is damaged; the one before it is used" in line
+    assert trace.run.extra["resumed"][0]["step"] == 2
+    assert trace.steps["step"].tolist() == [1, 2, 3, 4]
+    # The damaged one has made room for a sound one of the same batch.
+    assert real.checkpoint.latest(run) is not None and not capsys.readouterr().err
+
+
+def test_incomplete_and_newer_ones_are_passed_over(run: Path, capsys: pytest.CaptureFixture[str]):
+    (run / "checkpoints" / "step-000003" / "optimizer.safetensors").unlink()
+    index = run / "checkpoints" / "step-000002" / "checkpoint.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "version": 99}))
+    trace = resume(run, progress=False)
+    first, second = notices(capsys)
+    assert "step-000003: is damaged or incomplete" in first and "optimizer" in first
+    assert "step-000002: version 99 is newer than this program's" in second
+    assert trace.run.extra["resumed"][0]["step"] == 1
+
+
+def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.CaptureFixture[str]):
+    for folder in (run / "checkpoints").iterdir():
+        (folder / "checkpoint.json").write_text("{")
+    before = (run / "run.json").read_bytes()
+    with pytest.raises(UserError, match="none of its 3 checkpoints can be used"):
+        resume(run, progress=False)
+    assert len(notices(capsys)) == 3
+    assert (run / "run.json").read_bytes() == before and len(load(run).steps) == 4
+
+
+def test_leftovers_of_a_killed_process_are_removed(run: Path):
+    (run / "checkpoints" / "step-000004.tmp").mkdir()
+    (run / "checkpoints" / "step-000004.tmp" / "model.safetensors").write_text("half")
+    resume(run, progress=False)
+    assert steps(run) == ["step-000002", "step-000003", "step-000004"]
+
+
+def test_a_lost_part_of_the_trace_is_named_before_anything_changes(run: Path):
+    (run / "steps" / "part-00001.parquet").unlink()
+    with pytest.raises(UserError, match=r"steps/part-00001\.parquet is missing"):
+        resume(run, progress=False)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+        digest = write_tensors(path, tensors)
+        if path.parent.name.startswith("step-000004") and path.name == "optimizer.safetensors":
+            path.write_bytes(path.read_bytes()[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return digest
+
+    whole = train(SMALL, progress=False)
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(real.checkpoint, "write_tensors", full)
+        with pytest.raises(UserError, match=r"step-000004: cannot be written \(No space left"):
+            train(SMALL, out, progress=False)
+    assert steps(out) == ["step-000000", "step-000002"]
+    failed = load(out)
+    assert failed.run.status == "failed" and "No space left" in (failed.run.error or "")
+    assert failed.steps["step"].tolist() == [1, 2, 3, 4]
+    trace = resume(out, progress=False)
+    np.testing.assert_array_equal(trace.steps["update_norm"], whole.steps["update_norm"])
+
+
+def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(tmp_path: Path):
+    train(SMALL, tmp_path / "run", progress=False)
+    model = load_policy(tmp_path / "run" / "model", "cpu")
+    saved = load_file(tmp_path / "run" / "checkpoints" / "step-000004" / "model.safetensors")
+    for name, parameter in model.model.named_parameters():
+        assert torch.equal(parameter, saved[name])
+    assert (tmp_path / "run" / "model" / "generation_config.json").is_file()
+    train(replace(SMALL, epochs=1, save_model=None), tmp_path / "tiny", progress=False)
+    assert not (tmp_path / "tiny" / "model").exists()
+
+
+def test_a_run_in_memory_ends_finished():
+    trace = train(replace(SMALL, epochs=1), progress=False)
+    assert trace.run.status == "finished" and trace.run.ended is not None
+
+
+def test_a_few_responses_of_every_evaluation_are_written_down(tmp_path: Path):
+    train(SMALL, tmp_path / "run", progress=False)
+    files = sorted((tmp_path / "run" / "completions").iterdir())
+    assert [p.name for p in files] == [f"step-{n:06d}.jsonl" for n in (0, 2, 4)]
+    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert len(rows) == 16  # the four problems, four responses each
+    assert len({row["problem"] for row in rows}) == 4
+    answered = [row for row in rows if row["answer"] is not None]
+    assert answered
+    for row in answered:
+        assert row["response"].count("boxed{" + row["answer"] + "}")
+        assert row["right"] == (row["answer"] == row["truth"])
+    assert {row["finish"] for row in rows} <= {"end", "length"}
+    train(replace(SMALL, epochs=1, eval_completions=0), tmp_path / "none", progress=False)
+    assert not (tmp_path / "none" / "completions").exists()

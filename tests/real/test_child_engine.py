@@ -1,0 +1,285 @@
+"""The engine process: what is said to it, and what happens when it dies, hangs or is left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from real.engines import exchange
+from real.engines.child_engine import ChildEngine
+from real.engines.request_seeds import request_seeds
+from real.engines.restarts import RestartingEngine
+from real.engines.weights import named_weights
+from real.rollouts import EngineDied, EngineError, Sampling
+
+COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
+PROMPTS = [[1, 2], [3]]
+TWO = Sampling(2)
+
+
+class TinyModel(torch.nn.Module):
+    """Four weights that sum to `total`."""
+
+    def __init__(self, total: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4,), total / 4))
+
+    class config:
+        @staticmethod
+        def get_text_config() -> None:
+            return None
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exchange, "_MEMORY", tmp_path)
+    engines: list[ChildEngine] = []
+
+    def make(timeout: float = 20.0, **settings: Any) -> ChildEngine:
+        engines.append(ChildEngine(settings, timeout, command=COMMAND))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+    assert not list(tmp_path.glob("guard-engine-*"))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def until(condition: Any, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_samples_weights_and_versions_cross_over(start: Any) -> None:
+    engine = start()
+    with pytest.raises(EngineError, match="no weights"):  # a refusal leaves it running
+        engine.sample(PROMPTS, 4, TWO, seeded())
+    engine.update_weights(TinyModel(8.0), version=3)
+    found = engine.sample(PROMPTS, 4, TWO, seeded(1))
+    assert found.version == 3
+    assert found.tokens_PNT.shape == (2, 4, 2)
+    assert (found.tokens_PNT[..., 1] == 8).all()
+    assert found.logprobs_PNT[1, 3].tolist() == [-0.5, -1.0]
+    assert found.finished_PN.all()
+    # Response i of prompt p is drawn with seed + p*n + i.
+    first = found.tokens_PNT[..., 0].flatten()
+    assert ((first - first[0]) % 97).tolist() == list(range(8))
+    again = engine.sample(PROMPTS, 4, TWO, seeded(1))
+    assert torch.equal(again.tokens_PNT, found.tokens_PNT)
+    engine.update_weights(TinyModel(12.0), version=4)
+    assert engine.sample(PROMPTS, 4, TWO, seeded(1)).tokens_PNT[0, 0, 1] == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"sample": "kill"},
+            r"died during sample \(signal SIGKILL\), its last line: scripted engine: kill",
+        ),
+        ({"load": "exit"}, r"died during load \(exit code 3\), its last line: scripted engine"),
+        ({"start": "died"}, r"^scripted engine: it has died$"),
+    ],
+)
+def test_death_is_an_error_that_says_how(start: Any, settings: Any, message: str) -> None:
+    with pytest.raises(EngineDied, match=message):
+        use(start(**settings))
+
+
+def use(engine: ChildEngine) -> None:
+    engine.update_weights(TinyModel(8.0), version=1)
+    engine.sample(PROMPTS, 4, TWO, seeded())
+
+
+def test_a_hang_ends_within_the_time_limit(start: Any) -> None:
+    engine = start()
+    engine.update_weights(TinyModel(8.0), version=1)
+    os.kill(engine.pid, signal.SIGSTOP)
+    engine.timeout = 2.0
+    began = time.monotonic()
+    message = r"no sign of life for 2 s during sample, its process was killed.*engine_timeout"
+    with pytest.raises(EngineDied, match=message):
+        # More than any pipe holds: a write to a stopped process would wait for ever.
+        engine.sample([[1] * 2_000_000], 1, TWO, seeded())
+    assert time.monotonic() - began < 6
+    assert not running(engine.pid)
+    with pytest.raises(EngineDied, match="its process has ended"):
+        engine.sample(PROMPTS, 4, TWO, seeded())
+
+
+def test_signs_of_life_keep_a_slow_engine_alive(start: Any) -> None:
+    engine = start(steps=14)
+    engine.timeout = 3.0
+    engine.update_weights(TinyModel(8.0), version=1)
+    assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1
+
+
+def test_what_the_engine_started_dies_with_it(start: Any) -> None:
+    engine = start(sample="grandchild")
+    engine.update_weights(TinyModel(8.0), version=1)
+    engine.timeout = 2.0
+    with pytest.raises(EngineDied, match=r"its last line: grandchild \d+") as caught:
+        engine.sample(PROMPTS, 1, TWO, seeded())
+    grandchild = int(str(caught.value).split("grandchild ")[1].split(";")[0])
+    assert until(lambda: not running(grandchild))
+
+
+def test_an_orphaned_engine_ends_and_cleans_up(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from real.engines import exchange
+from real.engines.child_engine import ChildEngine
+exchange._MEMORY = Path({str(tmp_path)!r})
+engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
+print(engine.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    engine = int(parent.stdout.readline())
+    assert running(engine)
+    parent.kill()
+    parent.wait()
+    assert until(lambda: not running(engine))
+    assert until(lambda: not list(tmp_path.glob("guard-engine-*")))
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Any:
+    """Two steps of a scripted engine, drawn by its host in this process."""
+    spec = importlib.util.spec_from_file_location("scripted_child", COMMAND[1])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    host, generator = module.ScriptedHost({}), seeded(5)
+    draws = []
+    for version, total in ((1, 8.0), (2, 12.0)):
+        host.load(named_weights(TinyModel(total)), version)
+        seeds = request_seeds(generator, len(PROMPTS), 4)
+        draws.append(host.sample(PROMPTS, 4, TWO, seeds, lambda: None))
+    return draws, generator.get_state()
+
+
+@pytest.mark.parametrize(("doing", "how"), [("sample", "kill"), ("load", "died")])
+def test_a_restarted_engine_goes_on_as_if_nothing_happened(
+    start: Any, undisturbed: Any, tmp_path: Path, doing: str, how: str
+) -> None:
+    once = str(tmp_path / "misbehaved")
+    engine = RestartingEngine(lambda: start(**{"once": once, doing: how}), restarts=1)
+    generator, (draws, state) = seeded(5), undisturbed
+    with pytest.warns(UserWarning, match="starting another engine, 0 more allowed"):
+        for expected, version, total in zip(draws, (1, 2), (8.0, 12.0), strict=True):
+            engine.update_weights(TinyModel(total), version)
+            found = engine.sample(PROMPTS, 4, TWO, generator)
+            engine.release()
+            assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
+            assert found.version == version
+    assert Path(once).exists()
+    assert torch.equal(generator.get_state(), state)
+
+
+class Fake:
+    """Fails as told, and notes what it was given."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self.errors = errors
+        self.seen: list[Any] = []
+
+    def do(self, what: Any) -> None:
+        self.seen.append(what)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def sample(self, *arguments: Any) -> None:
+        self.do("sample")
+
+    def release(self) -> None:
+        self.do("release")
+
+    def update_weights(self, model: Any, version: int) -> None:
+        self.do(version)
+
+    def close(self) -> None:
+        self.seen.append("close")
+
+
+def test_no_more_restarts_than_allowed() -> None:
+    made: list[Fake] = []
+
+    def make() -> Any:
+        made.append(Fake([EngineDied("gone")]))
+        return made[-1]
+
+    engine = RestartingEngine(make, restarts=2)
+    with pytest.warns(UserWarning, match="gone"), pytest.raises(EngineDied, match="gone"):
+        engine.update_weights(None, 7)
+    assert [fake.seen for fake in made] == [[7, "close"], [7, "close"], [7]]
+
+
+def test_a_restart_in_a_release_gives_the_new_engine_the_weights() -> None:
+    made: list[Fake] = []
+
+    def make() -> Any:
+        made.append(Fake([]))
+        return made[-1]
+
+    engine = RestartingEngine(make, restarts=1)
+    engine.update_weights(None, 7)
+    made[0].errors.append(EngineDied("gone"))
+    with pytest.warns(UserWarning, match="gone"):
+        engine.release()
+    assert [fake.seen for fake in made] == [[7, "release", "close"], [7, "release"]]
+
+
+def test_refusals_are_no_reason_to_restart() -> None:
+    engine = RestartingEngine(lambda: Fake([EngineError("refused")]), restarts=2)
+    with pytest.raises(EngineError, match="refused"):
+        engine.sample(PROMPTS, 1, TWO, seeded())
+    assert engine.left == 2
+
+
+def test_weights_that_do_not_fit_are_one_line(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = start()
+
+    def full(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("real.engines.child_engine.write_tensors", full)
+    with pytest.raises(EngineError, match=r"cannot be written \(No space left on device\)"):
+        engine.update_weights(TinyModel(8.0), version=1)
+
+
+def test_a_folder_in_memory_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(exchange, "_MEMORY", memory)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exchange.exchange_folder(1000).parent == memory
+    assert exchange.exchange_folder(10**18).parent == tmp_path

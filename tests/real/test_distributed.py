@@ -1,0 +1,338 @@
+"""Two gloo ranks on the CPU do what one process does, and end together.
+
+Each run is forked from a server, see `forked_ranks`. What one process computes is what the other
+tests hold to reference values.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import lab
+from lab.errors import UserError
+from real.config import TrainConfig
+from real.distributed import Ranks
+from real.engines.make import make_engine
+from real.engines.request_seeds import request_seeds
+from real.engines.weights import named_weights
+from real.launched import launched
+from real.policy import load_policy
+from real.rollouts import Sampling
+from real.tensor_files import read_tensors
+from real.tiny import CHECKPOINT
+from real.trainer import train
+
+TOLERANCE = 1e-6
+"""In double precision: Adam's first step takes a gradient that is nothing but rounding for as good
+as any other.
+"""
+
+# Flips at the first visit make problems sit out; five rows in passes of two leave a rank idle; the
+# second batch has one problem, so that a rank has none.
+CONFIG: dict[str, Any] = {
+    "n_problems": 9,
+    "n_votes": 8,
+    "n_samples": 5,
+    "epochs": 1,
+    "eval_every": 0,
+    "eval_pass_at": [4],
+    "micro_tokens": 64,
+    "checkpoint_every": 1,
+    "checkpoint_keep": 9,
+    "guard": {"W": 1, "tau_FR": 0.0, "theta_MR": 0.0, "p_skip": 1.0},
+    "rank_timeout": 20.0,
+}
+HERE = Path(__file__).parent
+# Typed too narrowly by pandas' stubs: columns and rows of a frame are frames here.
+assert_frame_equal: Any = pd.testing.assert_frame_equal
+
+
+@dataclass
+class Ended:
+    """A run of some ranks."""
+
+    folder: Path
+    codes: list[int]
+    lines: list[list[str]]
+    """What each rank printed."""
+    seconds: float
+
+    def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:
+        return read_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
+
+    @property
+    def trace(self) -> lab.Trace:
+        return lab.load(self.folder)
+
+
+Start = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    place = tmp_path_factory.mktemp("ranks")
+    server = subprocess.Popen(
+        [sys.executable, str(HERE / "forked_ranks.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin and server.stdout
+
+    def run(
+        name: str, world: int = 2, do: str = "train", fault: Any = None, **changes: Any
+    ) -> Ended:
+        assert server.stdin and server.stdout
+        request = {
+            "do": do,
+            "world": world,
+            "port": free_port(),
+            "folder": str(place / name),
+            "config": {**CONFIG, **changes},
+            "fault": fault,
+            "log": str(place / f"{name}-{do}-{world}.log"),
+        }
+        began = time.monotonic()
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        codes = json.loads(server.stdout.readline())
+        seconds = time.monotonic() - began
+        logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
+        return Ended(place / name, codes, [log.splitlines() for log in logs], seconds)
+
+    yield run
+    server.stdin.close()
+    server.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def alone(start: Start) -> Ended:
+    """One process, two batches."""
+    return start("alone", world=1)
+
+
+@pytest.fixture(scope="module")
+def killed(start: Start) -> Ended:
+    """Two ranks, the second of which is killed in the second batch."""
+    return start("killed", fault={"rank": 1, "what": "kill", "call": 2})
+
+
+def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype
+        torch.testing.assert_close(found[name], value, rtol=0, atol=TOLERANCE, msg=name)
+
+
+def assert_same_steps(found: lab.Trace, expected: lab.Trace) -> None:
+    """All columns but the clock's, and the mismatch, which is rounding alone."""
+    measured = [
+        n for n in expected.steps if not n.startswith(("seconds", "mismatch")) and "_per_" not in n
+    ]
+    assert_frame_equal(found.steps[measured], expected.steps[measured], rtol=1e-4)
+
+
+def test_two_ranks_make_the_update_of_one(alone: Ended, killed: Ended) -> None:
+    before, after = alone.tensors(0), alone.tensors(1)
+    moved = max(float((after[n] - before[n]).abs().max()) for n in after)
+    assert moved > 100 * TOLERANCE
+    assert_close(killed.tensors(1), after)
+    assert_close(killed.tensors(1, "optimizer"), alone.tensors(1, "optimizer"))
+
+
+def test_the_batch_had_dropped_and_silent_problems(alone: Ended) -> None:
+    row = alone.trace.steps.iloc[0]
+    assert row["n_skipped"] > 0
+    assert row["n_uniform"] > 0
+    assert row["n_updates"] > row["n_uniform"]
+
+
+def test_the_votes_and_decisions_are_those_of_one_rank(alone: Ended, killed: Ended) -> None:
+    mine, expected = killed.trace.visits, alone.trace.visits
+    assert_frame_equal(mine, expected[expected["step"] <= 1])
+    assert set(mine["step"]) == {0, 1}
+
+
+def test_guard_and_answers_are_checkpointed_by_the_rank_that_keeps_them(
+    alone: Ended, killed: Ended
+) -> None:
+    for name in ("guard.safetensors", "answers.json"):
+        one, two = (run.folder / "checkpoints/step-000001" / name for run in (alone, killed))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_killed_rank_ends_the_other_with_one_line(killed: Ended) -> None:
+    assert killed.codes == [2, -9]
+    assert len(killed.lines[0]) == 1
+    assert "rank 0: lost the other ranks" in killed.lines[0][0]
+    assert "resume" in killed.lines[0][0]
+    assert killed.trace.run.status == "failed"
+    assert killed.seconds < 50
+
+
+def test_one_rank_goes_on_where_two_stopped(start: Start, alone: Ended, killed: Ended) -> None:
+    resumed = start("killed", world=1, do="resume")
+    assert resumed.codes == [0]
+    assert_close(resumed.tensors(2), alone.tensors(2))
+    assert_close(resumed.tensors(2, "optimizer"), alone.tensors(2, "optimizer"))
+    assert_frame_equal(resumed.trace.visits, alone.trace.visits)
+    assert_same_steps(resumed.trace, alone.trace)
+
+
+def test_two_ranks_go_on_where_one_stopped(start: Start, alone: Ended) -> None:
+    fault = {"rank": 0, "what": "kill", "call": 2}
+    assert start("stopped", world=1, fault=fault).codes == [-9]
+    resumed = start("stopped", world=2, do="resume")
+    assert resumed.codes == [0, 0]
+    assert_close(resumed.tensors(2), alone.tensors(2))
+    assert_same_steps(resumed.trace, alone.trace)
+    assert_frame_equal(resumed.trace.evals, alone.trace.evals)
+
+
+def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> None:
+    def spoilt(world: int) -> Ended:
+        fault = {"rank": world - 1, "what": "nan", "call": 3}
+        return start(f"nan-{world}", world=world, fault=fault)
+
+    two, one = spoilt(2), spoilt(1)
+    assert two.codes == [0, 0]
+    assert two.trace.steps["n_refused"].tolist() == [1, 0]
+    assert two.trace.run.extra["refused_steps"] == 1
+    assert_close(two.tensors(2), one.tensors(2))
+    assert all(value.isfinite().all() for value in two.tensors(2).values())
+
+
+def test_an_error_of_one_rank_is_told_once_and_ends_all(start: Start) -> None:
+    ended = start("error", fault={"rank": 1, "what": "error", "call": 1})
+    assert ended.lines[1] == ["guard-train: fault: wanted by the test"]
+    assert ended.codes == [1, 2]
+    assert ended.lines[0] == []
+
+
+def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> None:
+    """Its silent problems go through the model only to be compared with the engine."""
+    options: dict[str, Any] = {"batch_size": 1, "n_samples": 2, "n_problems": 5}
+    two, one = start("silent-2", **options), start("silent-1", world=1, **options)
+    tokens = one.trace.steps["tokens"].tolist()
+    assert 0 in tokens[tokens.index(max(tokens)) :]
+    for step in range(1, 6):
+        assert_close(two.tensors(step), one.tensors(step))
+
+
+def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
+    """KL to the first model, importance weights, checkpointed layers; LoRA, merged at the end."""
+    pytest.importorskip("peft")
+    options: dict[str, Any] = {
+        "lora_rank": 4,
+        "kl_coef": 0.1,
+        "importance_cap": 2.0,
+        "gradient_checkpointing": True,
+        "save_model": True,
+    }
+    two, one = start("options-2", **options), start("options-1", world=1, **options)
+    assert two.codes == [0, 0]
+    assert_close(two.tensors(2), one.tensors(2))
+    assert_same_steps(two.trace, one.trace)
+    merged = [load_policy(run.folder / "model", "cpu").model.state_dict() for run in (two, one)]
+    assert_close(*merged)
+
+
+def test_low_precision_weights_have_masters_on_every_rank(start: Start) -> None:
+    options: dict[str, Any] = {"dtype": "bfloat16", "kl_coef": 0.1, "save_model": True}
+    two, one = start("low-2", **options), start("low-1", world=1, **options)
+    assert two.codes == [0, 0]
+    for step in (0, 2):
+        weights, state = two.tensors(step), two.tensors(step, "optimizer")
+        for name, value in weights.items():
+            assert value.dtype == torch.bfloat16
+            assert state[f"master/{name}"].dtype == torch.float32
+            assert torch.equal(state[f"master/{name}"].bfloat16(), value)
+    saved = load_policy(two.folder / "model", "cpu", "bfloat16").model.state_dict()
+    assert all(torch.equal(saved[n], value) for n, value in two.tensors(2).items())
+    norms = [float(run.trace.steps["update_norm"].iloc[0]) for run in (two, one)]
+    assert norms[0] == pytest.approx(norms[1], rel=0.1)
+
+
+def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(start: Start) -> None:
+    """A scripted engine's tokens are made of each response's seed and of the sum of all weights."""
+    ended = start("engines", do="sample", engine="vllm")
+    assert ended.codes == [0, 0]
+    assert ended.lines[0] == ended.lines[1]
+    tokens = np.array(json.loads(ended.lines[0][0]))
+    seeds = np.array(request_seeds(torch.Generator().manual_seed(1), 9, 4))
+    assert np.array_equal(tokens[:, :, 0], (seeds[:, None] + np.arange(4)) % 97)
+    weights = named_weights(load_policy(CHECKPOINT, "cpu").model)
+    assert np.all(tokens[:, :, 1] == round(sum(float(value.sum()) for _, value in weights)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"engine": "vllm_inprocess"}, "take vllm"),
+        ({"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}, "take vllm"),
+        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
+    ],
+)
+def test_engines_that_cannot_be_had_once_a_rank(settings: dict[str, Any], words: str) -> None:
+    policy = load_policy(CHECKPOINT, "cpu")
+    with pytest.raises(UserError, match=f"2 ranks.*{words}"):
+        make_engine(TrainConfig(**settings).settled(), policy, CHECKPOINT, Ranks(0, 2))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
+    policy = load_policy(CHECKPOINT, "cpu")
+    # Three responses at once: no share begins where a chunk of the whole begins.
+    config = TrainConfig(max_rows=3).settled()
+    engine = make_engine(config, policy, CHECKPOINT)
+    prompts = [[1, 2, 3 + i] for i in range(7)]
+    sampling = Sampling(6)
+    whole = engine.sample(prompts, 2, sampling, torch.Generator().manual_seed(5))
+    shared: Any = engine
+    generator = torch.Generator().manual_seed(5)
+    part = shared.sample(prompts, 2, sampling, generator, (place, 3))
+    assert torch.equal(part.tokens_PNT, whole.tokens_PNT[place::3])
+    again = torch.Generator().manual_seed(5)
+    engine.sample(prompts, 2, sampling, again)
+    assert torch.equal(generator.get_state(), again.get_state())
+
+
+def test_a_process_started_alone_has_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert launched() is None
+
+
+def test_ranks_on_several_machines_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 4,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(UserError, match="4, of which 2 on this machine"):
+        train(TrainConfig(), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,197 @@
+"""When evaluations happen, what their curve comes to, and what the steps say of the labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.arms import arm
+from lab.errors import UserError
+from lab.trace import Trace, load
+from real import TrainConfig, train
+from real.cli import main
+from real.curve import is_due, lines, summary
+from real.supervision import Supervisor
+
+SMALL = TrainConfig(
+    n_problems=8, batch_size=4, n_votes=16, n_samples=8, epochs=3, max_rows=128, eval_samples=2
+)
+TTRL = replace(SMALL, guard=GuardConfig.off())
+
+
+def row(step: int, score: float, **columns: float) -> dict[str, Any]:
+    return {
+        "replicate": 0,
+        "step": step,
+        "epoch": 0,
+        "n_responses": 4,
+        "pass_at_1": score,
+    } | columns
+
+
+def curve(*points: tuple[int, float]) -> dict[str, Any]:
+    found = None
+    for step, score in points:
+        found = summary(found, row(step, score, maj_accuracy=np.nan))
+    assert found is not None
+    return found
+
+
+def test_steps_replace_epochs():
+    every = TrainConfig(eval_every=2)
+    assert [is_due(every, 9, epoch, True) for epoch in (1, 2, 3, 4)] == [False, True, False, True]
+    assert not is_due(every, 9, 2, ends_epoch=False)
+    assert not is_due(TrainConfig(eval_every=0), 9, 2, True)
+    steps = TrainConfig(eval_every=1, eval_steps=5)
+    assert [step for step in range(1, 12) if is_due(steps, step, 1, step == 8)] == [5, 10]
+
+
+def test_area_is_the_mean_height_over_the_steps():
+    found = curve((0, 0.2), (10, 0.6), (40, 0.4))
+    # Trapezoids of 4 and 15 over 40 steps.
+    assert found["area"] == pytest.approx((4 + 15) / 40)
+    assert found["best"] == {"step": 10, "pass_at_1": 0.6}
+    assert found["first"] == {"step": 0, "pass_at_1": 0.2}
+    assert found["last"] == {"step": 40, "pass_at_1": 0.4}
+    assert curve((0, 0.3))["area"] == 0.3
+
+
+def test_the_first_of_equal_bests_is_named():
+    assert curve((0, 0.2), (5, 0.6), (9, 0.6))["best"]["step"] == 5
+
+
+def test_a_resumed_run_makes_its_points_again():
+    whole = curve((0, 0.2), (10, 0.6), (20, 0.1), (30, 0.5))
+    # Killed after step 30, gone on from a checkpoint of step 15; `run.json` was read back.
+    known = json.loads(json.dumps(whole))
+    known = summary(known, row(20, 0.1))
+    assert known["points"] == [[0, 0.2], [10, 0.6], [20, 0.1]]
+    again = summary(known, row(30, 0.5))
+    assert again["points"] == whole["points"] and again["area"] == whole["area"]
+    assert again["first"] == whole["first"] and again["best"] == whole["best"]
+
+
+def test_without_true_answers_there_is_no_curve():
+    found = summary(summary(None, row(0, np.nan)), row(5, np.nan))
+    assert found["best"] is None and found["area"] is None
+    assert found["last"] == {"step": 5}
+    assert lines(found) == ["no true answers: accuracy was not measured"]
+
+
+def test_readers_are_told_best_area_and_pass_at_k():
+    found = summary(None, row(0, 0.2, pass_at_4=0.5, pass_at_16=0.8))
+    found = summary(found, row(8, 0.4, pass_at_4=0.6, pass_at_16=0.7))
+    assert lines(found) == [
+        "pass@1 best 0.400 at step 8 (with hindsight), mean over training 0.300",
+        "pass@4 0.500 -> 0.600, pass@16 0.800 -> 0.700",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return train(replace(TTRL, eval_steps=4, eval_pass_at=(2, 16)), progress=False)
+
+
+def test_evaluations_every_few_batches(trace: Trace):
+    """Two batches an epoch: 4 is the end of an epoch, 6 is the end of the run."""
+    evals = trace.evals
+    assert evals["step"].tolist() == [0, 4, 6] and evals["epoch"].tolist() == [0, 2, 3]
+    assert evals["n_responses"].tolist() == [16, 2, 16]
+    assert evals["maj_accuracy"].notna().tolist() == [True, False, True]
+    assert evals["pass_at_2"].notna().all()
+    assert evals["pass_at_16"].notna().tolist() == [True, False, True]
+    assert (evals["pass_at_2"] >= evals["pass_at_1"]).all() and "pass_at_4" not in evals
+    in_the_middle = train(replace(TTRL, epochs=1, eval_steps=1), progress=False)
+    assert in_the_middle.evals["epoch"].tolist() == [0, 1, 1]
+
+
+def test_when_evaluations_happen_changes_nothing_else(trace: Trace):
+    """They have a random stream of their own, and the last one is the same."""
+    other = train(TTRL, progress=False)
+    np.testing.assert_array_equal(other.visits["match_rate"], trace.visits["match_rate"])
+    np.testing.assert_array_equal(other.steps["update_norm"], trace.steps["update_norm"])
+    assert other.evals["step"].tolist() == [0, 2, 4, 6]
+    for column in ("pass_at_1", "maj_accuracy"):
+        assert other.evals[column].iloc[-1] == trace.evals[column].iloc[-1]
+
+
+def test_the_majority_can_be_measured_every_time():
+    found = train(replace(TTRL, epochs=2, eval_majority="always"), progress=False).evals
+    assert found["n_responses"].tolist() == [16, 16, 16] and found["maj_accuracy"].notna().all()
+
+
+def test_run_json_and_the_command_line_tell_the_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--quiet"]
+    out = tmp_path / "run"
+    assert main(["run", "--out", str(out), "--eval-pass-at", "2", "8", *words]) == 0
+    trace = load(out)
+    found = trace.run.extra["evaluation"]
+    scores = trace.evals["pass_at_1"]
+    assert found["points"] == [list(p) for p in zip(trace.evals["step"], scores, strict=True)]
+    assert found["best"]["pass_at_1"] == scores.max()
+    assert found["last"]["maj_accuracy"] == trace.evals["maj_accuracy"].iloc[-1]
+    assert found["area"] == pytest.approx(np.trapezoid(scores, trace.evals["step"]) / 2)
+    said = capsys.readouterr().out
+    assert f"pass@1 best {scores.max():.3f}" in said
+    assert f"mean over training {found['area']:.3f}" in said
+    last = trace.evals.iloc[-1]
+    assert f"-> {last['pass_at_2']:.3f}, pass@8" in said
+
+
+def test_steps_tell_how_right_labels_and_rewards_are(trace: Trace):
+    visits = trace.visits[trace.visits["step"] > 0]
+    by_step = visits.groupby("step")
+    steps = trace.steps.set_index("step")
+    np.testing.assert_allclose(steps["majority_ratio"], by_step["match_rate"].mean())
+    np.testing.assert_allclose(steps["label_correct"], by_step["label_correct"].mean())
+    assert steps["reward_correct"].between(0, 1).all()
+    # Where every label is right every reward is; a wrong one wrongs at least its own samples.
+    right = steps["label_correct"] == 1
+    assert (steps.loc[right, "reward_correct"] == 1).all()
+
+
+def test_right_labels_and_rewards_by_hand():
+    """Four votes of which two are trained on; the last problem's true answer is unknown."""
+    votes = [["5", "5", "5", "1"], ["2", "", "2", "9"], ["", "", "", ""], ["7", "7", "7", "7"]]
+    supervisor = Supervisor(replace(TTRL, n_votes=4, n_samples=2), ["1", "2", "3", None])
+    book = supervisor.book
+    answers = np.stack(
+        [
+            book.ids(problem, [f"\\boxed{{{text}}}" if text else "" for text in texts])
+            for problem, texts in enumerate(votes)
+        ]
+    )
+    quality = supervisor.visit(np.arange(4), answers, visit=1).quality
+    assert quality["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
+    assert quality["label_correct"] == pytest.approx(1 / 3)
+    # Both rewards of the first problem are wrong, all others right: none for no answer.
+    assert quality["reward_correct"] == pytest.approx(4 / 6)
+
+
+def test_rewards_by_the_truth_are_all_right():
+    chosen = arm("truth")
+    found = train(
+        replace(SMALL, epochs=1, guard=chosen.guard, labels=chosen.labels), progress=False
+    )
+    assert (found.steps["reward_correct"] == 1).all()
+    # The labels that are told of are those of the votes, and some of them are wrong.
+    assert (found.steps["label_correct"] < 1).any()
+
+
+def test_wrong_k_are_refused():
+    with pytest.raises(UserError, match="eval_pass_at = 3: must be some of 2, 4, 8"):
+        TrainConfig(eval_pass_at=(3,))
+    with pytest.raises(UserError, match="eval_pass_at = 128: must be at most n_votes = 64"):
+        TrainConfig(eval_pass_at=(4, 128))
+    with pytest.raises(UserError, match="eval_pass_at = 4: must be of type tuple"):
+        TrainConfig(eval_pass_at=4)  # pyright: ignore[reportArgumentType]
+    assert TrainConfig(n_votes=32).settled().eval_pass_at == (4, 16)
+    assert TrainConfig(eval_pass_at=()).settled().eval_pass_at == ()

@@ -1,0 +1,207 @@
+"""Metrics outside of the run folder: real TensorBoard files, and what W&B and trackio are told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab.errors import UserError
+from lab.trace import Trace, load
+from real import TrainConfig, resume, train
+from real.cli import main
+from real.loggers import Loggers
+
+SMALL = TrainConfig(
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
+)
+
+
+class Enough(Exception):
+    pass
+
+
+def stop_in_the_third_batch(done: float) -> None:
+    if done > 0.7:
+        raise Enough
+
+
+class Fake(ModuleType):
+    """Stands for a library and writes down what it is told."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.util.spec_from_loader(name, None)
+        self.started: list[dict[str, Any]] = []
+        self.logged: list[tuple[int, dict[str, Any]]] = []
+        self.closed = 0
+
+    def init(self, **settings: Any) -> Fake:
+        self.started.append(settings)
+        return self
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self.logged.append((step, values))
+
+    def finish(self) -> None:
+        self.closed += 1
+
+    def Settings(self, **settings: Any) -> dict[str, Any]:
+        return settings
+
+    def Table(self, **content: Any) -> dict[str, Any]:
+        return content
+
+    def Html(self, text: str, inject: bool) -> str:
+        return text
+
+    def Markdown(self, text: str) -> str:
+        return text
+
+    def scalars(self, name: str) -> list[tuple[int, float]]:
+        return [(step, values[name]) for step, values in self.logged if name in values]
+
+
+@pytest.fixture(params=["wandb", "trackio"])
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake(request.param)
+    monkeypatch.setitem(sys.modules, request.param, made)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    return made
+
+
+def check_scalars(fake: Fake, trace: Trace) -> None:
+    steps = fake.scalars("train/update_norm")
+    assert steps == list(zip(trace.steps["step"], trace.steps["update_norm"], strict=True))
+    evals = fake.scalars("eval/pass_at_1")
+    assert evals == list(zip(trace.evals["step"], trace.evals["pass_at_1"], strict=True))
+    rates = trace.visits.groupby("step")["match_rate"].mean()
+    votes = dict(fake.scalars("votes/match_rate"))
+    np.testing.assert_allclose([votes[step] for step in rates.index], rates)
+    assert not any("problem" in name.split("/") for _, values in fake.logged for name in values)
+
+
+def test_they_get_the_numbers_of_the_trace(fake: Fake, tmp_path: Path):
+    trace = train(replace(SMALL, log=(fake.__name__,)), tmp_path / "run", progress=False)
+    check_scalars(fake, trace)
+    assert fake.closed == 1 and len(fake.started) == 1
+    assert fake.started[0]["config"]["n_votes"] == 8
+    texts = [values["config"] for _, values in fake.logged if "config" in values]
+    assert len(texts) == 1 and "n_votes" in texts[0]
+    tables = [(step, v["completions"]) for step, v in fake.logged if "completions" in v]
+    assert [step for step, _ in tables] == [0, 2, 4]
+    if fake.__name__ == "wandb":
+        assert fake.started[0]["mode"] == "offline" and fake.started[0]["dir"] == str(
+            tmp_path / "run"
+        )
+        assert "response" in tables[0][1]["columns"] and len(tables[0][1]["data"]) == 16
+
+
+def test_a_resumed_run_goes_on_in_the_same_place(fake: Fake, tmp_path: Path):
+    with pytest.raises(Enough):
+        train(
+            replace(SMALL, log=(fake.__name__,)), tmp_path / "run", progress=stop_in_the_third_batch
+        )
+    assert fake.closed == 1
+    resume(tmp_path / "run", progress=False)
+    first, second = fake.started
+    name = "id" if fake.__name__ == "wandb" else "name"
+    assert first[name] == second[name] and second["resume"] == "allow"
+    assert [step for step, _ in fake.scalars("train/loss")] == [1, 2, 3, 3, 4]
+
+
+def test_wandb_goes_online_only_where_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    made = Fake("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", made)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    train(replace(SMALL, epochs=1, log=("wandb",)), tmp_path / "run", progress=False)
+    assert made.started[0]["mode"] == "online"
+
+
+def test_a_missing_library_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else found(name)
+    )
+    out = tmp_path / "run"
+    assert main(["run", "--out", str(out), "--log", "tensorboard", "--epochs", "1"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "'tensorboard': not installed; install with pip install 'ttrl-guard-lab[log]'" in line
+    assert not out.exists()
+
+
+def test_unknown_loggers_and_runs_in_memory_are_refused():
+    for log in (("mlflow",), ("wandb", "wandb")):
+        with pytest.raises(UserError, match=r"name each of tensorboard, wandb, trackio"):
+            TrainConfig(log=log)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="needs a run folder"):
+        train(replace(SMALL, log=("tensorboard",)), progress=False)
+
+
+class Broken:
+    """A logger whose disk is full from the second call on."""
+
+    calls = 0
+
+    def scalars(self, step: int, values: Any) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            raise OSError("no space")
+
+    def text(self, step: int, name: str, text: str) -> None: ...
+
+    def table(self, step: int, name: str, rows: Any) -> None: ...
+
+    def close(self) -> None:
+        self.calls = -1
+
+
+def test_a_logger_that_fails_is_left_out_and_the_others_go_on(
+    capsys: pytest.CaptureFixture[str],
+):
+    broken, sound = Broken(), Broken()
+    sound.calls = -100
+    loggers = Loggers([("broken", broken), ("sound", sound)])
+    for step in range(5):
+        loggers.scalars(step, {"a": 1.0})
+    assert broken.calls == 2 and sound.calls == -95
+    assert capsys.readouterr().err.count("log broken: failed and is left out (no space)") == 1
+    loggers.close()
+    assert broken.calls == 2 and sound.calls == -1
+
+
+def test_tensorboard_writes_real_event_files(tmp_path: Path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = replace(SMALL, log=("tensorboard",))
+    with pytest.raises(Enough):
+        train(config, tmp_path / "run", progress=stop_in_the_third_batch)
+    trace = resume(tmp_path / "run", progress=False)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    for name, table, column in (
+        ("train/update_norm", trace.steps, "update_norm"),
+        ("train/seconds_update", trace.steps, "seconds_update"),
+        ("eval/pass_at_1", trace.evals, "pass_at_1"),
+    ):
+        found = events.Scalars(name)
+        # Of the third batch, which came twice, only the second time is shown.
+        assert [event.step for event in found] == table["step"].tolist()
+        np.testing.assert_allclose([e.value for e in found], table[column], rtol=1e-6)
+    text = events.Tensors("completions/text_summary")[0].tensor_proto.string_val[0].decode()
+    rows = (tmp_path / "run" / "completions" / "step-000000.jsonl").read_text().splitlines()
+    assert text.count("\n") == len(rows) + 1
+    assert json.loads(rows[0])["problem"] in text
+    assert load(tmp_path / "run").run.status == "finished"

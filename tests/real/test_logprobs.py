@@ -1,0 +1,243 @@
+"""Log-probs in chunks: right for every kind of head, small in memory, exact in the gradient."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+)
+
+from real.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
+from real.logprobs import Scorer, response_logprobs
+from real.packing import PackedRows
+
+VOCABULARY = 50
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PROMPT = torch.tensor([3, 5, 7, 9])
+TOKENS = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manual_seed(0))
+
+
+class Odd(LlamaForCausalLM):
+    """Its logits are bent in a way that no setting tells of."""
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        found = super().forward(*args, **options)
+        found.logits = found.logits + found.logits**2
+        return found
+
+
+def phi() -> PhiForCausalLM:
+    """Its head has a bias, here one that matters."""
+    model = PhiForCausalLM(PhiConfig(**SIZES))
+    torch.nn.init.normal_(model.lm_head.bias)
+    return model
+
+
+MODELS = {
+    "plain": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "bias": phi,
+    "multiplied": lambda: CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.25)),
+    "divided": lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0)),
+    "capped": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0)
+    ),
+    "unknown": lambda: Odd(LlamaConfig(**SIZES)),
+}
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(1)
+    return MODELS[name]().eval()
+
+
+def whole_logprobs(model: Any) -> Tensor:
+    """From all logits, as the definition has it."""
+    rows = torch.cat([PROMPT.expand(6, -1), TOKENS], dim=1)
+    logits = model(input_ids=rows, use_cache=False).logits[:, len(PROMPT) - 1 : -1]
+    found = torch.log_softmax(logits.double() / 0.6, dim=-1)
+    return found.gather(-1, TOKENS[..., None]).squeeze(-1)
+
+
+def scores_of(model: Any, chunk_elements: int, stats: bool = False) -> TokenScores:
+    inputs = torch.cat([PROMPT.expand(6, -1), TOKENS[:, :-1]], dim=1)
+    rows = PackedRows(inputs, None, 10, TOKENS.flatten())
+    return Scorer(model, chunk_elements)(rows, 0.6, stats)
+
+
+def gradient(model: Any, logprobs: Tensor) -> Tensor:
+    model.zero_grad()
+    (logprobs.flatten() * torch.linspace(-1, 1, 60)).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_head(name: str):
+    """Seven tokens a chunk, the last chunk smaller, against the whole in double precision."""
+    model = make(name)
+    head = Scorer(model).head
+    assert (head is None) == (name == "unknown")
+    assert head is None or head.plain == (name != "capped")
+    expected, found = whole_logprobs(model), scores_of(model, 7 * VOCABULARY).logprobs_n
+    torch.testing.assert_close(found.view(6, 10).double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(response_logprobs(model, PROMPT, TOKENS, 0.6), found.view(6, 10))
+    first = gradient(model, expected).clone()
+    second = gradient(model, scores_of(model, 7 * VOCABULARY).logprobs_n)
+    assert (second - first).norm() / first.norm() < 1e-5
+    assert (second - first).abs().max() / first.abs().max() < 1e-5
+
+
+def test_frozen_head_gets_no_gradient_and_the_body_does():
+    model = make("plain")
+    expected = gradient(model, whole_logprobs(model))
+    n_head = model.lm_head.weight.numel()
+    model.lm_head.requires_grad_(False)
+    model.lm_head.weight.grad = None
+    (scores_of(model, 350).logprobs_n * torch.linspace(-1, 1, 60)).sum().backward()
+    assert model.lm_head.weight.grad is None
+    body = torch.cat([p.grad.flatten() for p in model.model.parameters()])
+    # The first pass left its gradient there.
+    torch.testing.assert_close(body / 2, expected[:-n_head], rtol=1e-4, atol=1e-5)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Most bytes that tensors made meanwhile held at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[StorageWeakRef, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.live[StorageWeakRef(storage)] = storage.nbytes()
+        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
+        self.peak = max(self.peak, sum(self.live.values()))
+        return found
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
+    """A 64th of 32 rows x 512 tokens x 32k words, with chunks a 64th of the usual."""
+    n_tokens, vocabulary, width = 32 * 512 // 64, 32768, 8
+    g = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(width, vocabulary, bias=False)
+    hidden = torch.randn(n_tokens, width, generator=g, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (n_tokens,), generator=g)
+
+    def peak(chunk_elements: int) -> tuple[int, Tensor, Tensor]:
+        linear.zero_grad()
+        hidden.grad = None
+        with LiveBytes() as live:
+            head = Head(linear, softcap=softcap)
+            scores = head_scores(head, hidden, targets, 0.6, chunk_elements=chunk_elements)
+            (scores.logprobs_n * torch.linspace(-1, 1, n_tokens)).sum().backward()
+        assert hidden.grad is not None and linear.weight.grad is not None
+        return live.peak, hidden.grad, linear.weight.grad
+
+    whole, chunked = peak(n_tokens * vocabulary), peak(CHUNK_ELEMENTS // 64)
+    assert whole[0] > 2 * n_tokens * vocabulary * 4
+    assert chunked[0] <= whole[0] / 8
+    for one, other in zip(whole[1:], chunked[1:], strict=True):
+        assert (one - other).norm() / one.norm() < 1e-5
+
+
+@pytest.mark.parametrize("chunk_elements", [2**20, 7 * VOCABULARY])
+@pytest.mark.parametrize("name", ["plain", "capped", "unknown"])
+def test_entropy_and_self_certainty_come_with_the_same_pass(name: str, chunk_elements: int):
+    model = make(name)
+    calls: list[int] = []
+    scorer = Scorer(model, chunk_elements)
+    hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    inputs = torch.cat([PROMPT.expand(6, -1), TOKENS[:, :-1]], dim=1)
+    found = scorer(PackedRows(inputs, None, 10, TOKENS.flatten()), 0.6, True)
+    hook.remove()
+    assert len(calls) == 1
+    logits = model(input_ids=inputs).logits[:, -10:].detach().flatten(0, 1) / 0.6
+    logp = torch.log_softmax(logits.double(), dim=-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    torch.testing.assert_close(found.entropy_n.double(), entropy, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found.self_certainty_n.double(), -logp.mean(-1), rtol=1e-4, atol=1e-5
+    )
+    assert found.logprobs_n.requires_grad
+    assert not found.entropy_n.requires_grad and not found.self_certainty_n.requires_grad
+    plain = scores_of(model, chunk_elements)
+    assert plain.entropy_n is None and torch.equal(plain.logprobs_n, found.logprobs_n)
+
+
+def test_entropy_of_a_distribution_with_impossible_tokens():
+    logits = torch.tensor([[0.0, 0.0, -torch.inf]])
+    found = score_logits(logits, torch.tensor([0]), 1.0, stats=True)
+    assert found.entropy_n is not None
+    assert found.entropy_n.item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
+
+
+def test_low_precision_weights_sum_their_gradient_in_single_precision():
+    """Over many chunks; summed in bfloat16 it would be off by more than the rounding of one."""
+    g = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(16, VOCABULARY, bias=False)
+    hidden, targets = torch.randn(600, 16, generator=g), torch.randint(0, 9, (600,), generator=g)
+    narrow = copy.deepcopy(linear).bfloat16()
+    with torch.no_grad():
+        linear.weight.copy_(narrow.weight)
+        hidden = hidden.bfloat16().float()
+    head_scores(Head(linear), hidden, targets, 0.6).logprobs_n.sum().backward()
+    scores = head_scores(
+        Head(narrow), hidden.bfloat16(), targets, 0.6, chunk_elements=8 * VOCABULARY
+    )
+    assert scores.logprobs_n.dtype == torch.float32
+    scores.logprobs_n.sum().backward()
+    assert linear.weight.grad is not None and narrow.weight.grad is not None
+    error = (narrow.weight.grad.float() - linear.weight.grad).norm() / linear.weight.grad.norm()
+    assert error < 0.006
+
+
+def test_checkpointed_layers_run_twice_without_dropout_and_sampling_keeps_its_cache():
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, attention_dropout=0.5)).eval()
+    expected = gradient(model, scores_of(model, 2**20).logprobs_n).clone()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    runs: list[int] = []
+    hook = model.model.layers[0].self_attn.register_forward_hook(lambda *_: runs.append(1))
+    scores = scores_of(model, 2**20)
+    runs.clear()
+    found = gradient(model, scores.logprobs_n)
+    hook.remove()
+    assert len(runs) == 1  # once more in the backward pass
+    torch.testing.assert_close(found, expected)
+    assert not any(module.training for module in model.modules())
+    cached = model(input_ids=PROMPT[None], use_cache=True).past_key_values
+    assert cached.get_seq_length() == len(PROMPT)

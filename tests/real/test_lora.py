@@ -1,0 +1,187 @@
+"""LoRA: adapters alone are trained, and merged weights are a plain model again."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from lab.errors import UserError
+from real import TrainConfig, train
+from real.group import Group
+from real.grpo import LossConfig
+from real.logprobs import Scorer
+from real.lora import add_lora, has_adapters, merged_weights
+from real.optimizer import OptimizerConfig, PolicyOptimizer
+from real.packing import PackedRows
+from real.policy import prepare_training
+from real.reference import initial_reference
+
+IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
+
+
+def small_model(tied: bool = False) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=30,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
+    """Three optimizer steps on random responses."""
+    loss = LossConfig(kl_coef=kl_coef)
+    optimizer = PolicyOptimizer(model, loss, OptimizerConfig(lr=1e-2, warmup_ratio=0), 3)
+    g = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        group = Group(
+            prompt_L=torch.randint(0, 30, (4,), generator=g),
+            tokens_KT=torch.randint(0, 30, (6, 5), generator=g),
+            old_KT=torch.full((6, 5), -3.0),
+            lengths_K=torch.tensor([5, 4, 3, 2, 1, 5]),
+            majority_K=torch.randn(6, generator=g),
+            minority_K=torch.zeros(6),
+        )
+        assert optimizer.step([group]).taken
+    return optimizer
+
+
+def test_adapters_start_as_nothing_and_train_alone():
+    model = small_model()
+    before, names = logits(model), dict(model.named_parameters())
+    frozen = {name: p.detach().clone() for name, p in names.items()}
+    add_lora(model, rank=2, alpha=8)
+    torch.testing.assert_close(logits(model), before)
+    optimizer = trained(model)
+    n_adapters = 2 * 7  # every linear layer but the head
+    assert len(optimizer.parameters) == 2 * n_adapters
+    assert not torch.allclose(logits(model), before, atol=1e-3)
+    for name, value in merged_names(model).items():
+        assert torch.equal(value, frozen[name])
+
+
+def merged_names(model: Any) -> dict[str, torch.Tensor]:
+    """The frozen weights, under the names that they had before."""
+    return {
+        name.replace(".base_layer", ""): p
+        for name, p in model.named_parameters()
+        if "lora_" not in name
+    }
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_merged_weights_are_the_trained_model(tied: bool):
+    model = small_model(tied)
+    names = [name for name, _ in model.named_parameters()]
+    add_lora(model, rank=2, alpha=8)
+    trained(model)
+    merged = dict(merged_weights(model))
+    assert list(merged) == names
+    plain = small_model(tied)
+    missing, unexpected = plain.load_state_dict(merged, strict=False)
+    assert not unexpected and missing == (["lm_head.weight"] if tied else [])
+    expected = logits(model)
+    torch.testing.assert_close(logits(plain), expected)
+    assert torch.equal(logits(model), expected)  # nothing was merged into the model itself
+
+
+def test_merged_weights_of_a_model_without_adapters_are_its_own():
+    model = small_model()
+    for (name, value), (own, parameter) in zip(
+        merged_weights(model), model.named_parameters(), strict=True
+    ):
+        assert name == own and value.data_ptr() == parameter.data_ptr()
+
+
+def test_reference_is_the_model_with_its_adapters_off():
+    model = small_model()
+    before = Scorer(model)(rows(), 1.0).logprobs_n
+    add_lora(model, rank=2, alpha=8)
+    reference = initial_reference(Scorer(model))
+    optimizer = trained(model, kl_coef=0.1)
+    torch.testing.assert_close(reference(rows(), 1.0), before)
+    assert not torch.allclose(optimizer.scorer(rows(), 1.0).logprobs_n, before, atol=1e-3)
+
+
+def rows() -> PackedRows:
+    return PackedRows(IDS[:, :-1], None, 4, IDS[:, -4:].flatten())
+
+
+def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    models = [small_model() for _ in range(3)]
+    torch.manual_seed(5)
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        add_lora(model, rank=2, alpha=8, seed=seed)
+    assert torch.equal(torch.rand(1), expected)
+    first, same, other = (
+        torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models
+    )
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
+def test_chosen_layers_and_wrong_ones():
+    model = small_model()
+    add_lora(model, rank=2, alpha=8, targets="q_proj, v_proj")
+    found = {n.split(".")[-4] for n, p in model.named_parameters() if p.requires_grad}
+    assert found == {"q_proj", "v_proj"}
+    with pytest.raises(UserError, match="lora_targets = no_such: the model has no such"):
+        add_lora(small_model(), rank=2, alpha=8, targets="no_such")
+
+
+def test_without_peft_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    real_import = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "peft":
+            raise ImportError(name)
+        return real_import(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UserError, match=r"lora_rank = 2: needs the package peft; pip install"):
+        add_lora(small_model(), rank=2, alpha=8)
+
+
+def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.MonkeyPatch):
+    model = small_model()
+    monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
+    with pytest.raises(UserError, match="gradient_checkpointing = true: LlamaForCausalLM has no"):
+        prepare_training(model, TrainConfig(gradient_checkpointing=True))
+
+
+def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
+    config = TrainConfig(
+        lora_rank=4,
+        gradient_checkpointing=True,
+        kl_coef=0.01,
+        n_problems=4,
+        n_votes=8,
+        n_samples=8,
+        batch_size=4,
+        epochs=2,
+        eval_every=0,
+        save_model=True,
+    )
+    trace = train(config, tmp_path / "run", progress=False)
+    assert (trace.steps["update_norm"] > 0).any()
+    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "run" / "model"))
+    assert not has_adapters(model) and all("lora" not in n for n, _ in model.named_parameters())

@@ -1,0 +1,181 @@
+"""The gap between engine and trainer: what is measured, what the correction does to the loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from real import TrainConfig, train
+from real.engines.transformers_engine import TransformersEngine
+from real.group import Group
+from real.grpo import LossConfig, backward
+from real.logprobs import Scorer, group_logprobs
+from real.mismatch import PROBE_ROWS, compared, importance_weights, mismatch_kl
+from real.rollouts import Rollouts, Sampling
+
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Scorer:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=13,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return Scorer(Qwen2ForCausalLM(config).eval())
+
+
+def sampled(scorer: Scorer, n_problems: int = 6) -> list[Group]:
+    prompts = [[1, 2, 3 + i] for i in range(n_problems)]
+    rollouts = TransformersEngine(scorer.model, [5]).sample(
+        prompts, 4, Sampling(8, TEMPERATURE), torch.Generator().manual_seed(0)
+    )
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5])
+    return [
+        Group(
+            prompt_L=torch.tensor(prompt),
+            tokens_KT=rollouts.tokens_PNT[place],
+            old_KT=rollouts.logprobs_PNT[place],
+            lengths_K=rollouts.lengths_PN[place],
+            majority_K=advantages,
+            minority_K=torch.zeros(4),
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+def off_by(groups: list[Group], gap: float) -> list[Group]:
+    """An engine whose log-probs are those of the trainer plus `gap`."""
+    return [replace(g, old_KT=torch.where(g.real_KT, g.old_KT + gap, 0.0)) for g in groups]
+
+
+def test_k3_estimates_the_divergence() -> None:
+    generator = torch.Generator().manual_seed(1)
+    engine_A = torch.log_softmax(torch.randn(7, generator=generator), -1)
+    trainer_A = torch.log_softmax(engine_A + 0.3 * torch.randn(7, generator=generator), -1)
+    exact = float((engine_A.exp() * (engine_A - trainer_A)).sum())
+    tokens = torch.multinomial(engine_A.exp(), 200_000, True, generator=generator)
+    assert mismatch_kl([trainer_A[tokens]], [engine_A[tokens]]) == pytest.approx(exact, rel=0.05)
+
+
+def test_tokens_without_a_number_are_left_out() -> None:
+    nan, gone = math.nan, -math.inf
+    trainer = [torch.tensor([-1.0, nan, -2.0]), torch.tensor([-1.0])]
+    engine = [torch.tensor([-1.5, -1.0, gone]), torch.tensor([-1.0])]
+    expected = (math.exp(0.5) - 1 - 0.5) / 2
+    assert mismatch_kl(trainer, engine) == pytest.approx(expected)
+    assert math.isnan(mismatch_kl([torch.tensor([nan])], [torch.tensor([-1.0])]))
+
+
+def test_importance_weights_are_truncated_ratios() -> None:
+    trainer = torch.tensor([-1.0, -1.0, -3.0, math.nan, -1.0])
+    engine = torch.tensor([-1.0, -3.0, -1.0, -1.0, -math.inf])
+    found = importance_weights(trainer, engine, cap=2.0)
+    assert torch.allclose(found, torch.tensor([1.0, 2.0, math.exp(-2), 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_an_engine_that_agrees_has_no_mismatch(scorer: Scorer, cap: float | None) -> None:
+    groups = sampled(scorer)
+    found, mismatch = compared(scorer, groups, TEMPERATURE, 4096, cap)
+    assert 0 <= mismatch < 1e-10
+    for before, after in zip(groups, found, strict=True):
+        assert torch.allclose(after.old_KT, before.old_KT, atol=1e-5)
+        if cap is not None:
+            assert after.correction_KT is not None
+            assert torch.allclose(after.correction_KT, torch.ones(()), atol=1e-4)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("gap", [0.2, -0.2])
+def test_the_mismatch_of_a_wrong_engine_is_seen(
+    scorer: Scorer, gap: float, cap: float | None
+) -> None:
+    _, mismatch = compared(scorer, off_by(sampled(scorer), gap), TEMPERATURE, 4096, cap)
+    assert mismatch == pytest.approx(math.exp(-gap) - 1 + gap, rel=1e-3)
+
+
+def test_without_a_cap_only_a_few_rows_are_looked_at(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Group]] = []
+
+    def recording(scorer: Scorer, groups: Any, *rest: Any) -> list[torch.Tensor]:
+        seen.append(list(groups))
+        return group_logprobs(scorer, groups, *rest)
+
+    monkeypatch.setattr("real.mismatch.group_logprobs", recording)
+    groups = sampled(scorer)
+    found, _ = compared(scorer, groups, TEMPERATURE, 4096)
+    assert all(a is b for a, b in zip(found, groups, strict=True))
+    assert [len(g.lengths_K) for g in seen[0]] == [1] * PROBE_ROWS
+
+
+def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> None:
+    groups = sampled(scorer)
+    groups[0] = replace(groups[0], dropped=True)
+    groups[1] = replace(groups[1], majority_K=torch.zeros(4))
+    found, mismatch = compared(scorer, off_by(groups, 0.2), TEMPERATURE, 4096, 2.0)
+    assert [g.correction_KT is None for g in found] == [True, True, *[False] * 4]
+    assert mismatch == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
+
+
+def gradient(scorer: Scorer, groups: list[Group]) -> torch.Tensor:
+    scorer.zero_grad()
+    backward(scorer, groups, LossConfig(temperature=TEMPERATURE))
+    return torch.cat([p.grad.flatten() for p in scorer.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize(("gap", "factor"), [(0.1, math.exp(-0.1)), (-1.5, 1.25)])
+def test_the_correction_scales_the_gradient_by_the_truncated_ratio(
+    scorer: Scorer, gap: float, factor: float
+) -> None:
+    groups = sampled(scorer)
+    expected = factor * gradient(scorer, groups)
+    corrected, _ = compared(scorer, off_by(groups, gap), TEMPERATURE, 4096, 1.25)
+    assert torch.allclose(gradient(scorer, corrected), expected, atol=1e-6, rtol=1e-4)
+
+
+def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
+    groups = sampled(scorer)
+    groups[2].old_KT[1, 0] = math.nan
+    found, mismatch = compared(scorer, groups, TEMPERATURE, 4096, 2.0)
+    assert not found[2].counted_KT[1, 0]
+    assert found[2].counted_KT.sum() == groups[2].counted_KT.sum()
+    assert math.isfinite(mismatch)
+    assert gradient(scorer, found).isfinite().all()
+
+
+def test_a_run_with_a_wrong_engine_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that reports all log-probs 0.3 too low: the correction's cap undoes it."""
+    config = TrainConfig(n_problems=8, epochs=1, n_votes=16, n_samples=8, eval_every=0)
+    right = train(config, progress=False).steps
+    assert (right.mismatch_kl < 1e-10).all()
+    sample = TransformersEngine.sample
+
+    def wrong(*arguments: Any) -> Rollouts:
+        found = sample(*arguments)
+        found.logprobs_PNT[found.mask_PNT()] -= 0.3
+        return found
+
+    monkeypatch.setattr(TransformersEngine, "sample", wrong)
+    uncorrected = train(config, progress=False).steps
+    corrected = train(replace(config, importance_cap=1.0), progress=False).steps
+    for steps in (uncorrected, corrected):
+        assert steps.mismatch_kl[0] == pytest.approx(math.exp(0.3) - 1 - 0.3, rel=1e-3)
+    assert corrected.update_norm[0] == pytest.approx(right.update_norm[0], rel=1e-3)
+    assert uncorrected.clip_fraction[0] > right.clip_fraction[0] + 0.1

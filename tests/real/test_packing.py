@@ -1,0 +1,194 @@
+"""Cutting rows into passes: all rows once, within the budget, little padding, equal shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from real.group import Group
+from real.logprobs import Scorer, group_logprobs
+from real.packing import Layout, Place, micro_batch, plan, row_counts
+
+VOCABULARY = 40
+
+
+def make_group(prompt: int, lengths: list[int], seed: int = 0) -> Group:
+    g = torch.Generator().manual_seed(seed)
+    n_rows, width = len(lengths), max(lengths)
+    return Group(
+        prompt_L=torch.randint(0, VOCABULARY, (prompt,), generator=g),
+        tokens_KT=torch.randint(0, VOCABULARY, (n_rows, width), generator=g),
+        old_KT=-torch.rand((n_rows, width), generator=g),
+        lengths_K=torch.tensor(lengths),
+        majority_K=torch.ones(n_rows),
+        minority_K=torch.zeros(n_rows),
+    )
+
+
+def passes_of(
+    groups: list[Group], budget: int, layout: Layout = "padded", world: int = 1
+) -> list[list[Place]]:
+    return plan(groups, [row_counts(g) for g in groups], budget, layout, world)
+
+
+def sizes(groups: list[Group], places: list[Place]) -> list[int]:
+    return [len(groups[g].prompt_L) + int(groups[g].lengths_K[k]) - 1 for g, k in places]
+
+
+rows_of_groups = st.lists(
+    st.tuples(st.integers(1, 30), st.lists(st.integers(1, 60), min_size=1, max_size=12)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows_of_groups,
+    st.integers(1, 400),
+    st.sampled_from(["padded", "packed"]),
+    st.integers(1, 4),
+)
+def test_every_row_once_within_the_budget_on_ranks_in_step(
+    rows: list[tuple[int, list[int]]], budget: int, layout: Any, world: int
+):
+    groups = [make_group(prompt, lengths) for prompt, lengths in rows]
+    passes = passes_of(groups, budget, layout, world)
+    assert passes == passes_of(groups, budget, layout, world)
+    assert len(passes) % world == 0
+    everything = [(g, k) for g, (_, lengths) in enumerate(rows) for k in range(len(lengths))]
+    assert sorted(place for places in passes for place in places) == everything
+    for places in passes:
+        assert places == sorted(places)
+        used = sizes(groups, places)
+        filled = sum(used) if layout == "packed" else len(used) * max(used, default=0)
+        assert filled <= budget or len(used) == 1
+
+
+def test_equal_rows_of_one_problem_stay_one_pass_in_their_order():
+    groups = [make_group(10, [22] * 32)]
+    assert passes_of(groups, 16384) == [[(0, k) for k in range(32)]]
+
+
+def test_little_padding_at_heterogeneous_lengths():
+    """32 responses of 100 to 3,000 tokens: stacked as they are, 45 % of the tokens are padding."""
+    lengths = torch.randint(100, 3001, (32,), generator=torch.Generator().manual_seed(0)).tolist()
+    groups = [make_group(150, lengths)]
+    every = sizes(groups, [(0, k) for k in range(32)])
+    assert 1 - sum(every) / (32 * max(every)) > 0.4
+
+    def waste(layout: Layout) -> float:
+        passes = passes_of(groups, 16384, layout)
+        assert len(passes) <= 12
+        batches = [micro_batch(groups, places, layout) for places in passes]
+        filled = sum(batch.rows.input_ids_BS.numel() for batch in batches)
+        return 1 - sum(every) / filled
+
+    assert waste("padded") < 0.08
+    assert waste("packed") == 0
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_ranks_get_equal_work(world: int):
+    g = torch.Generator().manual_seed(1)
+    groups = [
+        make_group(50, torch.randint(10, 500, (32,), generator=g).tolist(), s) for s in (0, 1)
+    ]
+    passes = passes_of(groups, 4096, world=world)
+    loads = [sum(sum(sizes(groups, p)) for p in passes[rank::world]) for rank in range(world)]
+    assert max(loads) < 1.1 * min(loads)
+
+
+def llama(**changes: Any) -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(**decoder_sizes(), **changes))
+
+
+def qwen2_window(**changes: Any) -> Qwen2ForCausalLM:
+    """Every layer looks back five tokens only."""
+    window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
+    return Qwen2ForCausalLM(Qwen2Config(**decoder_sizes(), **window, **changes))
+
+
+def qwen3(**changes: Any) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM(Qwen3Config(**decoder_sizes(), head_dim=8, **changes))
+
+
+def gpt2(**changes: Any) -> GPT2LMHeadModel:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, **changes))
+
+
+def decoder_sizes() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+    }
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", [llama, qwen2_window, qwen3, gpt2])
+def test_packed_rows_have_the_log_probs_of_padded_rows(make: Any, attention: str):
+    """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
+    torch.manual_seed(0)
+    model = make(attn_implementation=attention).eval()
+    groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
+    scorer = Scorer(model)
+    alone = [group_logprobs(scorer, [g], 0.6, micro_tokens=1)[0] for g in groups]
+    assert len(passes_of(groups, budget=1)) == 8
+    for layout in ("padded", "packed"):
+        scorer.layout = layout
+        for budget in (16384, 60):
+            found = group_logprobs(scorer, groups, 0.6, budget)
+            for group, mine, expected in zip(groups, found, alone, strict=True):
+                real = group.real_KT
+                assert mine[~real].isnan().all()
+                torch.testing.assert_close(mine[real], expected[real], rtol=1e-5, atol=1e-5)
+
+
+def test_packed_rows_have_the_gradient_of_padded_rows():
+    torch.manual_seed(0)
+    model = llama().eval()
+    groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
+    scorer = Scorer(model)
+    found = {}
+    for layout in ("padded", "packed"):
+        scorer.layout = layout
+        (places,) = passes_of(groups, 16384, layout)
+        scores = scorer(scorer.micro_batch(groups, places).rows, 0.6).logprobs_n
+        model.zero_grad()
+        (scores * torch.linspace(-1, 1, len(scores))).sum().backward()
+        found[layout] = torch.cat([p.grad.flatten() for p in model.parameters()])
+    scale = found["padded"].abs().max()
+    torch.testing.assert_close(found["packed"], found["padded"], rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_layout_follows_the_attention_kernel(monkeypatch: pytest.MonkeyPatch):
+    """Only flash attention learns from positions where rows end; recurrent layers never do."""
+    model, plain = qwen3(), llama()
+    assert Scorer(model).layout == Scorer(plain).layout == "padded"
+    monkeypatch.setattr("real.logprobs.find_head", lambda model: None)
+    for either in (model, plain):
+        either.config._attn_implementation = "flash_attention_2"
+        assert Scorer(either).layout == "packed"
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    assert Scorer(model).layout == "padded"

@@ -1,0 +1,143 @@
+"""The paper's 12 cells as settings, and how they meet files and options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from lab.trace import load
+from real.cli import CompareCommand, RunCommand, main
+from real.presets import NAMES, SHARED, preset, preset_config, preset_values, table
+from real.problems import NAMED
+
+PAPER: dict[str, Any] = {
+    "batch_size": 8,
+    "mini_batch": 1,
+    "lr": 5e-7,
+    "warmup_ratio": 0.03,
+    "kl_coef": 0.0,
+    "n_votes": 64,
+    "n_samples": 32,
+    "max_prompt_tokens": 1024,
+    "max_response_tokens": 3072,
+    "temperature": 0.6,
+    "eval_samples": 4,
+}
+"""Table 4 of the paper, as far as the trainer's settings go."""
+
+
+def test_there_are_twelve_cells():
+    models, sets = zip(*(name.split("/") for name in NAMES), strict=True)
+    assert len(NAMES) == len(set(NAMES)) == 12
+    assert len(set(models)) == 3 and set(sets) == set(NAMED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_has_the_paper_s_numbers(name: str):
+    config = preset(name, "somewhere")
+    data = name.split("/")[1]
+    assert config.problems == data and config.model == "somewhere"
+    assert config.epochs == {"aime24": 60, "aime25": 60, "amc": 30, "math500": 30}[data]
+    assert {key: getattr(config, key) for key in PAPER} == PAPER
+    assert (config.eval_temperature, config.eval_top_p) == (0.6, 0.95)
+    assert config.guard == GuardConfig.paper() and config.labels == "votes"
+    # Nothing is left to be decided but what a preset cannot know.
+    settled = config.settled()
+    assert settled.n_problems is None and settled.prompt_suffix == config.prompt_suffix
+
+
+def test_sources_are_told_truly():
+    assert {c.name: c.value for c in SHARED if c.source == "paper"} == PAPER
+    text = "\n".join(table())
+    for name in NAMES:
+        assert name in text
+    for choice in SHARED:
+        line = next(line for line in text.splitlines() if line.startswith(f"  {choice.name} "))
+        assert f" {choice.source}" in line
+    assert "aime24 60, aime25 60, amc 30, math500 30" in text
+
+
+def test_changes_win():
+    config = preset("qwen3-4b/amc", "m", lr=1e-6, epochs=2, problems="mine.json", seed=3)
+    assert (config.lr, config.epochs, config.problems, config.seed) == (1e-6, 2, "mine.json", 3)
+    assert config.n_votes == 64
+
+
+def test_unknown_presets_and_missing_models_are_told():
+    with pytest.raises(UserError, match=r"'qwen': unknown; one of llama-3.2-3b/aime24, .*"):
+        preset_values("qwen")
+    with pytest.raises(UserError, match=r"local folder of Qwen2.5-7B-Instruct with --model"):
+        preset_config("qwen2.5-7b/amc", {})
+    with pytest.raises(UserError, match=r"preset qwen2.5-7b/amc: epoch: no such setting"):
+        preset("qwen2.5-7b/amc", "m", epoch=3)
+
+
+def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text("epochs = 7\nn_votes = 48\n[guard]\nW = 7\n[fields]\nprompt = 'q'\n")
+    argv = ["--preset", "llama-3.2-3b/aime24", "--config", str(file), "--model", "m"]
+    for command in (RunCommand, CompareCommand):
+        settings = command.defaults(argv).settings
+        assert (settings.epochs, settings.n_votes, settings.n_samples) == (7, 48, 32)
+        assert settings.guard.W == 7 and settings.fields.prompt == "q"
+        assert settings.problems == "aime24" and settings.model == "m"
+
+
+def test_a_file_s_problems_may_get_their_model_on_the_command_line(tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text("problems = 'amc'\n")
+    settings = RunCommand.defaults(["--config", str(file), "--model=m"]).settings
+    assert (settings.problems, settings.model) == ("amc", "m")
+    with pytest.raises(UserError, match="problems = amc: needs a model"):
+        RunCommand.defaults(["--config", str(file)])
+
+
+def test_the_command_lists_presets(capsys: pytest.CaptureFixture[str]):
+    assert main(["presets"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines() == list(table()) and not said.err
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_wrong_presets_are_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([command, "--out", str(tmp_path / "run"), "--preset", "best"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("guard-train: preset = 'best': unknown; one of llama")
+    assert len(said.err.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path: Path):
+    """With the tiny model in place of the paper's, and few of everything."""
+    from real.tiny import CHECKPOINT
+
+    rows = [{"id": str(i), "prompt": f"{i}+0-1*6+0=", "answer": "7"} for i in range(30)]
+    (tmp_path / "aime24.json").write_text(json.dumps(rows))
+    words = ["run", "--preset", "qwen2.5-7b/aime24", "--model", str(CHECKPOINT), "--quiet"]
+    words += ["--out", str(tmp_path / "run"), "--data-dir", str(tmp_path), "--n-problems", "5"]
+    words += ["--chat-template", "off", "--prompt-suffix", "", "--max-response-tokens", "22"]
+    words += ["--n-votes", "8", "--n-samples", "4", "--epochs", "5"]
+    words += [
+        "--dtype",
+        "float32",
+        "--engine",
+        "transformers",
+        "--threads",
+        "1",
+        "--lr",
+        "1e-4",
+        "--save-model",
+        "False",
+    ]
+    assert main(words) == 0
+    trace = load(tmp_path / "run")
+    assert trace.run.task == f"aime24 with {CHECKPOINT.name}"
+    assert trace.run.config["eval_top_p"] == 0.95 and trace.run.config["lr"] == 1e-4
+    assert trace.evals["step"].tolist() == [0, 5] and len(trace.steps) == 5
+    assert trace.run.extra["problem_ids"] == ["0", "1", "2", "3", "4"]

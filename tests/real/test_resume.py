@@ -1,0 +1,319 @@
+"""Resuming: to the bit, only with the same settings, model and problems, and stopped cleanly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import real.run
+from lab.errors import UserError
+from lab.lock import locked
+from lab.trace import Trace, load
+from real import TrainConfig, resume, train
+from real.cli import main
+from real.engines.transformers_engine import TransformersEngine
+from real.policy import load_policy
+from real.rollouts import EngineError
+from real.tiny import CHECKPOINT, problems
+
+SMALL = TrainConfig(
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
+)
+
+
+class Enough(Exception):
+    pass
+
+
+def stop_at(share: float) -> Any:
+    def report(done: float) -> None:
+        if done >= share:
+            raise Enough(f"stopped at {done}")
+
+    return report
+
+
+def timeless(trace: Trace) -> pd.DataFrame:
+    seconds = [name for name in trace.steps if "second" in name]
+    return trace.steps.drop(columns=seconds)
+
+
+def check_same(first: Trace, second: Trace) -> None:
+    pd.testing.assert_frame_equal(first.visits, second.visits, check_exact=True)
+    pd.testing.assert_frame_equal(first.evals, second.evals, check_exact=True)
+    pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Trace:
+    return train(SMALL, progress=False)
+
+
+@pytest.fixture(scope="module")
+def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that failed in its third batch of four, after a checkpoint at the second."""
+    folder = tmp_path_factory.mktemp("broken") / "run"
+    with pytest.raises(Enough):
+        train(SMALL, folder, progress=stop_at(0.75))
+    return folder
+
+
+@pytest.fixture
+def broken(broken_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(broken_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
+    failed = load(broken).run
+    assert failed.status == "failed" and failed.error == "Enough: stopped at 0.75"
+    trace = resume(broken, progress=False)
+    check_same(trace, whole)
+    assert trace.run.status == "finished" and trace.run.error is None and trace.run.progress == 1
+    assert [entry["step"] for entry in trace.run.extra["resumed"]] == [2]
+    assert trace.run.extra["evaluation"] == whole.run.extra["evaluation"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "bfloat16"},  # weights come from copies in single precision
+        {"lora_rank": 4},
+        {"kl_coef": 0.1},  # the reference is the model before training, not the checkpoint's
+        {"mini_batch": 2, "batch_size": 3},
+    ],
+    ids=str,
+)
+def test_other_ways_to_train_go_on_to_the_bit_too(changes: dict[str, Any], tmp_path: Path):
+    if "lora_rank" in changes:
+        pytest.importorskip("peft")
+    config = replace(SMALL, save_model=True, **changes)
+    uninterrupted = train(config, tmp_path / "whole", progress=False)
+    with pytest.raises(Enough):
+        train(config, tmp_path / "run", progress=stop_at(0.75))
+    check_same(resume(tmp_path / "run", progress=False), uninterrupted)
+    first, second = (
+        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "run")
+    )
+    assert first == second
+    # A whole model, adapters merged in: loading refuses one that lacks a weight.
+    trained, start = (
+        dict(load_policy(folder, "cpu").model.named_parameters())
+        for folder in (tmp_path / "run" / "model", CHECKPOINT)
+    )
+    assert trained.keys() == start.keys()
+    assert any(not torch.equal(trained[name].float(), start[name].float()) for name in start)
+
+
+def test_rows_after_the_checkpoint_are_made_again_not_kept_twice(broken: Path):
+    before = load(broken)
+    assert before.steps["step"].tolist() == [1, 2, 3]
+    after = resume(broken, progress=False)
+    assert after.steps["step"].tolist() == [1, 2, 3, 4]
+
+
+def test_progress_goes_on_where_the_run_was(broken: Path, capsys: pytest.CaptureFixture[str]):
+    shares: list[float] = []
+    resume(broken, progress=shares.append)
+    assert shares == [0.75, 1.0]
+
+
+def test_the_bar_starts_at_the_resumed_batch(broken: Path, capsys: pytest.CaptureFixture[str]):
+    resume(broken)
+    bar = capsys.readouterr().err
+    assert re.search(r"50%.* 2/4 ", bar) and re.search(r"100%.* 4/4 \[00:0\d<00:00", bar)
+    assert " 1/4 " not in bar
+
+
+def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train(replace(SMALL, epochs=1), tmp_path / "run", progress=False)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*.*") if p.is_file()}
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    assert "the run is finished, nothing is left to do" in capsys.readouterr().out
+    after = {p: p.stat().st_mtime_ns for p in before}
+    assert {p.name for p in before if after[p] != before[p]} <= {".lock"}
+
+
+def test_the_command_goes_on(broken: Path, whole: Trace, capsys: pytest.CaptureFixture[str]):
+    assert main(["resume", str(broken), "--quiet", "--max-rows", "16"]) == 0
+    said = capsys.readouterr()
+    assert "pass@1 0." in said.out and not said.err
+    check_same(load(broken), whole)
+    assert load(broken).run.config["max_rows"] == 16
+
+
+def test_settings_of_another_run_are_refused_with_their_names(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+):
+    before = (broken / "run.json").read_bytes()
+    words = ["--lr", "0.1", "--guard.W", "3", "--epochs", "9", "--threads", "1"]
+    assert main(["resume", str(broken), *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    for change in ("epochs = 9 (was 2)", "guard.W = 3 (was 5)", "lr = 0.1 (was 0.0003)"):
+        assert change in line
+    assert "threads" not in line
+    assert (broken / "run.json").read_bytes() == before
+
+
+def test_settings_edited_in_the_folder_are_refused(broken: Path):
+    values = json.loads((broken / "run.json").read_text())
+    values["config"]["n_votes"] = 16
+    (broken / "run.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"n_votes = 16 \(was 8\)"):
+        resume(broken, progress=False)
+
+
+def from_files(folder: Path) -> TrainConfig:
+    """A run on a problem file and a model folder of its own."""
+    shutil.copytree(CHECKPOINT, folder / "model")
+    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in problems(4)]
+    (folder / "set.json").write_text(json.dumps(rows))
+    return replace(
+        SMALL,
+        model=str(folder / "model"),
+        problems=str(folder / "set.json"),
+        prompt_suffix="",
+        max_response_tokens=22,
+        lr=3e-4,
+        threads=1,
+        save_model=False,
+    )
+
+
+def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path: Path):
+    config, out = from_files(tmp_path), tmp_path / "run"
+    with pytest.raises(Enough):
+        train(config, out, progress=stop_at(0.5))
+    files = sorted(p.relative_to(out) for p in out.rglob("*") if p.is_file())
+    rows = json.loads((tmp_path / "set.json").read_text())
+    changed = [{**rows[0], "answer": "77"}, *rows[1:]]
+    (tmp_path / "set.json").write_text(json.dumps(changed))
+    with pytest.raises(UserError, match="problems: changed since the run was started"):
+        resume(out, progress=False)
+    (tmp_path / "set.json").write_text(json.dumps(rows))
+    settings = tmp_path / "model" / "generation_config.json"
+    old = settings.read_text()
+    settings.write_text(old + " ")
+    with pytest.raises(UserError, match=r"model .*changed .*\(generation_config.json\)"):
+        resume(out, progress=False)
+    settings.write_text(old)
+    assert sorted(p.relative_to(out) for p in out.rglob("*") if p.is_file()) == sorted(
+        {*files, Path(".lock")}
+    )
+    (tmp_path / "model").rename(tmp_path / "moved")
+    moved = replace(config, model=str(tmp_path / "moved"))
+    assert resume(out, moved, progress=False).run.status == "finished"
+
+
+def test_a_run_without_checkpoints_cannot_go_on(tmp_path: Path):
+    with pytest.raises(Enough):
+        train(replace(SMALL, checkpoint_every=0), tmp_path / "run", progress=stop_at(0.5))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    with pytest.raises(UserError, match="was run without checkpoints"):
+        resume(tmp_path / "run", progress=False)
+
+
+def test_what_is_no_run_is_refused_and_not_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["resume", str(tmp_path / "nowhere")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    assert main(["resume", str(tmp_path / "other")]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders are held by POSIX locks")
+def test_a_run_that_goes_on_cannot_be_resumed_beside_it(broken: Path):
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(broken)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"held\n"
+    with pytest.raises(UserError, match="another process writes this run"):
+        resume(broken, progress=False)
+    held.kill()
+    held.communicate()
+    with locked(broken):  # the hold went with the process
+        pass
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from lab.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Dying(TransformersEngine):
+    """An engine that dies in the third batch."""
+
+    def update_weights(self, model: Any, version: int) -> None:
+        super().update_weights(model, version)
+        if version == 2:
+            raise EngineError("engine: died (exit code 9); see its log")
+
+
+def test_an_engine_that_dies_leaves_a_run_that_can_go_on(
+    tmp_path: Path, whole: Trace, monkeypatch: pytest.MonkeyPatch
+):
+    def dying(config: TrainConfig, policy: Any, *_: Any) -> TransformersEngine:
+        return Dying(policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(real.run, "make_engine", dying)
+        with pytest.raises(EngineError):
+            train(SMALL, tmp_path / "run", progress=False)
+    failed = load(tmp_path / "run")
+    assert failed.run.status == "failed" and "died (exit code 9)" in (failed.run.error or "")
+    assert failed.steps["step"].tolist() == [1]
+    check_same(resume(tmp_path / "run", progress=False), whole)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_run_writes_a_checkpoint_where_it_is(
+    number: signal.Signals, code: int, tmp_path: Path
+):
+    """Only each epoch's end has a checkpoint by itself, and the epoch here never ends."""
+    out = tmp_path / "run"
+    words = ["--n-problems", "40", "--batch-size", "1", "--n-votes", "4", "--n-samples", "2"]
+    process = started("run", "--out", str(out), *words, "--eval-samples", "1")
+    seen = ""
+    while not re.search(r" [1-9]\d*/480 ", seen):
+        letter = process.stderr.read(1)
+        assert letter, seen
+        seen += letter
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert "stopping after this batch" in rest and "Traceback" not in rest
+    stopped = load(out)
+    step = int(stopped.steps["step"].iloc[-1])
+    assert stopped.run.status == "interrupted" and step < 40
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
+        "step-000000",
+        f"step-{step:06d}",
+    ]
+
+
+def started(*words: str) -> Any:
+    command = [sys.executable, "-m", "real", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

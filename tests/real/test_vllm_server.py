@@ -1,0 +1,285 @@
+"""The client of a vLLM server, against a scripted one: protocol, refusals, time limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+
+from lab.errors import UserError
+from real.engines.http_json import Http
+from real.engines.restarts import RestartingEngine
+from real.engines.vllm_server import VllmServerEngine
+from real.rollouts import EngineDied, EngineError, Sampling
+
+PROMPTS = [[1, 2, 3], [4]]
+SAMPLING = Sampling(4, 0.7, 0.9)
+
+
+class Server:
+    """Answers like vLLM 0.32, unless `replies` says otherwise for a path."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.replies: dict[str, Callable[[Any], Any]] = {}
+        self.version = "default"
+        self.mode = "processed_logprobs"
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer(None)
+
+            def do_POST(self) -> None:
+                text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.answer(json.loads(text) if text else None)
+
+            def answer(self, body: Any) -> None:
+                path = self.path.split("?")[0]
+                script.calls.append((path, body))
+                reply = script.replies.get(path, lambda _: script.usual(path, body))(body)
+                status, content = reply if isinstance(reply, tuple) else (200, reply)
+                data = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def usual(self, path: str, body: Any) -> Any:
+        if path == "/v1/models":
+            return {"data": [{"id": "m", "max_model_len": 20}]}
+        if path == "/server_info":
+            return {"vllm_config": {"model_config": {"logprobs_mode": self.mode}}}
+        if path == "/reset_prefix_cache":
+            return {"success": True}
+        if path == "/update_weight_version":
+            self.version = body["new_version"]
+        if path == "/inference/v1/generate":
+            params = body["sampling_params"]
+            return {"choices": [self.choice(i, params["seed"]) for i in range(params["n"])][::-1]}
+        return {}
+
+    def choice(self, index: int, seed: int) -> dict[str, Any]:
+        tokens = [(seed + index) % 97, 5][: 2 - index % 2]
+        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
+        return {
+            "index": index,
+            "token_ids": tokens,
+            "logprobs": {"content": content},
+            "finish_reason": "length" if index % 2 else "stop",
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
+        }
+
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.calls]
+
+
+class NoTransfer:
+    def __init__(self, http: Http) -> None:
+        self.sent: list[Any] = []
+        self.closed = False
+
+    def send(self, model: Any) -> None:
+        self.sent.append(model)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+def connect(server: Server, timeout: float = 5.0) -> VllmServerEngine:
+    return VllmServerEngine(server.url, timeout, (5, 6), pad_token_id=0, transfer=NoTransfer)
+
+
+@pytest.fixture
+def engine(server: Server) -> VllmServerEngine:
+    made = connect(server)
+    made.update_weights("weights", 3)
+    return made
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_sample_asks_for_just_what_it_needs(server: Server, engine: VllmServerEngine) -> None:
+    rollouts = engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    assert rollouts.version == 3
+    assert rollouts.lengths_PN.tolist() == [[2, 1, 2, 1]] * 2
+    assert rollouts.finished_PN.tolist() == [[True, False] * 2] * 2
+    first = rollouts.tokens_PNT[..., 0].flatten()
+    assert ((first - first[0]) % 97).tolist() == list(range(8))  # in the order of the prompts
+    bodies = [body for path, body in server.calls if path == "/inference/v1/generate"]
+    assert sorted(body["token_ids"] for body in bodies) == sorted(PROMPTS)
+    params = bodies[0]["sampling_params"]
+    assert {**params, "seed": 0} == {
+        "n": 4, "seed": 0, "temperature": 0.7, "top_p": 0.9, "max_tokens": 4, "logprobs": 0,
+        "detokenize": False, "ignore_eos": True, "stop_token_ids": [5, 6],
+    }  # fmt: skip
+
+
+def test_new_weights_come_before_the_reset_and_the_version(server: Server) -> None:
+    engine = connect(server)
+    with pytest.raises(EngineError, match="call update_weights"):
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    server.calls.clear()
+    engine.update_weights("weights", 1)
+    assert server.paths() == ["/reset_prefix_cache", "/update_weight_version"]
+    transfer: Any = engine._transfer
+    engine.update_weights("weights", 2)
+    assert transfer.sent == ["weights", "weights"]
+    engine.close()
+    assert transfer.closed
+
+
+def test_weights_of_somebody_else_are_noticed(server: Server, engine: VllmServerEngine) -> None:
+    server.version = "8"
+    with pytest.raises(EngineError, match="drawn by version 8 of the weights instead of 3"):
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+
+
+def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmServerEngine) -> None:
+    server.replies["/reset_prefix_cache"] = lambda _: {"success": False}
+    with pytest.raises(EngineDied, match="prefix cache was not emptied"):
+        engine.update_weights("weights", 4)
+    with pytest.raises(EngineError, match="call update_weights"):
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "message"),
+    [
+        (
+            lambda _: (403, {"error": {"message": "Scale-out endpoints are disabled."}}),
+            EngineError,
+            r"generate: answered 403 \(Scale-out endpoints are disabled\.\)",
+        ),
+        (lambda _: (500, b"<html>boom"), EngineDied, r"answered 500 \(<html>boom\)"),
+        (lambda _: b"not json", EngineError, "something that is no JSON"),
+        (lambda _: {}, EngineError, "holds no choices"),
+        (lambda _: {"choices": [{"index": 0}]}, EngineError, "lacks 'weight_versions'.*0.32"),
+        (lambda _: {"choices": []}, EngineError, "0 responses to prompt 1 where 4 were asked"),
+    ],
+)
+def test_wrong_answers_are_one_line(
+    server: Server, engine: VllmServerEngine, reply: Any, error: type[Exception], message: str
+) -> None:
+    server.replies["/inference/v1/generate"] = reply
+    with pytest.raises(error, match=message) as caught:
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    assert "\n" not in str(caught.value)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"finish_reason": "abort"}, EngineDied, "ended by 'abort'"),
+        ({"weight_versions": None}, EngineError, "version  of the weights instead of 3"),
+        ({"logprobs": None}, EngineError, "lacks"),
+        ({"token_ids": []}, EngineError, "has 0 tokens"),
+    ],
+)
+def test_wrong_responses_are_one_line(
+    server: Server,
+    engine: VllmServerEngine,
+    change: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    server.replies["/inference/v1/generate"] = lambda _: {"choices": [server.choice(0, 0) | change]}
+    with pytest.raises(error, match=message):
+        engine.sample(PROMPTS, 1, SAMPLING, seeded())
+
+
+def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmServerEngine) -> None:
+    server.replies["/inference/v1/generate"] = lambda _: time.sleep(20)
+    engine.http.timeout = 1.0
+    began = time.monotonic()
+    with pytest.raises(EngineDied, match=r"no answer within 1 s; raise engine_timeout"):
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_is_gone_is_an_error(server: Server, engine: VllmServerEngine) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    with pytest.raises(EngineDied, match=r"cannot be reached \(.*\); is it running\?"):
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    with pytest.raises(EngineDied, match="is it running"):
+        connect(server, timeout=0.5)
+
+
+def test_a_server_that_comes_up_late_is_waited_for(server: Server) -> None:
+    ready = time.monotonic() + 1.0
+    server.replies["/health"] = lambda _: (503 if time.monotonic() < ready else 200, {})
+    assert connect(server).max_model_len == 20
+    assert time.monotonic() > ready
+
+
+def test_another_server_goes_on_with_the_last_weights(
+    server: Server, recwarn: pytest.WarningsRecorder
+) -> None:
+    engine = RestartingEngine(lambda: connect(server), restarts=1)
+    engine.update_weights("weights", 3)
+    expected = engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    failures = [(500, {})]
+    server.replies["/inference/v1/generate"] = lambda body: (
+        failures.pop() if failures else server.usual("/inference/v1/generate", body)
+    )
+    server.version = "default"  # as after a new start
+    again = engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    assert "starting another engine" in str(recwarn.pop(UserWarning).message)
+    assert torch.equal(again.tokens_PNT, expected.tokens_PNT)
+    assert again.version == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "message"),
+    [
+        ("/server_info", lambda _: (404, {}), "VLLM_SERVER_DEV_MODE=1"),
+        (
+            "/server_info",
+            lambda _: {"vllm_config": {"model_config": {"logprobs_mode": "raw_logprobs"}}},
+            "gives raw_logprobs.*--logprobs-mode processed_logprobs",
+        ),
+    ],
+)
+def test_a_server_started_wrongly_is_refused(
+    server: Server, path: str, reply: Any, message: str
+) -> None:
+    server.replies[path] = reply
+    with pytest.raises(UserError, match=message):
+        connect(server)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match="must look like http"):
+        Http(url, 1.0)
+
+
+def test_prompts_that_do_not_fit_are_refused_here(engine: VllmServerEngine) -> None:
+    with pytest.raises(UserError, match="exceed the model's 20 positions"):
+        engine.sample([[1] * 17], 1, SAMPLING, seeded())

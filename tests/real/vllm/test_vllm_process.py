@@ -1,0 +1,130 @@
+"""vLLM in a process of its own, and training through it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import real.run
+from guard_core import GuardConfig
+from real import TrainConfig, train
+from real.engines.child_engine import ChildEngine
+from real.engines.restarts import RestartingEngine
+from real.rollouts import EngineDied, Rollouts
+
+CONFIG = TrainConfig(
+    engine="vllm",
+    guard=GuardConfig.paper(),
+    n_problems=12,
+    n_votes=16,
+    n_samples=8,
+    batch_size=4,
+    epochs=2,
+    lr=1e-3,
+    eval_every=0,
+    engine_timeout=240.0,
+    restart_engine=2,
+)
+"""Six batches of the tiny task."""
+STEPS = 6
+
+
+class Watch:
+    """Notes all rollouts of a run, and can interfere before one."""
+
+    def __init__(self) -> None:
+        self.rollouts: list[Rollouts] = []
+        self.before: dict[int, Any] = {}
+
+    def __call__(self, engine: Any) -> Any:
+        sample = engine.sample
+
+        def watched(*arguments: Any) -> Rollouts:
+            self.before.pop(len(self.rollouts), lambda _: None)(engine)
+            self.rollouts.append(sample(*arguments))
+            return self.rollouts[-1]
+
+        engine.sample = watched
+        return engine
+
+
+def run(monkeypatch: pytest.MonkeyPatch, config: TrainConfig, watch: Watch) -> Any:
+    make = real.run.make_engine
+    with monkeypatch.context() as patch:
+        patch.setattr(real.run, "make_engine", lambda *arguments: watch(make(*arguments)))
+        return train(config, progress=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Any:
+    watch = Watch()
+    with pytest.MonkeyPatch.context() as patch:
+        return run(patch, CONFIG, watch), watch.rollouts
+
+
+def test_training_through_vllm(undisturbed: Any) -> None:
+    trace, rollouts = undisturbed
+    steps = trace.steps
+    assert len(steps) == STEPS
+    # Every batch was sampled by the weights that the batch before it left behind.
+    trained = [r.version for r in rollouts if r.tokens_PNT.shape[:2] == (4, 16)]
+    assert [v for v in range(STEPS) if v in trained] == list(range(STEPS))
+    assert (steps.mismatch_kl < 1e-6).all()
+    assert (steps.update_norm > 0).any()
+    assert (steps.seconds_sync > 0).all()
+
+
+def test_votes_of_vllm_learn_what_those_of_transformers_learn(undisturbed: Any) -> None:
+    """Other random numbers, the same course: the match rate rises as the votes agree."""
+    through_vllm = undisturbed[0].visits
+    visits = train(replace(CONFIG, engine="transformers", restart_engine=0), progress=False).visits
+    for found in (visits, through_vllm):
+        rates = found.groupby("epoch").match_rate.mean()
+        assert rates.loc[2] > rates.loc[0] + 0.05
+    starts = [found[found.step == 0].label_accuracy.mean() for found in (visits, through_vllm)]
+    assert abs(starts[0] - starts[1]) < 0.15
+
+
+def test_a_killed_engine_changes_nothing(undisturbed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(engine: RestartingEngine) -> None:
+        assert isinstance(engine.engine, ChildEngine)
+        os.kill(engine.engine.pid, signal.SIGKILL)
+
+    watch = Watch()
+    watch.before[4] = kill
+    with pytest.warns(UserWarning, match=r"died during sample \(signal SIGKILL\)"):
+        trace = run(monkeypatch, CONFIG, watch)
+    expected = undisturbed[0]
+    for table in ("visits", "evals"):
+        assert getattr(trace, table).equals(getattr(expected, table))
+    assert trace.steps.update_norm.equals(expected.steps.update_norm)
+
+
+def test_a_stopped_engine_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = 0.0
+
+    def stop(engine: ChildEngine) -> None:
+        nonlocal began
+        began, engine.timeout = time.monotonic(), 3.0
+        os.kill(engine.pid, signal.SIGSTOP)
+
+    watch = Watch()
+    watch.before[1] = stop
+    with pytest.raises(EngineDied, match="no sign of life for 3 s during sample"):
+        run(monkeypatch, replace(CONFIG, restart_engine=0, epochs=1), watch)
+    assert time.monotonic() - began < 15
+
+
+def test_training_with_vllm_in_the_same_process(
+    undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch()
+    config = replace(CONFIG, engine="vllm_inprocess", restart_engine=0, epochs=1, n_problems=4)
+    assert (run(monkeypatch, config, watch).steps.mismatch_kl < 1e-6).all()
+    assert watch.rollouts[0].tokens_PNT.equal(undisturbed[1][0].tokens_PNT[:4])
+    assert {r.version for r in watch.rollouts} == {0, 1}

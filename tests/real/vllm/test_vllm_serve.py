@@ -1,0 +1,108 @@
+"""The client against a real `vllm serve` on a CPU; weights go through a file there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lab.errors import UserError
+from real.engines.vllm_server import VllmServerEngine
+from real.rollouts import Sampling
+
+LONG = [[(7 * i) % 30 + 1 for i in range(100)]]
+EIGHT = Sampling(8, temperature=0.7)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    arguments = {
+        "--model": str(untied_folder),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--dtype": "float32",
+        "--block-size": "32",
+        "--max-model-len": "256",
+        "--logprobs-mode": "processed_logprobs",
+    }
+    flags = ["--enable-scale-out", "--skip-tokenizer-init", "--enforce-eager"]
+    more = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    log = tmp_path_factory.mktemp("serve") / "log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags),
+                *(word for pair in arguments.items() for word in pair),
+            ],
+            env=os.environ | more,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        wait_until_listening(server, port, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def wait_until_listening(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.5)
+    pytest.fail(f"vllm serve did not start: {log.read_text()[-2000:]}")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_logprobs_weights_and_versions_through_a_server(url: str, tools: Any) -> None:
+    model = tools.make_model(tied=False)
+    engine = VllmServerEngine(url, 60.0, (5, 6))
+    assert engine.max_model_len == 256
+    for version in range(3):
+        engine.update_weights(model, version)
+        # The long prompt would show keys and values of old weights in the cache.
+        rollouts = engine.sample(LONG, 8, EIGHT, seeded())
+        assert tools.logprob_gap(model, LONG, rollouts, 0.7) < 5e-5
+        assert rollouts.version == version
+        assert torch.equal(engine.sample(LONG, 8, EIGHT, seeded()).tokens_PNT, rollouts.tokens_PNT)
+        tools.change(model)
+    assert tools.logprob_gap(model, LONG, rollouts, 0.7) > 0.1
+    engine.close()
+
+
+def test_tied_embeddings_are_refused_without_a_gpu(url: str, tools: Any) -> None:
+    engine = VllmServerEngine(url, 60.0, (5, 6))
+    with pytest.raises(UserError, match="keeps the old output head"):
+        engine.update_weights(tools.make_model(tied=True), 0)
+    engine.close()
