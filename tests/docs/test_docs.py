@@ -1,0 +1,39 @@
+"""The docs build without a warning, and their Python examples run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_site_builds_without_warnings(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    trace = (tmp_path / "trace" / "index.html").read_text()
+    assert "label_accuracy" in trace and "COLUMNS" not in trace
+
+
+@pytest.mark.parametrize("page", ["extend.md", "index.md"])
+def test_examples_run(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(POLICIES, "independent", POLICIES["independent"])
+    blocks = PYTHON.findall((ROOT / "docs" / page).read_text())
+    assert blocks
+    names = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    if page == "extend.md":
+        from sim import SimConfig, simulate
+
+        trace = simulate(SimConfig(policy="independent", n_problems=20, epochs=9))
+        assert POLICIES["independent"].__name__ == "Leaky"
+        assert trace.evals["pass_at_1"].notna().all()
+        assert len(names["figure"].data) == 8
