@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from real.group import Group
-from real.head import CHUNK_ELEMENTS, Head, head_scores
-from real.logprobs import Scorer
-from real.packing import Layout, Place, plan, row_counts
+from real.update.group import Group
+from real.update.head import CHUNK_ELEMENTS, Head, head_scores
+from real.update.logprobs import Scorer
+from real.update.packing import Layout, Place, plan, row_counts
 
 ROWS, TOKENS, VOCABULARY, WIDTH = 32, 512, 32768, 64
 

@@ -20,10 +20,10 @@ import torch
 
 from lab.arms import arm
 from real import TrainConfig, train
-from real.group import Group
-from real.optimizer import PolicyOptimizer
 from real.run import prepare
 from real.seeds import Stream, torch_generator
+from real.update.group import Group
+from real.update.optimizer import PolicyOptimizer
 
 PHASES = ("rollout", "grade", "guard", "update")
 PROBLEMS, SKIPPED = 8, 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -222,7 +223,12 @@ def _together(traces: list[Trace], pairs: list[PairKey]) -> Trace:
         evals=pd.concat([_renumbered(t.evals, n) for t, n in parts], ignore_index=True),
         run=replace(first.run, seeds=seeds),
         folder=first.folder,
+        votes=partial(_votes, parts),
     )
+
+
+def _votes(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
+    return pd.concat([_renumbered(t.votes, n) for t, n in parts], ignore_index=True)
 
 
 def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.config import TrainConfig
-from real.curve import is_due
+from real.evaluations.curve import is_due
 from real.seeds import Stream, generator
 
 

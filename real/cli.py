@@ -19,12 +19,12 @@ from lab.cli import read_option, run_cli
 from lab.errors import UserError
 from lab.manifest import FILE_NAME, Manifest, read_manifest
 from lab.settings import from_values, toml_values
+from real.checkpoints.stored import stored_config
 from real.config import TrainConfig
-from real.curve import lines as curve_lines
-from real.launched import launched
-from real.notices import say, tell
+from real.evaluations.curve import lines as curve_lines
 from real.presets import preset_config, table
-from real.stored import stored_config
+from real.ranks.launched import launched
+from real.record.notices import say, tell
 
 if TYPE_CHECKING:
     from real.compare import Comparison

@@ -21,7 +21,7 @@ from lab.manifest import FILE_NAME, encode, read_manifest
 from lab.trace import load
 from real.config import TrainConfig
 from real.jobs import Job, Outcome, run_jobs
-from real.sources import model_folder, read_problems
+from real.problems.sources import model_folder, read_problems
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
 """Settings that belong to the arm or the seed, so a comparison cannot be given them."""

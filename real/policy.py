@@ -20,9 +20,9 @@ from transformers.utils.import_utils import (
 
 from lab.errors import UserError
 from real.config import TrainConfig
-from real.exhausted import memory_limit
-from real.lora import add_lora
-from real.sources import check_folder
+from real.problems.sources import check_folder
+from real.update.exhausted import memory_limit
+from real.update.lora import add_lora
 
 # What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)

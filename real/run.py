@@ -9,19 +9,19 @@ from lab.arms import arm as named_arm
 from lab.manifest import Manifest
 from lab.settings import to_values
 from real.config import TrainConfig
-from real.distributed import ALONE, Ranks
 from real.engines.make import make_engine
-from real.grpo import MEAN_OF_LOSS, LossConfig
-from real.logprobs import Scorer
-from real.optimizer import OptimizerConfig, PolicyOptimizer
+from real.engines.rollouts import Engine, Sampling
 from real.policy import Policy, load_policy, prepare_training
-from real.prompts import PromptSet, build_prompts
-from real.ranked_supervision import make_supervisor
-from real.reference import initial_reference
-from real.rollouts import Engine, Sampling
-from real.sources import model_folder, read_problems
+from real.problems.prompts import PromptSet, build_prompts
+from real.problems.sources import model_folder, read_problems
+from real.ranks.distributed import ALONE, Ranks
+from real.ranks.ranked_supervision import make_supervisor
 from real.supervision import Supervisor
 from real.tiny import CHECKPOINT
+from real.update.grpo import MEAN_OF_LOSS, LossConfig
+from real.update.logprobs import Scorer
+from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.reference import initial_reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,24 +16,24 @@ from lab.lock import locked
 from lab.store import MemoryRun, RunFolder
 from lab.trace import Trace, load
 from real.batches import Batch, batches
+from real.checkpoints.final_model import save_model
+from real.checkpoints.fingerprint import fingerprint
+from real.checkpoints.resuming import reopened, resume_point
+from real.checkpoints.stored import stored_config
 from real.config import TrainConfig
-from real.distributed import joined_ranks
-from real.evaluating import log_evaluation
-from real.evaluation import sample_answers
-from real.exhausted import memory_limit
-from real.final_model import save_model
-from real.fingerprint import fingerprint
-from real.grouping import read_answers, trained_groups
+from real.evaluations.evaluating import log_evaluation
+from real.evaluations.evaluation import sample_answers
 from real.interrupts import stop_requests
-from real.journal import Journal
-from real.loggers import require_loggers
-from real.meter import Clock, Progress, reporter, step_row, torch_threads
-from real.mismatch import compared
-from real.notices import say
-from real.resuming import reopened, resume_point
+from real.ranks.distributed import joined_ranks
+from real.record.journal import Journal
+from real.record.loggers import require_loggers
+from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
+from real.record.notices import say
 from real.run import Run, new_manifest, prepare
 from real.seeds import Stream, torch_generator
-from real.stored import stored_config
+from real.update.exhausted import memory_limit
+from real.update.grouping import read_answers, trained_groups
+from real.update.mismatch import compared
 
 
 def train(
@@ -91,7 +91,7 @@ def resume(
     Args:
         folder: the run folder; a finished run is left as it is.
         config: settings to go on with; those of the run if None. Only such as
-            `real.stored.CHANGEABLE` may differ.
+            `real.checkpoints.stored.CHANGEABLE` may differ.
         progress: as for `train`.
 
     Returns:

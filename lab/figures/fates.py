@@ -34,7 +34,9 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]
     figure = go.Figure()
     for fate in FATE_COLOURS:
-        figure.add_trace(_segment(fate, labels, [estimate(floats(parts[a], fate)) for a in arms]))
+        figure.add_trace(
+            fate_segment(fate, labels, [estimate(floats(parts[a], fate)) for a in arms])
+        )
     figure.update_yaxes(autorange="reversed", ticks="")
     figure.update_xaxes(title_text="% of problems", range=[0, 100])
     height = 130 + 46 * len(arms)
@@ -42,7 +44,14 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     return styled(figure, height, barmode="stack", bargap=0.28, legend=legend)
 
 
-def _segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -> go.Bar:
+def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -> go.Bar:
+    """One fate's part of stacked bars.
+
+    Args:
+        fate: gives colour, pattern and name.
+        labels: of the bars, escaped.
+        values: percent of problems, one per bar.
+    """
     pattern = {"shape": FATE_PATTERNS.get(fate, ""), "fillmode": "overlay", "size": 6}
     colours = {"fgcolor": "white", "fgopacity": 0.55}
     return go.Bar(

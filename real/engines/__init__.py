@@ -1,1 +1,1 @@
-"""The engines behind `real.rollouts.Engine`."""
+"""The engines behind `real.engines.rollouts.Engine`."""

@@ -25,7 +25,7 @@ from real.engines.exchange import (
     send,
     write_rollouts,
 )
-from real.rollouts import EngineDied, Prompts, Rollouts, Sampling
+from real.engines.rollouts import EngineDied, Prompts, Rollouts, Sampling
 
 _ALIVE_SECONDS = 1.0
 """Least time between two signs of life."""

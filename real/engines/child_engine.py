@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from real.checkpoints.tensor_files import write_tensors
 from real.engines.exchange import (
     REQUEST,
     ROLLOUTS,
@@ -28,9 +29,8 @@ from real.engines.exchange import (
     send,
 )
 from real.engines.request_seeds import request_seeds
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.weights import stored_weights
-from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.tensor_files import write_tensors
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0

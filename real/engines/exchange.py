@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from real.rollouts import Rollouts
+from real.engines.rollouts import Rollouts
 
 REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lab.errors import UserError
-from real.rollouts import EngineDied, EngineError
+from real.engines.rollouts import EngineDied, EngineError
 
 _SHORT_SECONDS = 30.0
 """For questions that a server answers at once."""

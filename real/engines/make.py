@@ -13,16 +13,16 @@ import torch
 
 from lab.errors import UserError
 from real.config import TrainConfig
-from real.distributed import ALONE, Ranks
 from real.engines.child_engine import ChildEngine
 from real.engines.ranked_engine import RankedEngine
 from real.engines.restarts import RestartingEngine
+from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
 from real.policy import Policy
-from real.rollouts import Engine
+from real.ranks.distributed import ALONE, Ranks
 
 
 def make_engine(

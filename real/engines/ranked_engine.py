@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from real.distributed import Ranks
-from real.rollouts import EngineError, Prompts, Rollouts, Sampling
-from real.sharding import whole_tensor
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
+from real.ranks.distributed import Ranks
+from real.ranks.sharding import whole_tensor
 
 _NOBODY = -(2**31)
 """Version of a rank without a prompt."""

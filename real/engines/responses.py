@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from real.rollouts import EngineError, Rollouts
+from real.engines.rollouts import EngineError, Rollouts
 
 
 class Response(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from real.rollouts import Engine, EngineDied, Prompts, Rollouts, Sampling
+from real.engines.rollouts import Engine, EngineDied, Prompts, Rollouts, Sampling
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from real.kv_cache import expand_cache, new_cache, select_rows
-from real.rollout_checks import check_prompts, check_rows, positions
-from real.rollouts import Prompts, Rollouts, Sampling
-from real.sampling import draw
+from real.engines.kv_cache import expand_cache, new_cache, select_rows
+from real.engines.rollout_checks import check_prompts, check_rows, positions
+from real.engines.rollouts import Prompts, Rollouts, Sampling
+from real.engines.sampling import draw
 
 
 class TransformersEngine:

@@ -20,8 +20,8 @@ import torch
 
 from lab.errors import UserError
 from real.engines.responses import Response, to_rollouts
-from real.rollout_checks import check_prompts
-from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollout_checks import check_prompts
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]

@@ -63,8 +63,8 @@ def in_double() -> None:
 
 
 def plant(fault: dict[str, Any]) -> None:
-    import real.optimizer
     import real.trainer
+    import real.update.optimizer
     from lab.errors import UserError
 
     def fail(*_: Any) -> None:
@@ -73,7 +73,7 @@ def plant(fault: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if fault["what"] == "nan":
-        on_call(real.optimizer, "backward", fault["call"], nothing, spoil)
+        on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
     else:
         on_call(real.trainer, "read_answers", fault["call"], fail, nothing)
 
@@ -82,9 +82,9 @@ def sample_scripted(config: Any) -> None:
     import torch
 
     import real.engines.make
-    from real.distributed import joined_ranks
     from real.engines.child_engine import ChildEngine
-    from real.rollouts import Sampling
+    from real.engines.rollouts import Sampling
+    from real.ranks.distributed import joined_ranks
     from real.run import prepare
 
     command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))

@@ -16,7 +16,7 @@ import torch
 from lab.errors import UserError
 from real.engines.child import main
 from real.engines.responses import Response, to_rollouts
-from real.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 
 class ScriptedHost:

@@ -18,8 +18,8 @@ from real.engines import exchange
 from real.engines.child_engine import ChildEngine
 from real.engines.request_seeds import request_seeds
 from real.engines.restarts import RestartingEngine
+from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.weights import named_weights
-from real.rollouts import EngineDied, EngineError, Sampling
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
 PROMPTS = [[1, 2], [3]]

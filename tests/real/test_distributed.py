@@ -23,15 +23,15 @@ import torch
 
 import lab
 from lab.errors import UserError
+from real.checkpoints.tensor_files import read_tensors
 from real.config import TrainConfig
-from real.distributed import Ranks
 from real.engines.make import make_engine
 from real.engines.request_seeds import request_seeds
+from real.engines.rollouts import Sampling
 from real.engines.weights import named_weights
-from real.launched import launched
 from real.policy import load_policy
-from real.rollouts import Sampling
-from real.tensor_files import read_tensors
+from real.ranks.distributed import Ranks
+from real.ranks.launched import launched
 from real.tiny import CHECKPOINT
 from real.trainer import train
 

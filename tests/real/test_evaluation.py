@@ -11,7 +11,7 @@ import pytest
 
 from lab.schema import PASS_AT, names
 from real.answers import AnswerBook
-from real.evaluation import Evaluation, evaluate, pass_at
+from real.evaluations.evaluation import Evaluation, evaluate, pass_at
 
 
 def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerBook, np.ndarray]:

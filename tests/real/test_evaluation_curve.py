@@ -16,7 +16,7 @@ from lab.errors import UserError
 from lab.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
-from real.curve import is_due, lines, summary
+from real.evaluations.curve import is_due, lines, summary
 from real.supervision import Supervisor
 
 SMALL = TrainConfig(

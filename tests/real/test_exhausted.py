@@ -9,10 +9,10 @@ import torch
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.exhausted import memory_limit
-from real.optimizer import PolicyOptimizer
 from real.policy import load_policy
 from real.tiny import CHECKPOINT
+from real.update.exhausted import memory_limit
+from real.update.optimizer import PolicyOptimizer
 
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
 TOO_MUCH = 2**58

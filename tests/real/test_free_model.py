@@ -28,11 +28,11 @@ from lab.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
 from real.config import BOX_REQUEST
-from real.logprobs import response_logprobs
 from real.policy import load_policy
-from real.prompts import build_prompts
+from real.problems.prompts import build_prompts
+from real.problems.sources import read_problems
 from real.run import prepare
-from real.sources import read_problems
+from real.update.logprobs import response_logprobs
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 BOXES = [f"\\boxed{{{answer}}}" for answer in range(4)]

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from real.config import LossKind
-from real.group import Group, kept, without_rows
-from real.grpo import (
+from real.update.group import Group, kept, without_rows
+from real.update.grpo import (
     MEAN_OF_LOSS,
     LossConfig,
     backward,
@@ -22,10 +22,10 @@ from real.grpo import (
     kl_estimate,
     token_loss,
 )
-from real.logprobs import Scorer
-from real.logprobs import response_logprobs as logprobs_of
-from real.packing import plan, row_counts
-from real.reference import initial_reference
+from real.update.logprobs import Scorer
+from real.update.logprobs import response_logprobs as logprobs_of
+from real.update.packing import plan, row_counts
+from real.update.reference import initial_reference
 
 VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
 

@@ -24,9 +24,9 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from real.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
-from real.logprobs import Scorer, response_logprobs
-from real.packing import PackedRows
+from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
+from real.update.logprobs import Scorer, response_logprobs
+from real.update.packing import PackedRows
 
 VOCABULARY = 50
 SIZES: dict[str, Any] = {

@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.group import Group
-from real.grpo import LossConfig
-from real.logprobs import Scorer
-from real.lora import add_lora, has_adapters, merged_weights
-from real.optimizer import OptimizerConfig, PolicyOptimizer
-from real.packing import PackedRows
 from real.policy import prepare_training
-from real.reference import initial_reference
+from real.update.group import Group
+from real.update.grpo import LossConfig
+from real.update.logprobs import Scorer
+from real.update.lora import add_lora, has_adapters, merged_weights
+from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.packing import PackedRows
+from real.update.reference import initial_reference
 
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 

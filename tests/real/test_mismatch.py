@@ -11,12 +11,12 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from real import TrainConfig, train
+from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.group import Group
-from real.grpo import LossConfig, backward
-from real.logprobs import Scorer, group_logprobs
-from real.mismatch import PROBE_ROWS, compared, importance_weights, mismatch_kl
-from real.rollouts import Rollouts, Sampling
+from real.update.group import Group
+from real.update.grpo import LossConfig, backward
+from real.update.logprobs import Scorer, group_logprobs
+from real.update.mismatch import PROBE_ROWS, compared, importance_weights, mismatch_kl
 
 TEMPERATURE = 0.8
 
@@ -118,7 +118,7 @@ def test_without_a_cap_only_a_few_rows_are_looked_at(
         seen.append(list(groups))
         return group_logprobs(scorer, groups, *rest)
 
-    monkeypatch.setattr("real.mismatch.group_logprobs", recording)
+    monkeypatch.setattr("real.update.mismatch.group_logprobs", recording)
     groups = sampled(scorer)
     found, _ = compared(scorer, groups, TEMPERATURE, 4096)
     assert all(a is b for a, b in zip(found, groups, strict=True))

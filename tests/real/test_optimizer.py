@@ -12,11 +12,11 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from lab.errors import UserError
-from real.adamw import MeasuredAdamW
-from real.group import Group
-from real.grpo import LossConfig
-from real.optimizer import OptimizerConfig, PolicyOptimizer, schedule
 from real.tiny.pretrain import Recipe, initial_model
+from real.update.adamw import MeasuredAdamW
+from real.update.group import Group
+from real.update.grpo import LossConfig
+from real.update.optimizer import OptimizerConfig, PolicyOptimizer, schedule
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
 

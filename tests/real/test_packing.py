@@ -19,9 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from real.group import Group
-from real.logprobs import Scorer, group_logprobs
-from real.packing import Layout, Place, micro_batch, plan, row_counts
+from real.update.group import Group
+from real.update.logprobs import Scorer, group_logprobs
+from real.update.packing import Layout, Place, micro_batch, plan, row_counts
 
 VOCABULARY = 40
 
@@ -186,7 +186,7 @@ def test_layout_follows_the_attention_kernel(monkeypatch: pytest.MonkeyPatch):
     """Only flash attention learns from positions where rows end; recurrent layers never do."""
     model, plain = qwen3(), llama()
     assert Scorer(model).layout == Scorer(plain).layout == "padded"
-    monkeypatch.setattr("real.logprobs.find_head", lambda model: None)
+    monkeypatch.setattr("real.update.logprobs.find_head", lambda model: None)
     for either in (model, plain):
         either.config._attn_implementation = "flash_attention_2"
         assert Scorer(either).layout == "packed"

@@ -19,13 +19,13 @@ from lab.errors import UserError
 from lab.manifest import Manifest
 from lab.store import RunFolder
 from lab.trace import load
-from real.chat import FIXED_DATE, encode
 from real.cli import _tell, main
 from real.compare import ArmResult, Comparison
 from real.config import BOX_REQUEST, TrainConfig
 from real.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
-from real.prompts import PromptSet, build_prompts
+from real.problems.chat import FIXED_DATE, encode
+from real.problems.prompts import PromptSet, build_prompts
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

@@ -20,7 +20,7 @@ from lab.errors import UserError
 from real.config import TrainConfig
 from real.problems import NAMED, Problem, load_problems
 from real.problems.hub import HubName
-from real.sources import model_folder, read_problems
+from real.problems.sources import model_folder, read_problems
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS: list[dict[str, Any]] = [

@@ -23,9 +23,9 @@ from lab.lock import locked
 from lab.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
+from real.engines.rollouts import EngineError
 from real.engines.transformers_engine import TransformersEngine
 from real.policy import load_policy
-from real.rollouts import EngineError
 from real.tiny import CHECKPOINT, problems
 
 SMALL = TrainConfig(

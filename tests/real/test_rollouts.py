@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from lab.errors import UserError
+from real.engines.rollouts import EngineError, Rollouts, Sampling
+from real.engines.sampling import draw
 from real.engines.transformers_engine import TransformersEngine
-from real.rollouts import EngineError, Rollouts, Sampling
-from real.sampling import draw
 
 VOCABULARY = 13
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
@@ -157,7 +157,7 @@ def test_long_responses_outgrow_the_first_buffer(
 ) -> None:
     engine = TransformersEngine(qwen, eos_token_ids=[5])
     expected = engine.sample(PROMPTS, 8, Sampling(30), seeded())
-    monkeypatch.setattr("real.kv_cache._BLOCK", 3)
+    monkeypatch.setattr("real.engines.kv_cache._BLOCK", 3)
     grown = engine.sample(PROMPTS, 8, Sampling(30), seeded())
     assert equal(grown, expected)
 

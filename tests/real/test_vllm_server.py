@@ -15,8 +15,8 @@ import torch
 from lab.errors import UserError
 from real.engines.http_json import Http
 from real.engines.restarts import RestartingEngine
+from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import VllmServerEngine
-from real.rollouts import EngineDied, EngineError, Sampling
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)

@@ -15,7 +15,7 @@ from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.engines.child_engine import ChildEngine
 from real.engines.restarts import RestartingEngine
-from real.rollouts import EngineDied, Rollouts
+from real.engines.rollouts import EngineDied, Rollouts
 
 CONFIG = TrainConfig(
     engine="vllm",

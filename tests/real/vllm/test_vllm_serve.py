@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from lab.errors import UserError
+from real.engines.rollouts import Sampling
 from real.engines.vllm_server import VllmServerEngine
-from real.rollouts import Sampling
 
 LONG = [[(7 * i) % 30 + 1 for i in range(100)]]
 EIGHT = Sampling(8, temperature=0.7)

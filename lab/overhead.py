@@ -1,0 +1,116 @@
+"""Where the time of a training step goes, against a baseline on the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import BASELINE
+from lab.columns import Floats, floats, ints, require
+from lab.errors import UserError
+
+PHASES = {
+    "seconds_rollout": "Sampling",
+    "seconds_grade": "Reading answers",
+    "seconds_guard": "Guard",
+    "seconds_update": "Update",
+    "seconds_sync": "Handing over weights",
+}
+"""Column of the steps to the name shown to readers."""
+OTHER, STEP = "Other", "Whole step"
+WARM_UP = 1
+"""First steps that are left out: they compile, allocate and fill caches."""
+
+
+def step_seconds(
+    steps: Mapping[str, pd.DataFrame], against: str = BASELINE, warm_up: int = WARM_UP
+) -> pd.DataFrame:
+    """Mean seconds per step and phase of every arm, and their share of the baseline's step.
+
+    Args:
+        steps: arm to a trace's steps, all from one machine; a replicate's number means the same
+            seed in each.
+        against: the arm whose mean step is 100 %.
+        warm_up: steps at the start of each replicate that are left out.
+
+    Returns:
+        One row per arm, replicate and phase (names of `PHASES`, `OTHER` for what none of them
+        covers, `STEP` for the whole): arm, replicate, phase, seconds, relative (percent of the
+        baseline's whole step of the same replicate; NaN where the baseline lacks it).
+
+    Raises:
+        UserError: the baseline is not there, its clock was not read, or a replicate has no more
+            steps than the warm-up.
+    """
+    if against not in steps:
+        raise UserError(f"overhead: no run of {against}; give one on the same machine")
+    parts = {arm: _seconds(table, arm, warm_up) for arm, table in steps.items()}
+    measured = {arm: part for arm, part in parts.items() if part is not None}
+    if against not in measured:
+        raise UserError(f"overhead: {against} has no seconds_step; only real runs are timed")
+    base = measured[against][STEP]
+    found = []
+    for arm, table in measured.items():
+        long = table.rename_axis("replicate").reset_index()
+        long = long.melt("replicate", var_name="phase", value_name="seconds").assign(arm=arm)
+        whole = base.reindex(long["replicate"]).to_numpy(np.float64)
+        found.append(long.assign(relative=100 * floats(long, "seconds") / whole))
+    columns = ["arm", "replicate", "phase", "seconds", "relative"]
+    return pd.concat(found, ignore_index=True).reindex(columns=columns)
+
+
+def overhead(table: pd.DataFrame, against: str = BASELINE) -> pd.DataFrame:
+    """Change of the whole step in percent of the baseline's, positive where it is slower.
+
+    Args:
+        table: from `step_seconds`.
+        against: its baseline, which is left out.
+
+    Returns:
+        One row per arm and replicate: arm, replicate, change.
+    """
+    whole = (table["phase"] == STEP) & (table["arm"] != against)
+    rows = table.take(np.flatnonzero(whole))
+    change = floats(rows, "relative") - 100
+    return pd.DataFrame(
+        {
+            "arm": rows["arm"].to_numpy(),
+            "replicate": ints(rows, "replicate"),
+            "change": change,
+        }
+    )
+
+
+def _seconds(steps: pd.DataFrame, arm: str, warm_up: int) -> pd.DataFrame | None:
+    """Mean seconds, replicates down and phases across; None where no step was timed."""
+    require(steps, ("replicate", "step"), "overhead")
+    if "seconds_step" not in steps or not np.isfinite(floats(steps, "seconds_step")).any():
+        return None
+    replicate = ints(steps, "replicate")
+    rank = steps.groupby("replicate")["step"].rank(method="first").to_numpy()
+    rows = {}
+    for one in np.unique(replicate):
+        own = steps.take(np.flatnonzero((replicate == one) & (rank > warm_up)))
+        if own.empty:
+            raise UserError(
+                f"overhead: {arm}, replicate {one} has no step after {warm_up} of warm-up; "
+                "train longer"
+            )
+        rows[one] = _mean_phases(own)
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _mean_phases(own: pd.DataFrame) -> dict[str, float]:
+    means = {title: _mean(own, name) for name, title in PHASES.items()}
+    whole = _mean(own, "seconds_step")
+    # Phases may overlap by a rounding of the clock: the rest is never negative.
+    return means | {OTHER: max(whole - sum(means.values()), 0.0), STEP: whole}
+
+
+def _mean(own: pd.DataFrame, name: str) -> float:
+    """Mean of the measured steps, 0 where the phase was not there at all."""
+    values: Floats = floats(own, name) if name in own else np.zeros(0)
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else 0.0

@@ -1,0 +1,198 @@
+"""The paper's printed numbers as data: `tab:main`, `tab:full_fates`, `tab:overhead`.
+
+They are facts to be held against ours, and some contradict each other: `notes` says where.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LLAMA, QWEN, QWEN3 = "Llama-3.2-3B", "Qwen2.5-7B", "Qwen3-4B"
+AIME24, AIME25, AMC, MATH = "AIME 2024", "AIME 2025", "AMC", "MATH-500"
+DATA_SETS = (AIME24, AIME25, AMC, MATH)
+AVERAGE = "Average"
+"""In place of a data set: the mean over all four."""
+N_PROBLEMS = {AIME24: 30, AIME25: 30, AMC: 83, MATH: 500}
+
+BASE = "base"
+"""No training; no arm, but what every arm starts from."""
+METHOD_TITLES = {BASE: "Base model", "coverrl": "CoVerRL", "scope": "SCOPE"}
+"""Methods of the paper that are no arm of this project (`lab.arms` names the others)."""
+
+_MAIN = (BASE, "ttrl", "coverrl", "scope", "frs", "mps", "rcsu", "guard")
+_COLUMNS = (*DATA_SETS, AVERAGE)
+_PASS: dict[str, tuple[tuple[float, ...], ...]] = {
+    LLAMA: (
+        (4.7, 0.0, 20.6, 43.9, 17.3),
+        (13.3, 0.0, 31.3, 52.1, 24.1),
+        (16.9, 1.8, 34.8, 57.0, 27.6),
+        (17.1, 0.8, 38.7, 61.7, 29.6),
+        (17.1, 3.3, 34.0, 54.0, 27.1),
+        (20.3, 0.8, 33.3, 55.8, 27.6),
+        (16.7, 0.9, 34.8, 54.9, 26.8),
+        (19.5, 3.3, 36.8, 57.3, 29.2),
+    ),
+    QWEN: (
+        (18.1, 6.4, 43.6, 77.2, 36.3),
+        (20.0, 15.6, 52.4, 81.0, 42.3),
+        (21.5, 16.7, 55.0, 80.0, 43.3),
+        (21.1, 14.6, 51.1, 81.0, 42.0),
+        (20.2, 23.3, 52.6, 82.1, 44.6),
+        (20.5, 20.0, 53.5, 82.2, 44.1),
+        (21.3, 20.1, 51.2, 81.6, 43.6),
+        (21.9, 24.1, 53.8, 82.0, 45.5),
+    ),
+    QWEN3: (
+        (3.3, 1.8, 19.3, 52.9, 19.3),
+        (36.7, 33.3, 71.4, 89.1, 57.6),
+        (40.5, 31.8, 69.5, 90.3, 58.0),
+        (38.8, 35.6, 73.0, 90.4, 59.5),
+        (35.5, 36.1, 72.2, 90.6, 58.6),
+        (38.0, 35.6, 73.6, 90.7, 59.5),
+        (36.4, 35.9, 73.2, 90.3, 59.0),
+        (37.8, 36.2, 73.6, 91.0, 59.7),
+    ),
+}
+
+PASS_AT_1: dict[tuple[str, str, str], float] = {
+    (model, data, method): value
+    for model, rows in _PASS.items()
+    for method, row in zip(_MAIN, rows, strict=True)
+    for data, value in zip(_COLUMNS, row, strict=True)
+}
+"""(model, data set or `AVERAGE`, method) to pass@1 in percent, `tab:main`."""
+
+CELLS = (
+    "Degraded",
+    "Marginal Degraded",
+    "Learned",
+    "Stable Always Right",
+    "Always Wrong",
+)
+"""Printed fates that are no sum of others. Marginal Stable is not printed; with what matches no
+fate it is what the cells leave of 100, so it is no further number."""
+TOTAL = "TotalDeg"
+
+Shares = tuple[float, float, float, float, float]
+"""Percent of the problems, in the order of `CELLS`."""
+
+FATES: dict[tuple[str, str, str], Shares] = {
+    (LLAMA, MATH, "ttrl"): (53.8, 6.4, 0.2, 2.8, 36.4),
+    (LLAMA, MATH, "guard"): (24.0, 4.0, 0.8, 32.0, 35.2),
+    (LLAMA, AMC, "ttrl"): (12.0, 3.6, 1.2, 24.1, 55.4),
+    (LLAMA, AMC, "guard"): (5.0, 3.0, 2.4, 28.3, 55.4),
+    (LLAMA, AIME24, "ttrl"): (3.3, 3.3, 3.3, 13.3, 76.7),
+    (LLAMA, AIME24, "guard"): (0.0, 3.3, 6.7, 16.7, 73.3),
+    (QWEN, MATH, "ttrl"): (13.8, 2.0, 0.6, 63.0, 20.2),
+    (QWEN, MATH, "guard"): (3.8, 1.6, 1.0, 68.0, 22.0),
+    (QWEN, AMC, "ttrl"): (1.2, 1.2, 0.0, 48.2, 47.0),
+    (QWEN, AMC, "guard"): (0.0, 1.2, 1.2, 50.6, 44.6),
+    (QWEN, AIME25, "ttrl"): (3.3, 0.0, 0.0, 13.3, 76.7),
+    (QWEN, AIME25, "guard"): (0.0, 3.3, 3.3, 20.0, 73.3),
+}
+"""(model, data set, method) to the printed shares, `tab:full_fates`."""
+
+TOTAL_DEG: dict[tuple[str, str, str], float] = {
+    key: round(shares[0] + shares[1], 1) for key, shares in FATES.items()
+}
+"""The printed TotalDeg, which everywhere is the sum of its two printed parts."""
+
+OVERHEAD: dict[tuple[str, str], float] = {
+    (LLAMA, "frs"): 5.3,
+    (LLAMA, "mps"): 13.4,
+    (LLAMA, "rcsu"): -6.0,
+    (LLAMA, "guard"): 3.8,
+    (QWEN, "frs"): 5.0,
+    (QWEN, "mps"): 13.2,
+    (QWEN, "rcsu"): -34.9,
+    (QWEN, "guard"): -29.3,
+}
+"""(model, method) to the change in percent of the wall-clock time per step against TTRL on
+MATH-500, `tab:overhead`."""
+MOST_SKIPPED = 25.0
+"""Percent of a batch that RCSU may skip."""
+
+
+class Setting(NamedTuple):
+    """Where a printed number stands."""
+
+    model: str
+    data: str
+
+
+def published_fate(setting: Setting, method: str, fate: str) -> float | None:
+    """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
+    key = (setting.model, setting.data, method)
+    if fate == TOTAL:
+        return TOTAL_DEG.get(key)
+    if key not in FATES or fate not in CELLS:
+        return None
+    return FATES[key][CELLS.index(fate)]
+
+
+def is_whole(share: float, n_problems: int) -> bool:
+    """A printed percentage is some whole number of problems, at its one printed digit."""
+    problems = round(share * n_problems / 100)
+    # .05 is the rounding of a printed digit; the rest is for the last bit.
+    return abs(100 * problems / n_problems - share) <= 0.05 + 1e-9
+
+
+def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
+    """Greatest mean final label accuracy, in percent, that printed fates allow (SPEC section 10).
+
+    Args:
+        shares: of `FATES`.
+        always_wrong: greatest final accuracy of an Always Wrong problem; the definition allows
+            just below .5, and a problem that stays where it began below .15.
+    """
+    # Degraded: below .6, or it would be Stable; Marginal Degraded: below .7 - .15.
+    most = {"Degraded": 0.6, "Marginal Degraded": 0.55, "Always Wrong": always_wrong}
+    rest = 100 - sum(shares)
+    return rest + sum(
+        share * most.get(cell, 1.0) for cell, share in zip(CELLS, shares, strict=True)
+    )
+
+
+def note_on_pass(setting: Setting, method: str) -> str:
+    """What a reader must know about a printed pass@1; empty if nothing."""
+    value = PASS_AT_1.get((setting.model, setting.data, method))
+    if value is None:
+        return ""
+    if setting.data == AVERAGE:
+        mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
+        wrong = abs(mean - value) > 0.05 + 1e-9
+        return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
+    shares = FATES.get((setting.model, setting.data, method))
+    if shares is None:
+        return ""
+    stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
+    if value <= stayed:
+        return ""
+    if value > allowed:
+        return f"the printed fates allow a final label accuracy of at most {allowed:.1f} %"
+    return (
+        f"the printed fates cap the final label accuracy at {stayed:.1f} % if all Always Wrong "
+        f"problems ended below .15; their definition alone would allow {allowed:.1f} %"
+    )
+
+
+def note_on_fate(setting: Setting, method: str, fate: str) -> str:
+    """What a reader must know about a printed share; empty if nothing."""
+    value, n_problems = published_fate(setting, method, fate), N_PROBLEMS.get(setting.data)
+    if value is None or n_problems is None:
+        return ""
+    if fate == TOTAL:
+        odd = [part for part in CELLS[:2] if note_on_fate(setting, method, part)]
+        return f"of {' and '.join(odd)}, no multiple of 1/{n_problems}" if odd else ""
+    return "" if is_whole(value, n_problems) else f"no multiple of 1/{n_problems}"
+
+
+def note_on_overhead(model: str, method: str) -> str:
+    """What a reader must know about a printed change of the time per step; empty if nothing."""
+    value = OVERHEAD.get((model, method))
+    if value is None or value >= -MOST_SKIPPED:
+        return ""
+    return (
+        f"with at most {MOST_SKIPPED:.0f} % of a batch skipped, no more than {MOST_SKIPPED:.0f} % "
+        "of the update can be saved, and nothing of the sampling"
+    )

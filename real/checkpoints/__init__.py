@@ -1,0 +1,1 @@
+"""What a run is resumed from, and how it is put back there."""

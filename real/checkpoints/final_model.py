@@ -1,0 +1,60 @@
+"""The trained model as a folder that every Hugging Face library can load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from lab.files import whole_folder
+from real.policy import Policy, quiet
+from real.ranks.sharding import is_sharded, whole_tensor
+from real.update.lora import has_adapters, merged_weights
+
+FOLDER = "model"
+
+
+def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
+    """Write RUN/model: configuration, generation settings, weights, tokenizer.
+
+    Adapters are merged into the weights that they belong to.
+
+    Args:
+        policy: of all ranks, which must all call this.
+        run_folder: None on ranks that do not write.
+
+    Returns:
+        The folder; it is there whole or not at all.
+
+    Raises:
+        UserError: the disk cannot be written.
+    """
+    weights = _weights(policy.model, run_folder is not None)
+    if run_folder is None:
+        return None
+    target = run_folder / FOLDER
+    with whole_folder(target) as folder:
+        try:
+            with quiet():
+                policy.model.save_pretrained(str(folder), state_dict=weights)
+                policy.tokenizer.save_pretrained(str(folder))
+        except SafetensorError as error:  # the way in which it reports a full disk
+            raise OSError(str(error)) from error
+    return target
+
+
+def _weights(model: Any, wanted: bool) -> dict[str, Any] | None:
+    """What to write in place of the model's own weights; None for just these.
+
+    Sharded weights are gathered one at a time, and on ranks that do not write let go at once.
+    """
+    if not has_adapters(model) and not is_sharded(model):
+        return None
+    kept = model.state_dict()
+    found = {name: value for name, value in model.named_buffers() if name in kept}
+    for name, value in merged_weights(model):
+        whole = whole_tensor(value)
+        if wanted:
+            found[name] = whole.cpu()
+    return found

@@ -1,0 +1,113 @@
+"""safetensors files, written one tensor at a time: a copy of a large model would not fit beside it.
+
+The library's own writer holds all bytes of a file in memory at once. Reading is the library's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lab.errors import UserError
+from real.ranks.sharding import whole_tensor
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a safetensors file and put it on disk.
+
+    Args:
+        path: to write; replaced if it exists.
+        tensors: on any device; each is copied to the host when its turn comes. Sharded ones are
+            gathered: the other ranks must call `take_part` with theirs.
+
+    Returns:
+        The file's SHA-256, as hexadecimal digits.
+    """
+    names = _order(tensors)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for data in _contents(names, tensors):
+            digest.update(data)
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def take_part(tensors: Mapping[str, Tensor]) -> None:
+    """Do what `write_tensors` needs of a rank that does not write."""
+    for name in _order(tensors):
+        whole_tensor(tensors[name])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, on the CPU.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); use an undamaged copy") from error
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _order(tensors: Mapping[str, Tensor]) -> list[str]:
+    # The widest types first, so that every tensor starts at a multiple of its item's size.
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+
+
+def _contents(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    yield _header(names, tensors)
+    for name in names:
+        yield _bytes(tensors[name])
+
+
+def _header(names: list[str], tensors: Mapping[str, Tensor]) -> bytes:
+    """Length and JSON table of contents, as the format wants them."""
+    entries: dict[str, object] = {}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    table = json.dumps(entries, separators=(",", ":")).encode()
+    table += b" " * (-len(table) % 8)
+    return struct.pack("<Q", len(table)) + table
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = whole_tensor(tensor.detach()).cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data

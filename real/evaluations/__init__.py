@@ -1,0 +1,1 @@
+"""How good the policy is: accuracies, their curve, examples."""

@@ -1,0 +1,157 @@
+"""The problem set Q as the model sees it: prompts as tokens, overlong ones left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.errors import UserError
+from real.config import BOX_REQUEST, TrainConfig
+from real.policy import Policy
+from real.problems import Problem, ProblemSet, fingerprint
+from real.problems.chat import encode, uses_template
+
+_OWN_SHARE = 0.9
+"""A model's own tokenizer has at least this share of its embeddings, padding of these included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """N problems with their prompts."""
+
+    name: str
+    """What was trained on, for readers."""
+    problems: list[Problem]
+    tokens: list[list[int]]
+    """N prompts as token ids."""
+    left_out: list[str]
+    """Ids of problems whose prompts are too long."""
+    fields: dict[str, str]
+    """What was read to the field of the problem file it was read from."""
+    fields_found: tuple[str, ...] = ()
+    """Which of `fields` were found by their usual names."""
+    notices: tuple[str, ...] = ()
+    """What a reader should know, one sentence each."""
+
+    def __len__(self) -> int:
+        """Number of problems N."""
+        return len(self.problems)
+
+    @property
+    def truths(self) -> list[str | None]:
+        """(N,) reference answers; None where there is none."""
+        return [problem.answer for problem in self.problems]
+
+    def facts(self) -> dict[str, Any]:
+        """For the run's manifest."""
+        return {
+            "prompts_left_out": self.left_out,
+            "problem_ids": [problem.id for problem in self.problems],
+            "problems_sha256": fingerprint(self.problems),
+            "problem_fields": self.fields,
+            "problem_fields_found": list(self.fields_found),
+            "notices": list(self.notices),
+        }
+
+
+def build_prompts(found: ProblemSet, config: TrainConfig, policy: Policy) -> PromptSet:
+    """Encode problems; those that do not fit the limits are left out.
+
+    Args:
+        found: from `real.problems.sources.read_problems`.
+        config: settled settings.
+        policy: whose tokenizer and positions count.
+
+    Raises:
+        UserError: no prompt fits, the tokenizer makes nothing of one, or lacks a chat template
+            that the settings require.
+    """
+    limit = _longest_prompt(config, policy)
+    in_template = uses_template(policy.tokenizer, config.chat_template)
+    problems: list[Problem] = []
+    tokens: list[list[int]] = []
+    left_out: list[str] = []
+    for problem in found:
+        ids = encode(policy.tokenizer, problem, _suffix(problem, config), in_template)
+        if len(ids) > limit:
+            left_out.append(problem.id)
+            continue
+        problems.append(problem)
+        tokens.append(ids)
+    if not problems:
+        raise UserError(
+            f"all {len(left_out)} prompts are longer than {limit} tokens; "
+            "raise max_prompt_tokens or take a model with more positions"
+        )
+    notices = [*found.notices, *_notices(found, config, policy, in_template)]
+    if left_out:
+        notices.append(
+            f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens; "
+            "their ids are in run.json"
+        )
+    return PromptSet(
+        _name(found.name, config),
+        problems,
+        tokens,
+        left_out,
+        found.fields,
+        found.found,
+        tuple(notices),
+    )
+
+
+def as_tensor(prompt: list[int], device: torch.device) -> torch.Tensor:
+    """(L,) token ids."""
+    return torch.tensor(prompt, dtype=torch.long, device=device)
+
+
+def _suffix(problem: Problem, config: TrainConfig) -> str:
+    """The settings' suffix; a prompt that asks for a box itself is not asked twice by default."""
+    suffix = config.prompt_suffix or ""
+    return "" if suffix == BOX_REQUEST and _asks_for_box(problem) else suffix
+
+
+def _asks_for_box(problem: Problem) -> bool:
+    return any("\\boxed" in text for text in (problem.prompt, *(t.content for t in problem.before)))
+
+
+def _notices(
+    found: ProblemSet, config: TrainConfig, policy: Policy, in_template: bool
+) -> Iterator[str]:
+    asked = sum(map(_asks_for_box, found)) if config.prompt_suffix == BOX_REQUEST else 0
+    if asked:
+        yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"
+    # The tiny task is plain text by design.
+    if not (in_template or config.is_tiny or config.chat_template == "off"):
+        yield (
+            "the tokenizer has no chat template: prompts are plain text, as for a base model "
+            "(--chat-template require refuses such a model, off accepts it silently)"
+        )
+    n_tokens = len(policy.tokenizer)
+    n_embeddings = policy.model.get_input_embeddings().weight.shape[0]
+    if n_tokens < _OWN_SHARE * n_embeddings:
+        yield (
+            f"the tokenizer has {n_tokens} tokens, the model {n_embeddings}; "
+            "check that it is the model's own"
+        )
+
+
+def _longest_prompt(config: TrainConfig, policy: Policy) -> int:
+    positions = policy.max_positions
+    if positions is None:
+        return config.max_prompt_tokens
+    room = positions - (config.max_response_tokens or 0)
+    if room < 1:
+        raise UserError(
+            f"max_response_tokens = {config.max_response_tokens}: the model has {positions} "
+            "positions for prompt and response together; ask for shorter responses"
+        )
+    return min(config.max_prompt_tokens, room)
+
+
+def _name(task: str, config: TrainConfig) -> str:
+    return task if config.model is None else f"{task} with {Path(config.model).name}"

@@ -1,0 +1,1 @@
+"""Several processes on one node: joining, sharding, one of them deciding."""

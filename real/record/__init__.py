@@ -1,0 +1,1 @@
+"""What a run tells while it goes: trace, metrics, progress, notices."""

@@ -1,0 +1,146 @@
+"""All that a run writes: the trace, metrics for loggers, completions, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from lab.files import whole
+from lab.manifest import Manifest
+from lab.schema import Columns, Table
+from lab.store import MemoryRun, Recorder, RunFolder
+from real.batches import batches_per_epoch
+from real.checkpoints.checkpoint import Checkpoints
+from real.record.loggers import Loggers, open_loggers
+from real.run import Run, new_manifest
+
+COMPLETIONS = "completions"
+_NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
+
+
+class Journal:
+    """Takes in what the loop has to tell, and passes it on to whoever wants it."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        folder: Path | None = None,
+        loggers: Loggers | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            recorder: keeps the trace.
+            folder: for completions; none are written if None.
+            loggers: get means over the rows of each call.
+            checkpoints: writes them; none are written if None.
+        """
+        self.recorder = recorder
+        self._folder = folder
+        self._loggers = loggers or Loggers([])
+        self._checkpoints = checkpoints
+
+    @classmethod
+    def of(cls, run: Run, written: RunFolder | None, after: int | None) -> Journal:
+        """The journal of a run with a folder, resumed after batch `after` if that is not None.
+
+        On a rank that does not write, `written` is None, and the journal keeps nothing.
+
+        Raises:
+            UserError: a logger's library is missing.
+        """
+        config = run.config
+        every = config.checkpoint_every
+        if every is None:
+            every = batches_per_epoch(config, len(run.prompts))
+        checkpoints = Checkpoints(written, every, config.checkpoint_keep) if every else None
+        if written is None:
+            return cls(_Unwritten(new_manifest(run, None)), checkpoints=checkpoints)
+        loggers = open_loggers(config.log, written.path, written.manifest, after)
+        return cls(written, written.path, loggers, checkpoints)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's manifest."""
+        return self.recorder.manifest
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether checkpoints are written."""
+        return self._checkpoints is not None
+
+    def write_visits(self, columns: Columns) -> None:
+        """Add rows to the trace's visits."""
+        self.recorder.write_visits(columns)
+        self._log("votes", columns)
+
+    def write_steps(self, columns: Columns) -> None:
+        """Add rows to the trace's steps."""
+        self.recorder.write_steps(columns)
+        self._log("train", columns)
+
+    def write_evals(self, columns: Columns) -> None:
+        """Add rows to the trace's evaluations."""
+        self.recorder.write_evals(columns)
+        self._log("eval", columns)
+
+    def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write down responses of one evaluation, one JSON object a line."""
+        if self._folder is None or not rows:
+            return
+        target = self._folder / COMPLETIONS / f"step-{step:06d}.jsonl"
+        target.parent.mkdir(exist_ok=True)
+        with whole(target) as temporary:
+            temporary.write_bytes(msgspec.json.Encoder().encode_lines(rows))
+        self._loggers.table(step, COMPLETIONS, rows)
+
+    def count_refused(self, refused: int) -> None:
+        """Add to the optimizer steps that were refused."""
+        before = self.manifest.extra.get("refused_steps", 0)
+        self.recorder.note(refused_steps=before + refused)
+
+    def note(self, progress: float | None = None, **extra: Any) -> None:
+        """Note how far the run is, and facts for the manifest's `extra`."""
+        self.recorder.note(progress, **extra)
+
+    def checkpoint(self, run: Run, step: int, asked: bool = False) -> None:
+        """Write a checkpoint, if one is due after this batch or `asked` for."""
+        if self._checkpoints is not None and (asked or self._checkpoints.due(step)):
+            self._checkpoints.save(run, step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loggers.close()
+
+    def _log(self, group: str, columns: Columns) -> None:
+        """Means over rows, NaN left out, of all columns that measure something."""
+        if not self._loggers:
+            return
+        values = {}
+        for name, column in columns.items():
+            if name not in _NOT_METRICS:
+                numbers = np.asarray(column, float)
+                known = numbers[np.isfinite(numbers)]
+                if known.size:
+                    values[f"{group}/{name}"] = float(known.mean())
+        self._loggers.scalars(int(np.max(np.asarray(columns["step"]))), values)
+
+
+class _Unwritten(MemoryRun):
+    """The recorder of ranks that write nothing: their rows are the first rank's."""
+
+    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
+        """Forget them."""

@@ -1,0 +1,98 @@
+"""Seconds per phase, a batch's means, the progress bar, torch's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from real.record.journal import Journal
+from real.update.optimizer import Step
+
+Progress = bool | Callable[[float], None]
+"""Draw a bar, draw none, or call with the share of the run that is done."""
+
+
+class Clock:
+    """Adds up seconds per phase; a GPU is waited for, else its work would count elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        self._device = device
+        self._start = time.perf_counter()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time one phase."""
+        start = time.perf_counter()
+        yield
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.seconds[f"seconds_{name}"] = time.perf_counter() - start
+
+    def columns(self, n_sampled: float, n_trained: float) -> dict[str, float]:
+        """Seconds per phase and of the whole step, and tokens per second.
+
+        Args:
+            n_sampled: response tokens of the phase `rollout`.
+            n_trained: those of the phase `update`.
+        """
+        return {
+            **self.seconds,
+            "seconds_step": time.perf_counter() - self._start,
+            "sampled_per_second": n_sampled / self.seconds["seconds_rollout"],
+            "trained_per_second": n_trained / self.seconds["seconds_update"],
+        }
+
+
+@contextlib.contextmanager
+def reporter(
+    progress: Progress, total: int, log: Journal, done: int = 0
+) -> Iterator[Callable[[int], None]]:
+    """A function to call after each of `total` steps, of which `done` were made before."""
+    # The bar's rate, hence its remaining time, is that of this process's steps alone.
+    with tqdm(total=total, initial=done, unit="batch", disable=progress is not True) as bar:
+
+        def report(step: int) -> None:
+            log.note(progress=step / total)
+            bar.update()
+            if callable(progress):
+                progress(step / total)
+
+        yield report
+
+
+def step_row(done: list[Step]) -> dict[str, float]:
+    """Means over the scheduled steps, or over those taken where only they have a value."""
+    taken = [s for s in done if s.taken]
+    n_tokens = sum(s.n_tokens for s in taken)
+
+    def mean(values: list[float]) -> float:
+        return float(np.mean(values)) if values else np.nan
+
+    return {
+        "lr": mean([s.lr for s in done]),
+        "update_norm": mean([s.update_norm for s in done]),
+        "loss": mean([s.loss for s in taken]),
+        "grad_norm": mean([s.grad_norm for s in taken]),
+        "clip_fraction": sum(s.n_clipped for s in taken) / n_tokens if n_tokens else np.nan,
+        "tokens": sum(s.n_forward for s in done),
+        "n_updates": len(taken),
+        "n_refused": sum(s.refused for s in done),
+        "n_left_out": sum(s.n_left_out for s in done),
+    }
+
+
+@contextlib.contextmanager
+def torch_threads(wanted: int | None) -> Iterator[None]:
+    """Let torch use so many threads; as many as before if None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

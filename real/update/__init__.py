@@ -1,0 +1,1 @@
+"""One update: groups of responses packed, their log-probs, the loss, AdamW."""

@@ -1,0 +1,45 @@
+"""From responses to what the loss wants: answer ids for the vote, groups with their advantages."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from real.engines.rollouts import Rollouts
+from real.problems.prompts import as_tensor
+from real.run import Run
+from real.supervision import Supervision
+from real.update.group import Group
+
+
+def read_answers(run: Run, problems_P: np.ndarray, rollouts: Rollouts) -> np.ndarray:
+    """(P, V) answer ids of the responses, -1 unparseable."""
+    return np.stack(
+        [
+            run.supervisor.book.ids(int(problem), run.policy.texts(tokens_VT, lengths_V))
+            for problem, tokens_VT, lengths_V in zip(
+                problems_P, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
+            )
+        ]
+    )
+
+
+def trained_groups(
+    run: Run, problems_P: np.ndarray, rollouts: Rollouts, supervision: Supervision
+) -> list[Group]:
+    """The first K responses of every problem with their advantages."""
+    n_samples, device = run.config.n_samples, run.policy.device
+    streams = supervision.streams
+    return [
+        Group(
+            prompt_L=as_tensor(run.prompts.tokens[problem], device),
+            tokens_KT=rollouts.tokens_PNT[place, :n_samples],
+            old_KT=rollouts.logprobs_PNT[place, :n_samples],
+            lengths_K=rollouts.lengths_PN[place, :n_samples],
+            majority_K=torch.as_tensor(streams.majority[place], device=device).float(),
+            minority_K=torch.as_tensor(streams.minority[place], device=device).float(),
+            weight=float(streams.weight[place]),
+            dropped=bool(streams.drop[place]),
+        )
+        for place, problem in enumerate(problems_P)
+    ]

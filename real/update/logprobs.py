@@ -1,0 +1,181 @@
+"""Log-probs of response tokens under the model that is trained, with gradient.
+
+The model's body runs to its last hidden states, and the head sees only the tokens that are asked
+for. Models whose logits are not `cap(factor * linear(hidden))` run whole: correct, but with all
+logits in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from real.update.group import Group
+from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
+from real.update.packing import Layout, MicroBatch, PackedRows, Place, micro_batch, plan, row_counts
+
+_PROBE_TOKENS = 4
+_RESTARTING = {"full_attention", "sliding_attention"}
+"""Kinds of layers that start anew where positions do; recurrent ones carry their state over."""
+
+
+class Scorer(nn.Module):
+    """A causal language model as a module whose forward scores tokens.
+
+    With FSDP2, make it first, shard the model's layers, then the scorer itself as the root: all
+    that touches weights happens inside its forward, the head included.
+    """
+
+    def __init__(self, model: Any, chunk_elements: int = CHUNK_ELEMENTS) -> None:
+        """Find out how the model makes its logits; runs it once on four tokens.
+
+        Args:
+            model: a causal language model of transformers, in evaluation mode, not yet sharded.
+            chunk_elements: most logits that exist at once.
+        """
+        super().__init__()
+        self.model = model
+        self.chunk_elements = chunk_elements
+        self.head = find_head(model)
+        self.layout: Layout = _layout(model)
+
+    def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
+        """Scores of `rows.targets_n` at that temperature; `stats` as in `head_scores`."""
+        inputs: dict[str, Any] = {"input_ids": rows.input_ids_BS, "use_cache": False}
+        if rows.position_ids_BS is not None:
+            inputs["position_ids"] = rows.position_ids_BS
+        with _checkpointed(self.model):
+            if self.head is None:
+                logits = _pick(self.model(**inputs).logits, rows.index_n)
+                return score_logits(logits, rows.targets_n, temperature, stats)
+            hidden = self.model.base_model(**inputs).last_hidden_state
+        return head_scores(
+            self.head,
+            _pick(hidden, rows.index_n),
+            rows.targets_n,
+            temperature,
+            stats,
+            self.chunk_elements,
+        )
+
+    def micro_batch(self, groups: Sequence[Group], places: Sequence[Place]) -> MicroBatch:
+        """Those rows as this model wants them."""
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        return micro_batch(groups, places, self.layout, self.chunk_elements // vocabulary)
+
+
+def find_head(model: Any) -> Head | None:
+    """How the model makes logits of its body's hidden states, tried out on four tokens.
+
+    Returns:
+        None if its logits are not those of any head that is known here.
+    """
+    body, linear = model.base_model, model.get_output_embeddings()
+    if body is model or linear is None or not hasattr(linear, "weight"):
+        return None
+    ids = torch.arange(_PROBE_TOKENS, device=linear.weight.device)[None] % linear.weight.shape[0]
+    with torch.no_grad():
+        expected = model(input_ids=ids, use_cache=False).logits
+        hidden = body(input_ids=ids, use_cache=False).last_hidden_state
+        tolerance = 4 * torch.finfo(expected.dtype).eps * expected.abs().max()
+        for head in _heads(model.config.get_text_config(), linear):
+            found = head.logits(hidden)
+            # Not within the tolerance either where a value is NaN.
+            if found.shape == expected.shape and (found - expected).abs().max() <= tolerance:
+                return head
+    return None
+
+
+def response_logprobs(
+    model: Any, prompt_L: Tensor, tokens_KT: Tensor, temperature: float
+) -> Tensor:
+    """(K, T) log-probs of response tokens to one prompt, with gradient.
+
+    Args:
+        model: a causal language model of transformers.
+        prompt_L: (L,) token ids that all rows share.
+        tokens_KT: (K, T) response token ids, padded on the right.
+        temperature: divides the logits.
+    """
+    n_rows, width = tokens_KT.shape
+    inputs = torch.cat([prompt_L.expand(n_rows, -1), tokens_KT[:, :-1]], dim=1)
+    rows = PackedRows(inputs, None, width, tokens_KT.flatten())
+    return Scorer(model)(rows, temperature).logprobs_n.view(n_rows, width)
+
+
+@torch.no_grad()
+def group_logprobs(
+    scorer: Scorer,
+    groups: Sequence[Group],
+    temperature: float,
+    micro_tokens: int,
+    share: tuple[int, int] = (0, 1),
+) -> list[Tensor]:
+    """(K, T) log-probs of every group's responses, without gradient, packed like the loss.
+
+    Padding, and tokens whose `old_KT` is not finite, get NaN. `share` is rank and number of ranks,
+    which divide the passes and get all values; as in the loss all run equally many.
+    """
+    rank, world = share
+    found = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
+    counts = [row_counts(group) for group in groups]
+    passes = plan(groups, counts, micro_tokens, scorer.layout, world)
+    for places in passes[rank::world]:
+        batch = scorer.micro_batch(groups, places or passes[0][:1])
+        values_RT = batch.unfold(scorer(batch.rows, temperature).logprobs_n).float()
+        values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
+        for (place, row), values_T in zip(places, values_RT, strict=bool(places)):
+            found[place][row, : len(values_T)] = values_T[: found[place].shape[1]]
+    if world > 1 and dist.is_initialized():
+        for values_KT in found:
+            dist.all_reduce(values_KT)
+    pairs = zip(groups, found, strict=True)
+    return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
+
+
+def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:
+    """(n, H) the outputs that predict scored tokens."""
+    if isinstance(index_n, int):
+        return outputs_BSH[:, -index_n:].flatten(0, 1)
+    return outputs_BSH.flatten(0, 1).index_select(0, index_n)
+
+
+def _heads(config: Any, linear: Any) -> list[Head]:
+    softcap = getattr(config, "final_logit_softcapping", None)
+    named = [getattr(config, name, None) for name in ("logit_scale", "logits_scaling")]
+    factors = [1.0, *(float(n) for n in named if n), *(1 / float(n) for n in named if n)]
+    return [Head(linear, factor, softcap) for factor in factors]
+
+
+def _layout(model: Any) -> Layout:
+    config = model.config.get_text_config()
+    flash = "flash" in (getattr(config, "_attn_implementation", None) or "")
+    restarts = set(getattr(config, "layer_types", None) or []) <= _RESTARTING
+    return "packed" if flash and restarts and not model._is_stateful else "padded"
+
+
+@contextlib.contextmanager
+def _checkpointed(model: Any) -> Iterator[None]:
+    """Let layers keep no activations, if the model was told to.
+
+    transformers does it in training mode only, in which dropout would be at work too; so the mark
+    is set on the layers alone, and not on what is inside of them.
+    """
+    if not (torch.is_grad_enabled() and getattr(model, "is_gradient_checkpointing", False)):
+        yield
+        return
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    before = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            cast(nn.Module, layer).training = was

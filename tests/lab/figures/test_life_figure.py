@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from guard_core import Route
+from lab.figures.life import life_figure
+from lab.figures.style import GREEN
+from lab.life import problem_life, vote_areas
+from lab.trace import Trace
+
+
+@pytest.fixture(params=[True, False], ids=["votes", "shares"])
+def trace(request, make_manifest, make_visits, make_steps, make_evals) -> Trace:
+    """One problem that goes from answer 4, the true one, to answer 9."""
+    correct = np.array([40, 30, 10])
+    columns = {
+        "label": [4, 9, 9],
+        "label_correct": [True, False, False],
+        "match_rate": np.array([40, 34, 54]) / 64,
+        "flipped": [False, True, False],
+        "flip_rate": [0, 0.2, 0.4],
+        "weight": [1, 0.9, 0.7],
+        "route": [Route.STABLE, Route.STABLE, Route.AT_RISK],
+    }
+    votes = {
+        "replicate": 0,
+        "problem": 0,
+        **dict.fromkeys(("step", "epoch", "visit"), np.repeat([0, 1, 2], 2)),
+        "answer": np.tile([4, 9], 3),
+        "count": np.stack([correct, 64 - correct], axis=1).ravel(),
+    }
+    return Trace.in_memory(
+        make_manifest(world="real"),
+        make_visits([[correct / 64]], **columns),
+        make_steps([0], 2),
+        make_evals([[0.5] * 3]),
+        votes if request.param else None,
+    )
+
+
+def drawn(trace: Trace, **names):
+    life = problem_life(trace.visits, 0, 0)
+    return life_figure(life, vote_areas(trace, 0, 0, **names))
+
+
+def test_votes_fill_the_visit_and_the_true_answer_is_green(trace):
+    areas = [t for t in drawn(trace).data if t.stackgroup]
+    np.testing.assert_allclose(
+        np.sum([t.y for t in areas], axis=0), [100, 100, 100] if len(areas) else []
+    )
+    right = areas[0]
+    assert right.line.color == GREEN
+    np.testing.assert_allclose(right.y, 100 * np.array([40, 30, 10]) / 64)
+    expected = "true answer" if trace.votes.empty else "answer 4 (correct)"
+    assert right.name == expected
+
+
+def test_label_rate_weight_and_route_stand_under_it(trace):
+    by_name = {t.name: t for t in drawn(trace).data}
+    assert list(by_name["label is right"].x) == [0]
+    assert list(by_name["label is wrong or unknown"].x) == [1, 2]
+    assert list(by_name["label is wrong or unknown"].customdata) == [9, 9]
+    assert list(by_name["label changed"].x) == [1]
+    np.testing.assert_allclose(by_name["FR"].y[1:], [0.2, 0.4])
+    np.testing.assert_allclose(by_name["weight"].y[1:], [0.9, 0.7])
+    # Before training no guard has spoken.
+    assert np.isnan(by_name["FR"].y[0])
+    assert list(by_name["Stable"].x) == [1]
+    assert list(by_name["At risk"].x) == [2]
+    assert by_name["At risk"].customdata[0] == pytest.approx(0.7)
+
+
+def test_answers_with_markup_are_shown_as_text(trace):
+    figure = drawn(trace, names={4: "<img src=x onerror=alert(1)>", 9: "<b>9</b>"})
+    assert not any("<" in (t.name or "") for t in figure.data)
+    if not trace.votes.empty:
+        assert figure.data[0].name.startswith("&lt;img")
+
+
+def test_axes_have_units(trace):
+    layout = drawn(trace).layout
+    assert layout.yaxis.title.text == "% of votes"
+    assert layout.xaxis4.title.text.startswith("visit")

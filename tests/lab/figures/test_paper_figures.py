@@ -1,0 +1,194 @@
+"""The paper's figures draw what their tables hold, of a simulated and of a real-like trace."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab import Trace, fates
+from lab.across import metrics_across
+from lab.change import mean_change, migration
+from lab.collection import gather
+from lab.dynamics import dynamics
+from lab.figures.change import change_heatmap
+from lab.figures.fate_groups import fate_groups
+from lab.figures.migration import label_migration
+from lab.figures.runs import MOST_RUNS, run_lines
+from lab.figures.scissor import scissor_panels
+from lab.figures.style import FATE_COLOURS, arm_style
+from lab.figures.window import WINDOW_TITLE, training_window
+from lab.scissor import scissor
+from lab.window import run_windows
+from lab.window_share import window_share, window_width
+
+EPOCHS, PROBLEMS = 9, 12
+ARMS = ("ttrl", "guard")
+
+
+def grown(make_trace, make_visits, arm: str, replicates: int, world: str) -> Trace:
+    """Problems that rise, fall or stay, with flips that peak early."""
+    rng = np.random.default_rng([replicates, ARMS.index(arm)])
+    start = (np.arange(PROBLEMS)[:, None] + rng.random((replicates, PROBLEMS, 1))) / PROBLEMS
+    end = np.where(start > 0.4, 1.0, 0.0) if arm == "guard" else np.where(start > 0.7, 1.0, 0.0)
+    share = np.clip((np.arange(EPOCHS + 1) - 3) / 3, 0, 1)
+    accuracy = np.round(64 * (start + (end - start) * share)) / 64
+    scores = np.linspace(0.5, 0.7 if arm == "guard" else 0.3, EPOCHS + 1) * np.ones((replicates, 1))
+    trace = make_trace(arm, accuracy, scores, world=world, seeds=list(range(replicates)))
+    rate = np.array([0, 0.3, 0.8, 0.6, 0.2, 0.1, 0, 0, 0, 0])
+    flipped = rng.random(accuracy.shape) < rate
+    match = np.maximum(accuracy, 1 - accuracy)
+    trace.visits = trace.visits.assign(flipped=flipped.ravel(), match_rate=match.ravel())
+    return trace
+
+
+@pytest.fixture(params=["sim", "real"])
+def traces(request, make_trace, make_visits) -> dict[str, Trace]:
+    """Two arms; the simulator with three replicates, the real-like run with one."""
+    replicates = 3 if request.param == "sim" else 1
+    return {arm: grown(make_trace, make_visits, arm, replicates, request.param) for arm in ARMS}
+
+
+def stacked(traces, function) -> pd.DataFrame:
+    return pd.concat([function(trace).assign(arm=arm) for arm, trace in traces.items()])
+
+
+@pytest.fixture
+def moved(traces) -> pd.DataFrame:
+    return stacked(traces, lambda trace: dynamics(trace.visits, trace.evals))
+
+
+def test_migration_bubbles_are_the_problems(traces):
+    table = stacked(traces, lambda trace: migration(fates(trace.visits)))
+    figure = label_migration(table)
+    bubbles = [t for t in figure.data if t.mode == "markers"]
+    total = sum(row[0] for t in bubbles for row in t.customdata)
+    assert total == pytest.approx(100 * len(ARMS))
+    for trace in bubbles:
+        assert trace.marker.line.color == FATE_COLOURS[trace.name]
+    area = {row[0]: s for t in bubbles for row, s in zip(t.customdata, t.marker.size, strict=True)}
+    largest = max(area)
+    for share, size in area.items():
+        assert size == pytest.approx(max(area[largest] * np.sqrt(share / largest), 3))
+    shown = [t.name for t in bubbles if t.showlegend]
+    assert len(shown) == len(set(shown)) == len({t.name for t in bubbles})
+    assert figure.layout.xaxis.title.text.endswith("(% of votes)")
+    assert [a.text for a in figure.layout.annotations] == ["<b>TTRL</b>", "<b>TTRL-Guard</b>"]
+
+
+def test_the_window_is_shaded_where_the_runs_are_in_it(traces, moved):
+    shares = stacked(
+        traces,
+        lambda trace: window_share(
+            dynamics(trace.visits, trace.evals),
+            run_windows(dynamics(trace.visits, trace.evals)),
+        ),
+    )
+    figure = training_window(moved, shares)
+    shades = [t for t in figure.data if t.name == WINDOW_TITLE]
+    assert len(shades) == len(ARMS)
+    assert [t.showlegend for t in shades] == [True, False]
+    for arm, shade in zip(ARMS, shades, strict=True):
+        own = shares[shares["arm"] == arm]
+        np.testing.assert_allclose(shade.y, 100 * own["share"])
+        np.testing.assert_allclose(shade.x, 100 * own["progress"])
+        assert shade.fill == "tozeroy"
+        assert max(shade.y) == 100
+    lines = [t for t in figure.data if t.hoverinfo != "skip" and t.name != WINDOW_TITLE]
+    assert [t.name for t in lines if t.showlegend] == ["FR", "MR", "pass@1"]
+    rate = lines[0].y
+    own = moved[moved["arm"] == "ttrl"].groupby("epoch")["flip_rate"].mean().dropna()
+    np.testing.assert_allclose(rate, 100 * own)
+    assert figure.layout.yaxis.title.text == "%"
+
+
+def test_groups_of_fates(make_trace, make_visits):
+    both = [
+        make_trace_of
+        for world in ("sim", "real")
+        for make_trace_of in (grown(make_trace, make_visits, a, 2, world) for a in ARMS)
+    ]
+    comparisons, _ = gather(both)
+    table = metrics_across(comparisons)
+    figure = fate_groups(table)
+    assert [a.text for a in figure.layout.annotations] == [
+        f"<b>{comparison.title}</b>" for comparison in comparisons
+    ]
+    assert len(figure.data) == 2 * len(FATE_COLOURS)
+    for row, comparison in enumerate(comparisons):
+        bars = figure.data[row * len(FATE_COLOURS) : (row + 1) * len(FATE_COLOURS)]
+        np.testing.assert_allclose(np.sum([t.x for t in bars], axis=0), 100)
+        right = next(t for t in bars if t.name == "Stable Always Right")
+        own = table.loc[comparison.title, "Stable Always Right"]
+        np.testing.assert_allclose(right.x, [own[arm].mean() for arm in ARMS])
+    assert sum(t.showlegend for t in figure.data) == len(FATE_COLOURS)
+
+
+def test_names_of_groups_are_escaped(make_trace, make_visits):
+    trace = grown(make_trace, make_visits, "ttrl", 1, "sim")
+    trace.run.task = "<img src=x>"
+    (comparisons, _) = gather([trace])
+    (heading,) = fate_groups(metrics_across(comparisons)).layout.annotations
+    assert "<img" not in heading.text
+
+
+def test_every_run_has_a_thin_line(traces, moved):
+    figure = run_lines(moved)
+    replicates = moved["replicate"].nunique()
+    thin = [t for t in figure.data if t.line.width < 1]
+    assert len(thin) == 2 * len(ARMS)
+    for trace in thin:
+        assert sum(y is None for y in trace.y) == replicates
+    first = thin[0]
+    own = moved.query("arm == 'ttrl' and replicate == 0 and epoch > 0")
+    np.testing.assert_allclose(first.y[:EPOCHS], 100 * own["flip_rate"])
+    assert set(first.customdata) == {*range(replicates), None}
+    means = [t for t in figure.data if t.line.width > 1]
+    assert [t.name for t in means if t.showlegend is not False] == [
+        f"TTRL ({replicates} runs)",
+        f"TTRL-Guard ({replicates} runs)",
+    ]
+    assert means[0].line.color == arm_style("ttrl").colour
+
+
+def test_of_many_runs_some_are_drawn_and_the_legend_says_so(moved):
+    one = moved.query("arm == 'ttrl' and replicate == 0")
+    many = pd.concat([one.assign(replicate=r) for r in range(MOST_RUNS + 5)])
+    figure = run_lines(many)
+    assert f"({MOST_RUNS} of {MOST_RUNS + 5} runs)" in figure.data[0].name
+    assert sum(y is None for y in figure.data[0].y) == MOST_RUNS
+    assert set(figure.data[1].customdata) == {MOST_RUNS + 5}
+
+
+def test_heat_map_of_changes(traces):
+    table = stacked(traces, lambda trace: mean_change(fates(trace.visits)))
+    figure = change_heatmap(table)
+    (heat,) = figure.data
+    z = np.array(heat.z, float)
+    assert z.shape == (len(FATE_COLOURS), len(ARMS))
+    row = list(FATE_COLOURS).index("Degraded")
+    own = table.query("arm == 'ttrl' and fate == 'Degraded'")["change"]
+    assert z[row, 0] == pytest.approx(100 * own.mean())
+    assert heat.text[row][0] == f"{100 * own.mean():+.0f}"
+    empty = list(FATE_COLOURS).index("Learned")
+    assert np.isnan(z[empty]).all()
+    assert heat.customdata[empty][0][0] == "no such problem"
+    assert (heat.zmin, heat.zmax) == (-100, 100)
+
+
+def test_scissor_panels(traces):
+    thirds = stacked(traces, lambda trace: scissor(trace.visits, fates(trace.visits)))
+    widths = stacked(traces, lambda trace: window_width(trace.visits, fates(trace.visits)))
+    figure = scissor_panels(thirds, widths)
+    own = thirds[thirds["arm"] == "ttrl"]
+    first = [t for t in figure.data if t.legendgroup == "ttrl"]
+    assert len(first) == 4
+    for trace, (column, factor) in zip(
+        first, (("below_half", 100), ("survival", 100), ("wins", 1)), strict=False
+    ):
+        expected = own.groupby("third")[column].mean()
+        np.testing.assert_allclose(np.array(trace.y, float), factor * expected)
+    width = widths[widths["arm"] == "ttrl"]["window"]
+    assert first[3].y[0] == pytest.approx(100 * width.mean())
+    assert [a.text[3] for a in figure.layout.annotations] == list("abcd")
+    expected = own.groupby("third")["survival"].std().fillna(0)
+    np.testing.assert_allclose(first[1].error_y.array, expected * 100)
+    assert (expected.max() > 0) == (own["replicate"].nunique() > 1)

@@ -1,0 +1,150 @@
+"""Figures over settings, times and cells draw what their tables hold."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.errors import UserError
+from lab.figures.calibration import calibration_errors
+from lab.figures.overhead import overhead_bars
+from lab.figures.regimes import REGIMES, regime_map
+from lab.figures.sensitivity import plateaus, sensitivity_curves
+from lab.overhead import STEP, step_seconds
+from lab.sensitivity import sensitivity
+
+
+@pytest.fixture
+def swept() -> pd.DataFrame:
+    rows = [
+        {"guard.tau_FR": tau, "arm": arm, "replicate": r, "pass_final": 50 + r + 5 * (tau < 0.2)}
+        for tau in (0.1, 0.2, 0.3, 0.35, 0.4)
+        for arm in ("ttrl", "guard")
+        for r in range(3)
+    ]
+    return sensitivity(pd.DataFrame(rows).assign(**{"L/D": 0.5}), ["pass_final", "L/D"])
+
+
+def test_sensitivity_curves_and_their_plateau(swept):
+    figure = sensitivity_curves(swept)
+    headings = [a.text for a in figure.layout.annotations]
+    assert headings == [
+        "<b>pass@1 at the end over tau_FR (FRS)</b>",
+        "<b>L/D over tau_FR (FRS)</b>",
+    ]
+    line = next(t for t in figure.data if t.name == "TTRL-Guard" and t.hoverinfo != "skip")
+    np.testing.assert_allclose(line.y, [56, 51, 51, 51, 51])
+    assert list(line.x) == [0, 1, 2, 3, 4]
+    assert "the same algorithm as 0.2, 0.35" in line.customdata[2][3]
+    assert line.customdata[0][3] == ""
+    assert figure.layout.xaxis.ticktext == ("0.1", "0.2", "0.3", "0.35", "0.4")
+    assert figure.layout.yaxis.title.text == "%"
+    rects = [s for s in figure.layout.shapes if s.type == "rect"]
+    assert [(r.x0, r.x1) for r in rects] == [(0.7, 3.3)] * 2
+    defaults = [s.x0 for s in figure.layout.shapes if s.type == "line"]
+    assert defaults == [2, 2]
+    assert plateaus(swept) == [[0.2, 0.3, 0.35]]
+    band = next(t for t in figure.data if t.legendgroup == "guard" and t.hoverinfo == "skip")
+    assert max(band.y) == pytest.approx(57)
+
+
+def timed(seconds: float, replicates: int = 2) -> pd.DataFrame:
+    step = np.tile([1, 2, 3], replicates)
+    factor = np.repeat(1 + 0.1 * np.arange(replicates), 3)
+    return pd.DataFrame(
+        {
+            "replicate": np.repeat(np.arange(replicates), 3),
+            "step": step,
+            "seconds_rollout": 1.0,
+            "seconds_update": seconds * factor - 1.5,
+            "seconds_step": seconds * factor,
+        }
+    )
+
+
+def test_overhead_bars_stack_to_the_step():
+    table = step_seconds({"ttrl": timed(4.0), "guard": timed(5.0)})
+    figure = overhead_bars(table, titles={"guard": "<i>mine</i>"})
+    bars = [t for t in figure.data if t.type == "bar"]
+    assert [t.name for t in bars] == ["Sampling", "Update", "Other"]
+    total = np.sum([t.x for t in bars], axis=0)
+    np.testing.assert_allclose(total, [100, 125])
+    whole = figure.data[-1]
+    assert whole.name == STEP
+    np.testing.assert_allclose(whole.x, [100, 125])
+    assert [text.strip() for text in whole.text] == ["+0.0 %", "+25.0 %"]
+    assert list(whole.y) == ["TTRL", "&lt;i&gt;mine&lt;/i&gt;"]
+    assert figure.layout.xaxis.title.text == "% of the step of TTRL"
+    assert whole.customdata[1][0] == pytest.approx(5.25)
+    assert whole.customdata[1][2] == 2
+
+
+def test_one_run_has_no_whisker():
+    table = step_seconds({"ttrl": timed(4.0, 1), "guard": timed(5.0, 1)})
+    assert list(overhead_bars(table).data[-1].error_x.array) == [0, 0]
+
+
+@pytest.fixture
+def chart() -> pd.DataFrame:
+    """As the theory's chart gives it."""
+    cells = [
+        (0.4, 0.25, 0.995, 40.0, "lost"),
+        (0.6, 0.25, 0.005, 35.0, "kept"),
+        (0.4, 4.0, 0.7, 2.0, "sudden"),
+        (0.6, 4.0, 0.3, 8.0, "slow"),
+    ]
+    table = pd.DataFrame(cells, columns=["p0", "step_sqrt_votes", "lost", "visits", "regime"])
+    return table.assign(single_flip_share=[0.6, np.nan, 0.9, 0.2], form="diffusion")
+
+
+def test_regime_map(chart):
+    figure = regime_map(chart)
+    assert [t.name for t in figure.data] == [title for title, *_ in REGIMES.values()]
+    by_name = {t.name: t for t in figure.data}
+    sudden = by_name["sudden loss"]
+    assert (sudden.x, sudden.text) == ((0,), ("70",))
+    assert sudden.base[0] == pytest.approx(1 - 0.47)
+    assert by_name["slow loss"].x == (1,)
+    assert "visits to extinction: 2.0" in sudden.customdata[0][0]
+    assert "one flip only: 90.0 %" in sudden.customdata[0][0]
+    assert "one flip" not in by_name[REGIMES["kept"][0]].customdata[0][0]
+    assert figure.layout.xaxis.ticktext == ("0.4", "0.6")
+    assert len({t.marker.pattern.shape for t in figure.data}) == 4
+    with pytest.raises(UserError, match="missing columns visits"):
+        regime_map(chart.drop(columns="visits"))
+
+
+@pytest.fixture
+def cells() -> pd.DataFrame:
+    """Two fits of two rows and two cells."""
+    rows = [
+        (fit, row, kind, cell, 10.0, 10.0 + 2 * fit + j, 1.5)
+        for fit in (0, 1)
+        for kind in ("ttrl", "copy", "guard")
+        for row in ("llama-amc", "qwen-amc")
+        for j, cell in enumerate(("Degraded", "Learned"))
+    ]
+    columns = ["fit", "row", "kind", "cell", "published", "predicted", "sd"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_calibration_errors_are_signed_means_over_the_fits(cells):
+    figure = calibration_errors(cells, {"llama-amc": "Llama <AMC>"})
+    assert [a.text for a in figure.layout.annotations] == [
+        "<b>Fitted TTRL rows</b>",
+        "<b>Predicted guard rows</b>",
+        "<b>Guard rows by copying TTRL's</b>",
+    ]
+    for heat in figure.data:
+        np.testing.assert_allclose(heat.z, [[1, 2], [1, 2]])
+    heat = figure.data[0]
+    assert list(heat.text[0]) == ["+1.0", "+2.0"]
+    assert "2 fits from +0.0 to +2.0" in heat.customdata[0][0][0]
+    assert heat.y[0] == "Llama &lt;AMC&gt;"
+    assert figure.layout.coloraxis.cmax == 3
+    assert figure.layout.coloraxis.cmin == -3
+
+
+def test_a_missing_cell_is_a_hole(cells):
+    heat = calibration_errors(cells.drop(index=3).query("fit == 0")).data[0]
+    np.testing.assert_allclose(np.array(heat.z, float), [[0, 1], [0, np.nan]])
+    assert heat.customdata[1][1][0] == "not predicted"

@@ -1,0 +1,69 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.change import mean_change, migration
+from lab.errors import UserError
+
+LOST, RIGHT = "Degraded", "Stable Always Right"
+FATES = pd.DataFrame(
+    {
+        "replicate": [0, 0, 0, 1, 1, 1],
+        "problem": [0, 1, 2, 0, 1, 2],
+        "ila": [0.6, 0.8, 0.9, 0.6, 1.0, 0.3],
+        "fla": [0.1, 0.9, 1.0, 0.2, 1.0, 0.3],
+        "fate": [LOST, RIGHT, RIGHT, LOST, RIGHT, "Marginal Stable"],
+    }
+)
+
+
+def test_mean_change_per_replicate_and_fate():
+    table = mean_change(FATES).set_index(["replicate", "fate"])
+    assert table.loc[(0, "Degraded"), "change"] == pytest.approx(-0.5)
+    assert table.loc[(1, "Degraded"), "change"] == pytest.approx(-0.4)
+    assert table.loc[(0, "Stable Always Right"), "change"] == pytest.approx(0.1)
+    assert table.loc[(0, "Stable Always Right"), "n_problems"] == 2
+    # No row where a replicate has no such problem: nothing is no change of 0.
+    assert (0, "Marginal Stable") not in table.index
+    assert len(table) == 5
+
+
+def test_migration_counts_every_problem_once():
+    table = migration(FATES)
+    assert table["n_problems"].sum() == 6
+    assert table["share"].sum() == pytest.approx(100)
+    # The two degraded ones end in different bins, .1 and .2.
+    degraded = table[table["fate"] == "Degraded"]
+    assert sorted(degraded["fla"]) == pytest.approx([0.1, 0.2])
+    np.testing.assert_allclose(degraded["share"], 100 / 6)
+    np.testing.assert_allclose(degraded["sd"], np.std([100 / 3, 0], ddof=1))
+
+
+def test_a_bubble_stands_at_the_mean_of_its_problems():
+    both = migration(FATES, n_bins=2)
+    right = both[both["fate"] == "Stable Always Right"]
+    assert len(right) == 1
+    assert right["ila"].item() == pytest.approx(0.9)
+    assert right["share"].item() == pytest.approx(50)
+    assert right["n"].item() == 2
+
+
+def test_an_accuracy_of_one_belongs_to_the_last_bin_and_bounds_are_exact():
+    ends = FATES.assign(ila=[0.0, 1.0, 0.3, 0.1 + 0.2, 0.7, 0.7], fla=0.0, fate="Degraded")
+    table = migration(ends)
+    assert sorted(zip(table["ila"].round(6), table["n_problems"], strict=True)) == [
+        (0.0, 1),
+        (0.3, 2),
+        (0.7, 2),
+        (1.0, 1),
+    ]
+
+
+def test_one_replicate_has_no_spread():
+    assert migration(FATES[FATES["replicate"] == 0])["sd"].isna().all()
+
+
+@pytest.mark.parametrize("function", [mean_change, migration])
+def test_missing_columns_are_named(function):
+    with pytest.raises(UserError, match="missing columns fla"):
+        function(FATES.drop(columns="fla"))

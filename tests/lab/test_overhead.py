@@ -1,0 +1,66 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.errors import UserError
+from lab.overhead import OTHER, STEP, overhead, step_seconds
+
+
+def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:
+    """Three steps of a replicate; the first is ten times slower."""
+    slow = np.tile([10.0, 1.0, 1.0], replicates)
+    factor = slow * np.repeat(1.0 + np.arange(replicates), 3)
+    return pd.DataFrame(
+        {
+            "replicate": np.repeat(np.arange(replicates), 3),
+            "step": np.tile([1, 2, 3], replicates),
+            "seconds_rollout": 2.0 * factor,
+            "seconds_guard": 0.5 * factor,
+            "seconds_update": update * factor,
+            "seconds_step": seconds * factor,
+        }
+    )
+
+
+def test_phases_add_up_to_the_step_and_the_baseline_is_100():
+    table = step_seconds({"ttrl": steps(5.0, 2.0), "guard": steps(4.0, 1.0)})
+    own = table[table["replicate"] == 1].set_index(["arm", "phase"])
+    assert own.loc[("ttrl", STEP), "seconds"] == pytest.approx(10)
+    assert own.loc[("ttrl", STEP), "relative"] == pytest.approx(100)
+    assert own.loc[("ttrl", OTHER), "seconds"] == pytest.approx(1)
+    assert own.loc[("guard", "Update"), "relative"] == pytest.approx(20)
+    assert own.loc[("ttrl", "Handing over weights"), "seconds"] == 0
+    parts = table[table["phase"] != STEP].groupby(["arm", "replicate"])["seconds"].sum()
+    whole = table[table["phase"] == STEP].set_index(["arm", "replicate"])["seconds"]
+    pd.testing.assert_series_equal(parts.sort_index(), whole.sort_index())
+
+
+def test_overhead_is_the_change_of_the_whole_step_per_seed():
+    table = step_seconds({"ttrl": steps(5.0, 2.0), "guard": steps(4.0, 1.0)})
+    changes = overhead(table)
+    assert list(changes["arm"]) == ["guard"] * 2
+    assert changes["change"].to_numpy() == pytest.approx(-20)
+
+
+def test_the_warm_up_can_be_kept():
+    table = step_seconds({"ttrl": steps(5.0, 2.0, 1)}, warm_up=0)
+    whole = table[table["phase"] == STEP]["seconds"].item()
+    assert whole == pytest.approx(5 * (10 + 1 + 1) / 3)
+
+
+def test_a_seed_that_the_baseline_lacks_has_no_relative_time():
+    table = step_seconds({"ttrl": steps(5.0, 2.0, 1), "guard": steps(4.0, 1.0, 2)})
+    missing = table[(table["arm"] == "guard") & (table["replicate"] == 1)]
+    assert missing["relative"].isna().all()
+    assert missing["seconds"].notna().all()
+
+
+def test_untimed_runs_are_refused_or_left_out():
+    plain = steps(5.0, 2.0)[["replicate", "step"]]
+    with pytest.raises(UserError, match="no run of ttrl"):
+        step_seconds({"guard": plain})
+    with pytest.raises(UserError, match="only real runs are timed"):
+        step_seconds({"ttrl": plain})
+    assert set(step_seconds({"ttrl": steps(5.0, 2.0), "guard": plain})["arm"]) == {"ttrl"}
+    with pytest.raises(UserError, match="ttrl, replicate 0 has no step after 3 of warm-up"):
+        step_seconds({"ttrl": steps(5.0, 2.0)}, warm_up=3)

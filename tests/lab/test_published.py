@@ -1,0 +1,97 @@
+import pytest
+
+from lab.arms import title
+from lab.published import (
+    AIME24,
+    AIME25,
+    AMC,
+    AVERAGE,
+    CELLS,
+    FATES,
+    LLAMA,
+    MATH,
+    METHOD_TITLES,
+    OVERHEAD,
+    PASS_AT_1,
+    QWEN,
+    QWEN3,
+    TOTAL,
+    TOTAL_DEG,
+    Setting,
+    note_on_fate,
+    note_on_overhead,
+    note_on_pass,
+    published_fate,
+)
+
+
+def test_spot_checks_against_the_paper():
+    assert PASS_AT_1[LLAMA, AIME25, "scope"] == 0.8
+    assert PASS_AT_1[QWEN, AIME25, "guard"] == 24.1
+    assert PASS_AT_1[QWEN, AIME25, "ttrl"] == 15.6
+    assert PASS_AT_1[QWEN3, MATH, "rcsu"] == 90.3
+    assert PASS_AT_1[QWEN3, AVERAGE, "guard"] == 59.7
+    assert len(PASS_AT_1) == 3 * 5 * 8
+    assert OVERHEAD[QWEN, "rcsu"] == -34.9
+    assert published_fate(Setting(LLAMA, MATH), "guard", "Stable Always Right") == 32.0
+
+
+def test_total_degraded_is_the_printed_one():
+    printed = {
+        (LLAMA, MATH): (60.2, 28.0),
+        (LLAMA, AMC): (15.6, 8.0),
+        (LLAMA, AIME24): (6.6, 3.3),
+        (QWEN, MATH): (15.8, 5.4),
+        (QWEN, AMC): (2.4, 1.2),
+        (QWEN, AIME25): (3.3, 3.3),
+    }
+    found = {(m, d): (TOTAL_DEG[m, d, "ttrl"], TOTAL_DEG[m, d, "guard"]) for m, d, _ in FATES}
+    assert found == printed
+
+
+def test_what_is_not_printed_is_none():
+    assert published_fate(Setting(QWEN3, MATH), "ttrl", "Degraded") is None
+    assert published_fate(Setting(LLAMA, MATH), "ttrl", "Marginal Stable") is None
+    assert published_fate(Setting(LLAMA, MATH), "frs", TOTAL) is None
+
+
+def test_every_method_has_a_title():
+    for _, _, method in PASS_AT_1:
+        assert METHOD_TITLES.get(method, title(method)) != method
+
+
+def test_all_printed_averages_but_one_are_the_means_of_their_cells():
+    noted = [
+        key for key in PASS_AT_1 if key[1] == AVERAGE and note_on_pass(Setting(*key[:2]), key[2])
+    ]
+    assert noted == [(LLAMA, AVERAGE, "ttrl")]
+    assert "24.175" in note_on_pass(Setting(LLAMA, AVERAGE), "ttrl")
+
+
+def test_scores_above_what_the_fates_allow_are_noted():
+    note = note_on_pass(Setting(LLAMA, MATH), "ttrl")
+    assert "44.7 %" in note
+    assert "57.4 %" in note
+    noted = {key for key in PASS_AT_1 if note_on_pass(Setting(*key[:2]), key[2])}
+    assert {(m, d) for m, d, _ in noted if d != AVERAGE} == {(LLAMA, MATH), (QWEN, MATH)}
+    assert not note_on_pass(Setting(LLAMA, MATH), "frs")
+
+
+def test_shares_that_are_no_number_of_problems_are_noted():
+    noted = {
+        (*key, cell)
+        for key in FATES
+        for cell in CELLS
+        if note_on_fate(Setting(*key[:2]), key[2], cell)
+    }
+    cells = ("Degraded", "Marginal Degraded", "Stable Always Right")
+    assert noted == {(LLAMA, AMC, "guard", cell) for cell in cells}
+    assert note_on_fate(Setting(LLAMA, AMC), "guard", "Degraded") == "no multiple of 1/83"
+    assert "Degraded and Marginal Degraded" in note_on_fate(Setting(LLAMA, AMC), "guard", TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("key", "noted"), [(key, key[0] == QWEN and key[1] in ("rcsu", "guard")) for key in OVERHEAD]
+)
+def test_savings_beyond_the_cap_are_noted(key, noted):
+    assert bool(note_on_overhead(*key)) == noted
