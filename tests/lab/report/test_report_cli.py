@@ -31,6 +31,22 @@ def test_prints_the_path_and_the_numbers(runs, tmp_path, capsys):
     assert err == ""
 
 
+def test_markdown_goes_to_the_terminal_or_a_new_file(runs, tmp_path, capsys):
+    assert main([str(runs.real), "--format", "md"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("## Real model: tiny\n")
+    page = tmp_path / "page.md"
+    assert main([str(runs.real), "--format", "md", "-o", str(page)]) == 0
+    assert page.read_text() == printed
+    assert capsys.readouterr().out == f"{page}\n"
+    page.write_text("mine")
+    assert main([str(runs.real), "--format", "md", "-o", str(page)]) == 2
+    assert "--force" in failed(capsys)
+    assert page.read_text() == "mine"
+    assert main([str(runs.real), "--format", "md", "-o", str(page), "--force"]) == 0
+    assert page.read_text() == printed
+
+
 def test_default_place_is_the_first_folder_and_own_pages_are_replaced(add_run, tmp_path, capsys):
     folder = add_run(tmp_path / "run", "ttrl")
     assert main([str(folder)]) == 0
