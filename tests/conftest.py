@@ -1,9 +1,14 @@
-"""A headless browser for the tests of pages."""
+"""A headless browser for the tests of pages, and Ctrl-C wherever the tests are started."""
 
 import os
 import shutil
+import signal
 
 import pytest
+
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OPTIONS = [
     "--no-sandbox",
