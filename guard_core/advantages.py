@@ -175,14 +175,22 @@ def _batch_std(
     return square_root(xp.clip(spread, min=0.0) / xp.clip(total - 1, min=1.0))
 
 
-def _bonus(pay: _Pay, n_samples: int, decision: Decision) -> Array:
-    """(..., P, A + 1) the release's bonus on candidates, in units of the mean |advantage|."""
-    xp = namespace(pay.won)
-    real = pay.won.dtype
-    mean_size = divide(pay.hits * pay.won - (n_samples - pay.hits) * pay.lost, n_samples)
+def bonus_shares(decision: Decision) -> Array:
+    """(..., P, A + 1) shares of the release's bonus, `mix="bonus"` (SPEC section 8).
+
+    A candidate's share is that of its votes among all candidates'; unparseable samples get
+    `UNPARSEABLE_BONUS` of the mean share.
+    """
+    xp = namespace(decision.weight)
+    real = decision.weight.dtype
     votes = xp.astype(decision.candidate_votes, real) * xp.astype(decision.minority, real)
     share = votes / xp.clip(xp.sum(votes, axis=-1, keepdims=True), min=1.0)
     n_candidates = xp.sum(xp.astype(decision.minority, real), axis=-1, keepdims=True)
     mean_share = xp.astype(n_candidates > 0, real) / xp.clip(n_candidates, min=1.0)
-    shares = xp.concat([share, UNPARSEABLE_BONUS * mean_share], axis=-1)
-    return (decision.beta * mean_size)[..., None] * shares
+    return xp.concat([share, UNPARSEABLE_BONUS * mean_share], axis=-1)
+
+
+def _bonus(pay: _Pay, n_samples: int, decision: Decision) -> Array:
+    """(..., P, A + 1) the release's bonus on candidates, in units of the mean |advantage|."""
+    mean_size = divide(pay.hits * pay.won - (n_samples - pay.hits) * pay.lost, n_samples)
+    return (decision.beta * mean_size)[..., None] * bonus_shares(decision)

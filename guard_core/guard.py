@@ -98,7 +98,9 @@ class Guard:
             raise ValueError(f"n_problems = {n_problems}: must be at least 1")
         return GuardState.empty((*leading, n_problems), like, self.config, n_answers)
 
-    def prime(self, state: GuardState, votes: Votes, draws: Draws) -> GuardState:
+    def prime(
+        self, state: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
+    ) -> GuardState:
         """Take in visit 0, the votes drawn before training (SPEC section 2).
 
         It sets label and memory, and is neither a visit nor a flip.
@@ -107,22 +109,28 @@ class Guard:
             state: of (..., N) problems.
             votes: counts (..., N, A).
             draws: only `tie` is read.
+            scores: as for `step`.
         """
-        votes, memory = self._remember(state, votes)
-        chosen = self._label(state, votes, memory, draws)
+        votes, scores, memory = self._remember(state, votes, scores)
+        chosen = self._label(state, votes, scores, memory, draws)
         return replace(state, label=chosen.label, memory=memory)
 
-    def step(self, rows: GuardState, votes: Votes, draws: Draws) -> tuple[GuardState, Decision]:
+    def step(
+        self, rows: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
+    ) -> tuple[GuardState, Decision]:
         """Record one visit of every row and decide what to do with it (SPEC sections 2-7).
 
         Args:
             rows: `state.take(problems)`, (..., P).
             votes: this visit's votes, (..., P, A).
             draws: uniform random numbers, (..., P).
+            scores: (..., P, A) at least 0; what the label has most of, and what a memory sums,
+                where a rule of `guard_core.rules` has another choice than the votes themselves.
+                Match rates are shares of the votes in any case.
         """
         config = self.config
-        votes, memory = self._remember(rows, votes)
-        chosen = self._label(rows, votes, memory, draws)
+        votes, scores, memory = self._remember(rows, votes, scores)
+        chosen = self._label(rows, votes, scores, memory, draws)
         xp = namespace(rows.match_rates)
         match_rate = divide(xp.astype(chosen.got, rows.match_rates.dtype), votes.n_votes)
         rows, rates = advance(rows, chosen.label, match_rate, memory, config)
@@ -143,23 +151,29 @@ class Guard:
             rows, rates, chosen, weight, beta, minority, high_risk, skip, counted
         )
 
-    def _remember(self, rows: GuardState, votes: Votes) -> tuple[Votes, Array]:
-        """Add the votes to the memory, all padded to one width of at least one answer."""
+    def _remember(
+        self, rows: GuardState, votes: Votes, scores: Array | None
+    ) -> tuple[Votes, Array, Array]:
+        """Add the scores to the memory, all padded to one width of at least one answer."""
         width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
         if votes.counts.shape[-1] != width:
             counts, samples = widen(votes.counts, width), widen(votes.samples, width)
             votes = Votes(counts, samples, votes.n_votes, votes.n_samples)
+        scores = votes.counts if scores is None else widen(scores, width)
         if self.config.label_from != "memory":
-            return votes, rows.memory
+            return votes, scores, rows.memory
         xp = namespace(rows.memory)
-        new = xp.astype(votes.counts, rows.memory.dtype)
+        new = xp.astype(scores, rows.memory.dtype)
         old = widen(rows.memory, width)
         # A factor of 1 changes nothing, and at this size a product is a noticeable cost.
-        return votes, (old if self.config.discount == 1 else self.config.discount * old) + new
+        old = old if self.config.discount == 1 else self.config.discount * old
+        return votes, scores, old + new
 
-    def _label(self, rows: GuardState, votes: Votes, memory: Array, draws: Draws) -> Label:
-        scores = memory if self.config.label_from == "memory" else votes.counts
-        return choose_label(votes, scores, rows.label, draws.tie, self.config)
+    def _label(
+        self, rows: GuardState, votes: Votes, scores: Array, memory: Array, draws: Draws
+    ) -> Label:
+        chosen_by = memory if self.config.label_from == "memory" else scores
+        return choose_label(votes, chosen_by, rows.label, draws.tie, self.config)
 
 
 def _decision(

@@ -119,7 +119,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
 
     Args:
         votes: this visit's votes.
-        scores: (..., P, A); the votes themselves, or the remembered sums of them.
+        scores: (..., P, A); the votes' own `counts`, a rule's scores, or sums over visits.
         old: (..., P) label before this visit, -1 for none.
         tie: (..., P) uniform draws.
         config: `tie_break` and `label_from` are read.
@@ -142,7 +142,9 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     if config.label_from == "frozen":
         label = xp.where(old >= 0, old, label)
     is_label = ids == label[..., None]
-    got = _label_votes(xp, votes, label, top, config)
+    # The winner of the votes themselves has the most of them: nothing needs to be looked up.
+    current = config.label_from == "current" and scores is votes.counts
+    got = top if current else _label_votes(xp, votes, label)
     return Label(label, voted & (n_tied > 1), is_label, got)
 
 
@@ -158,12 +160,10 @@ def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
     if config.label_from != "memory":
         return top > 0
     # Remembered sums stay positive for ever: ask this visit's votes whether anybody voted.
-    return xp.any(votes.counts > 0, axis=-1)
+    return xp.any(votes.counts > 0, axis=-1) & (top > 0)
 
 
-def _label_votes(xp: Any, votes: Votes, label: Array, top: Array, config: GuardConfig) -> Array:
-    if config.label_from == "current":
-        return top
+def _label_votes(xp: Any, votes: Votes, label: Array) -> Array:
     # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
     known = (label >= 0) & (label < votes.counts.shape[-1])
     place = xp.astype(xp.where(known, label, 0), xp.int64)

@@ -1,4 +1,8 @@
-"""The arms of every comparison: what is trained on, by which guard, with how large a step."""
+"""The arms of every comparison: what is trained on, by which guard, with how large a step.
+
+An arm is one of the named ones, a rule of `guard_core.rules` by its name (`scope`), or a rule under
+one of the named guards or label sources (`scope+guard`, `scope+memory`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guard_core import GuardConfig
+from guard_core.rules import RULES, Rule
 from lab.errors import UserError
 
 
@@ -21,6 +26,8 @@ class Arm:
     """`truth` trains on the true answers: the ceiling, which no label-free rule can pass."""
     step_factor: float = 1.0
     """Constant factor on the learning rate."""
+    rule: str = "ttrl"
+    """Name of the rule that pays the responses, see `guard_core.rules`."""
 
 
 BASELINE = "ttrl"
@@ -58,22 +65,76 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
 }
 
 
-def arm(name: str, step_factor: float = 1.0) -> Arm:
-    """An arm by name.
-
-    Raises:
-        UserError: no arm has that name.
-    """
-    if name not in _ARMS:
-        raise UserError(f"arm {name!r}: unknown, use one of {', '.join(_ARMS)}")
-    title, guard, labels = _ARMS[name]
-    return Arm(name, title, guard(), labels, step_factor)
-
-
+UNGUARDED = {
+    GUARD: BASELINE,
+    "release": BASELINE,
+    "frs": BASELINE,
+    "mps": BASELINE,
+    "rcsu": BASELINE,
+    "memory_guard": "memory",
+}
+"""Guarded arm to the same arm without a guard."""
+WITH_RULES = (*UNGUARDED, "frozen", "memory")
+"""Arms that a rule with a label can be combined with, as `RULE+ARM`."""
 _OTHER_TITLES = {"random_skip": "TTRL at random skips"}
 """Of arms that exist in one world only, so that no other takes them for plain TTRL."""
 
 
+def arm(name: str, step_factor: float = 1.0) -> Arm:
+    """An arm by name.
+
+    Args:
+        name: a named arm, a rule, or `RULE+ARM`.
+        step_factor: on the learning rate.
+
+    Raises:
+        UserError: no arm has that name, or the rule has no labels, trains on none, or makes them
+            anew, so that the named arm has nothing to work on.
+    """
+    rule, other = _split(name)
+    if rule is None or other not in _ARMS:
+        raise UserError(
+            f"arm {name!r}: unknown, use one of {', '.join(_ARMS)}; a rule: "
+            f"{', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
+        )
+    if other != BASELINE and rule.loss != "rewards":
+        raise UserError(f"arm {name!r}: {rule.title} has no rewards that {other} could work on")
+    if other != BASELINE and not rule.has_label:
+        raise UserError(f"arm {name!r}: {rule.title} has no label that {other} could work on")
+    if other == "frozen" and not rule.follows_label:
+        raise UserError(f"arm {name!r}: {rule.title} makes its labels anew on every visit")
+    _, guard, labels = _ARMS["memory" if rule.loss == "none" else other]
+    return Arm(name, title(name), guard(), labels, step_factor, rule.name)
+
+
 def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
-    return _ARMS[name][0] if name in _ARMS else _OTHER_TITLES.get(name, name)
+    if name in _ARMS:
+        return _ARMS[name][0]
+    rule, other = _split(name)
+    if rule is None:
+        return _OTHER_TITLES.get(name, name)
+    return rule.title if other == BASELINE else f"{rule.title} + {_ARMS[other][0]}"
+
+
+def unguarded(name: str) -> str | None:
+    """The same arm without its guard; None where it has none."""
+    rule, other = _split(name)
+    if rule is None or other not in UNGUARDED:
+        return None
+    plain = UNGUARDED[other]
+    if rule.name == BASELINE:
+        return plain
+    return rule.name if plain == BASELINE else f"{rule.name}+{plain}"
+
+
+def _split(name: str) -> tuple[type[Rule] | None, str]:
+    """Rule and named arm of a name; no rule where the name is none."""
+    if name in _ARMS:
+        return RULES[BASELINE], name
+    rule, plus, other = name.partition("+")
+    if rule not in RULES or rule == BASELINE:
+        return None, ""
+    if plus and other not in WITH_RULES:
+        return None, ""
+    return RULES[rule], other or BASELINE

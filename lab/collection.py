@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +16,12 @@ from lab.columns import ints
 from lab.errors import UserError
 from lab.fate import MIN_VISITS, fates
 from lab.manifest import FILE_NAME, Manifest
+from lab.pairing import PairKey, pair_keys, together
 from lab.trace import Trace, load
+from lab.variants import arm_names, base_arms
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
 """World to the name shown to readers."""
-
-PairKey = tuple[int, int]
-"""Seed, and place among the replicates drawn from that seed: what two arms are paired by."""
 
 
 @dataclass(slots=True)
@@ -42,6 +40,10 @@ class Comparison:
     """Peak learning rate, or step of the simulator, that all arms share; None if not noted."""
     notes: list[str] = field(default_factory=list)
     """What a reader must know, such as runs that did not finish."""
+    variants: dict[str, str] = field(default_factory=dict)
+    """Arm to the arm that it is with other guard settings, itself included; see `lab.variants`."""
+    metrics: pd.DataFrame | None = field(default=None, repr=False)
+    """`lab.tables.metrics`, once it was computed."""
     _fates: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     @property
@@ -92,7 +94,7 @@ def collect(folders: Sequence[Path | str]) -> Collection:
     for folder in find_runs(folders):
         try:
             trace = load(folder)
-            _check_visits(trace, folder)
+            _check_tables(trace, folder)
             traces.append(trace)
         except UserError as error:
             skipped.append(Skipped(folder, str(error)))
@@ -173,31 +175,22 @@ def _distinction(key: _Setting, others: Sequence[_Setting]) -> Iterator[str]:
         yield f"step size {key.step_size:g}"
 
 
-def pair_keys(trace: Trace) -> dict[int, PairKey]:
-    """Replicate number to the seed and place that it is paired by."""
-    seeds = trace.run.seeds
-    replicates = trace.replicates
-    if len(seeds) > max(replicates):
-        place = [seeds[:r].count(seeds[r]) for r in range(len(seeds))]
-        return {r: (seeds[r], place[r]) for r in replicates}
-    seed = seeds[0] if seeds else 0
-    return {r: (seed, r) for r in replicates}
-
-
 def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:
     by_arm: dict[str, dict[PairKey, Trace]] = {}
     kept: dict[str, list[Trace]] = {}
-    for trace in group:
-        own = by_arm.setdefault(trace.run.arm, {})
+    manifests = [trace.run for trace in group]
+    names = arm_names(manifests)
+    for arm, trace in zip(names, group, strict=True):
+        own = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
         if known := [key for key in keys if key in own]:
             skipped.append(_repeat(trace, known[0], own[known[0]]))
             continue
         own.update(dict.fromkeys(keys, trace))
-        kept.setdefault(trace.run.arm, []).append(trace)
+        kept.setdefault(arm, []).append(trace)
     pairs = sorted({key for own in by_arm.values() for key in own})
     arms = sorted(kept, key=_place)
-    traces = {arm: _together(kept[arm], pairs) for arm in arms}
+    traces = {arm: together(kept[arm], pairs) for arm in arms}
     unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
     return Comparison(
         world=world,
@@ -206,40 +199,19 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
         notes=[*_lengths(traces), *unfinished],
+        variants=_variants(dict(zip(names, base_arms(manifests), strict=True))),
     )
 
 
-def _together(traces: list[Trace], pairs: list[PairKey]) -> Trace:
-    """One trace of one arm, replicates numbered by their place in `pairs`."""
-    number = {key: place for place, key in enumerate(pairs)}
-    parts = [(trace, {r: number[key] for r, key in pair_keys(trace).items()}) for trace in traces]
-    # By seed, whatever order the folders were found in.
-    parts.sort(key=lambda part: min(part[1].values()))
-    seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
-    first = parts[0][0]
-    return Trace(
-        visits=pd.concat([_renumbered(t.visits, n) for t, n in parts], ignore_index=True),
-        steps=pd.concat([_renumbered(t.steps, n) for t, n in parts], ignore_index=True),
-        evals=pd.concat([_renumbered(t.evals, n) for t, n in parts], ignore_index=True),
-        run=replace(first.run, seeds=seeds),
-        folder=first.folder,
-        votes=partial(_votes, parts),
-    )
+def _variants(base: dict[str, str]) -> dict[str, str]:
+    varied = {own for arm, own in base.items() if arm != own}
+    return {arm: own for arm, own in base.items() if own in varied}
 
 
-def _votes(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
-    return pd.concat([_renumbered(t.votes, n) for t, n in parts], ignore_index=True)
-
-
-def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:
-    old = ints(table, "replicate")
-    new = np.zeros(1 + max(number), np.int16)
-    new[list(number)] = list(number.values())
-    known = np.isin(old, list(number))
-    return table[known].assign(replicate=new[old[known]])
-
-
-def _check_visits(trace: Trace, folder: Path) -> None:
+def _check_tables(trace: Trace, folder: Path) -> None:
+    """Read what every comparison needs, so that damage inside leaves out one run and not all."""
+    for table in (trace.steps, trace.evals):
+        ints(table, "replicate")
     replicate, problem = ints(trace.visits, "replicate"), ints(trace.visits, "problem")
     width = 1 + problem.max()
     history = replicate * width + problem

@@ -18,7 +18,7 @@ from lab.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
 TOP = 6
-"""Answers that get an area of their own; the rest share one."""
+"""Answers that get an area of their own if nothing else is asked for."""
 _ROUNDING = 1e-9
 _NEEDED = (
     "replicate",
@@ -59,7 +59,11 @@ def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataF
 
 
 def vote_areas(
-    trace: Trace, replicate: int, problem: int, names: Mapping[int, str] | None = None
+    trace: Trace,
+    replicate: int,
+    problem: int,
+    names: Mapping[int, str] | None = None,
+    top: int = TOP,
 ) -> pd.DataFrame:
     """Shares of the votes that fill each visit, by answer where the trace kept its votes.
 
@@ -67,7 +71,9 @@ def vote_areas(
         trace: of any run.
         replicate: number of the replicate.
         problem: index of the problem.
-        names: answer id to its text, where it is known; ids are shown otherwise.
+        names: answer id to its text; if None those that the trace knows. Without a text the id is
+            shown.
+        top: answers that get an area of their own; the rest share one.
 
     Returns:
         One row per visit and area, areas from the bottom up: visit, area (name), kind (`correct`
@@ -80,7 +86,8 @@ def vote_areas(
     """
     life = problem_life(trace.visits, replicate, problem)
     votes = _own(trace.votes, replicate, problem)
-    areas = _coarse(life) if votes.empty else _by_answer(life, votes, names or {})
+    names = trace.answer_texts(replicate, problem) if names is None else names
+    areas = _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
     parts = [
         pd.DataFrame({"visit": ints(life, "visit"), "area": area, "kind": kind, "share": share})
         for area, kind, share in areas
@@ -124,7 +131,7 @@ def _share(life: pd.DataFrame, votes: pd.DataFrame, answer: int) -> Floats:
 
 
 def _by_answer(
-    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str]
+    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int
 ) -> Iterator[tuple[str, Kind, Floats]]:
     truth = true_answer(life, votes)
     totals = np.bincount(ints(votes, "answer"), floats(votes, "count"))
@@ -133,11 +140,11 @@ def _by_answer(
     ranked = sorted(answers, key=lambda answer: (answer != truth, -totals[answer]))
     labels = set(ints(life, "label").tolist())
     left = 1 - _unparseable(life)
-    for answer in ranked[:TOP]:
+    for answer in ranked[:top]:
         share = _share(life, votes, answer)
         left = left - share
         kind: Kind = "correct" if answer == truth else "label" if answer in labels else "answer"
-        yield names.get(answer, f"answer {answer}"), kind, share
+        yield names.get(answer) or f"answer {answer}", kind, share
     yield "other answers", "other", np.maximum(left, 0.0)
     yield "unparseable", "unparseable", _unparseable(life)
 

@@ -25,5 +25,8 @@ class Recorder(Protocol):
     def write_votes(self, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to the votes, which a run may leave out altogether."""
 
+    def write_answers(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the answers' texts, which a run may leave out altogether."""
+
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is, and facts for the manifest's `extra`."""

@@ -17,13 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from lab.checked import checked
 from lab.encoding import joined, write_rows
 from lab.errors import UserError
 from lab.files import sync_folder, whole
 from lab.manifest import FILE_NAME, Manifest, Status, encode, now, read_manifest
 from lab.parts import check_parts, cut_back, make_tables, part_name
 from lab.recorder import Recorder as Recorder
-from lab.schema import TABLES, Arrays, Columns, Table, checked
+from lab.schema import TABLES, Arrays, Columns, Table
 
 FLUSH_ROWS, FLUSH_SECONDS = 200_000, 30.0
 
@@ -69,6 +70,10 @@ class _Buffered:
     def write_votes(self, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to the votes, see `write_visits`."""
         self._add("votes", columns, copy)
+
+    def write_answers(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the answers, see `write_visits`."""
+        self._add("answers", columns, copy)
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""

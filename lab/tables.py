@@ -53,7 +53,7 @@ METRICS = (
 
 
 def metrics(comparison: Comparison) -> pd.DataFrame:
-    """Every metric of every replicate.
+    """Every metric of every replicate, computed once per comparison.
 
     Returns:
         Indexed by (arm, replicate), one column per entry of `METRICS`, in its unit. NaN where it
@@ -62,6 +62,12 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
     Raises:
         UserError: a problem has fewer visits than its fate needs.
     """
+    if comparison.metrics is None:
+        comparison.metrics = _metrics(comparison)
+    return comparison.metrics.copy()
+
+
+def _metrics(comparison: Comparison) -> pd.DataFrame:
     moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
     parts = {}
     for arm, trace in comparison.traces.items():

@@ -1,4 +1,4 @@
-"""A run as its readers see it: three tables and a manifest, from a folder or from memory."""
+"""A run as its readers see it: its tables and a manifest, from a folder or from memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lab.checked import checked
+from lab.columns import ints
 from lab.errors import UserError
 from lab.manifest import Manifest, read_manifest
 from lab.parts import part_name, part_number
-from lab.schema import TABLES, Columns, Table, checked, missing
+from lab.schema import TABLES, Columns, Table, missing
 from lab.store import MemoryRun
 
+_MANY_ROWS = 50_000
 
-def _no_votes() -> pd.DataFrame:
-    return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES["votes"]})
+
+def _empty(table: Table) -> pd.DataFrame:
+    return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES[table] if c.required})
 
 
 class _Table:
@@ -70,8 +74,10 @@ class Trace:
     run: Manifest
     folder: Path | None = None
     """Where it was read from."""
-    votes: _Table = _Table(_no_votes)
+    votes: _Table = _Table(partial(_empty, "votes"))
     """One row per replicate, visit of a problem and answer with a vote; empty where not kept."""
+    answers: _Table = _Table(partial(_empty, "answers"))
+    """One row per replicate, problem and answer: its text; empty where answers are ids alone."""
 
     @classmethod
     def in_memory(
@@ -99,7 +105,7 @@ class Trace:
             steps=pd.DataFrame(checked("steps", steps)),
             evals=pd.DataFrame(checked("evals", evals)),
             run=run,
-            votes=_no_votes() if votes is None else pd.DataFrame(checked("votes", votes)),
+            votes=_empty("votes") if votes is None else pd.DataFrame(checked("votes", votes)),
         )
 
     @classmethod
@@ -111,12 +117,20 @@ class Trace:
             evals=pd.DataFrame(recorder.arrays("evals"), copy=False),
             run=recorder.manifest,
             votes=pd.DataFrame(recorder.arrays("votes"), copy=False),
+            answers=pd.DataFrame(recorder.arrays("answers"), copy=False),
         )
 
     @property
     def replicates(self) -> list[int]:
         """The replicates that have visits, in order."""
         return sorted(int(r) for r in self.visits["replicate"].unique())
+
+    def answer_texts(self, replicate: int, problem: int) -> dict[int, str]:
+        """Answer id to text, of one problem's answers; empty where the run wrote none."""
+        rows = self.answers
+        own = (ints(rows, "replicate") == replicate) & (ints(rows, "problem") == problem)
+        texts = rows["text"][own].astype(str)
+        return dict(zip(ints(rows, "answer")[own].tolist(), texts, strict=True))
 
 
 def load(folder: Path | str) -> Trace:
@@ -159,17 +173,19 @@ def _check_columns(folder: Path, table: Table, found: pa.Schema) -> None:
     for column in TABLES[table]:
         if column.name in found.names:
             kind = found.field(column.name).type
-            if not (pa.types.is_primitive(kind) or pa.types.is_null(kind)):
+            text = column.dtype == "str" and pa.types.is_string(kind)
+            if not (text or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
                 raise pa.ArrowTypeError(f"{column.name} is {kind}")
 
 
 def _read(folder: Path, table: Table, parts: list[Path]) -> pd.DataFrame:
     if not parts:
-        return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES[table] if c.required})
+        return _empty(table)
     read = []
     for path in parts:
         with _opened(folder, path) as file:
-            read.append(file.read())
+            # Handing small parts to threads takes longer than reading them.
+            read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
     with _damage(folder, table):
         whole = pa.concat_tables(read, promote_options="default")
         read.clear()

@@ -1,5 +1,5 @@
-/* Draws every figure of the page from the JSON beside it, one after the other, so that the text
-   can be read at once; nothing is fetched. */
+/* Draws every figure of the page from the JSON beside it, what is on the screen first and one
+   after the other, so that the text can be read at once; nothing is fetched. */
 (function () {
   "use strict";
   var config = {
@@ -16,26 +16,58 @@
     }
   }
 
-  function drawNext() {
-    var place = waiting.shift();
-    if (!place) {
-      document.documentElement.dataset.drawn = "all";
-      return;
-    }
+  function draw(place) {
     var source = document.getElementById(place.dataset.figure);
     var figure = JSON.parse(source.textContent);
     fontSize(figure, place.clientWidth);
-    window.Plotly.newPlot(place, figure.data, figure.layout, config).then(function () {
+    return window.Plotly.newPlot(place, figure.data, figure.layout, config);
+  }
+
+  /* A figure that comes near the screen goes to the head of the queue. */
+  var near = new IntersectionObserver(
+    function (entries) {
+      entries.forEach(function (entry) {
+        var index = waiting.indexOf(entry.target);
+        if (entry.isIntersecting && index > 0) {
+          waiting.unshift(waiting.splice(index, 1)[0]);
+        }
+      });
+    },
+    { rootMargin: "300px" }
+  );
+  waiting.forEach(function (place) {
+    near.observe(place);
+  });
+
+  function drawNext() {
+    var place = waiting.shift();
+    if (!place) {
+      near.disconnect();
+      document.documentElement.dataset.drawn = "all";
+      return;
+    }
+    near.unobserve(place);
+    draw(place).then(function () {
       window.setTimeout(drawNext, 0);
     });
   }
 
-  /* Folded parts are opened for print: paper cannot be clicked. */
+  /* On a phone the contents would fill the first screen. */
+  var contents = document.getElementById("contents");
+  if (contents && window.innerWidth <= 600) {
+    contents.open = false;
+  }
+
+  /* Folded parts are opened for print: paper cannot be clicked. What waits is drawn at once. */
   window.addEventListener("beforeprint", function () {
+    waiting.splice(0).forEach(draw);
     document.querySelectorAll("details").forEach(function (part) {
       part.open = true;
     });
   });
 
-  drawNext();
+  /* Only after the first paint, which holds the summary. */
+  window.requestAnimationFrame(function () {
+    window.setTimeout(drawNext, 0);
+  });
 })();

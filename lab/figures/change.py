@@ -40,8 +40,8 @@ def change_heatmap(table: pd.DataFrame, titles: Mapping[str, str] | None = None)
             zmin=-100,
             zmax=100,
             colorscale=DIVERGING,
-            colorbar={"title": {"text": "points"}, "thickness": 10, "len": 0.9},
-            text=[["" if e.n == 0 else f"{e.mean:+.0f}" for e, _ in line] for line in cells],
+            showscale=False,  # the numbers stand in the cells
+            text=[[_text(e) for e, _ in line] for line in cells],
             texttemplate="%{text}",
             customdata=[[[_hover(e, count)] for e, count in line] for line in cells],
             hovertemplate="%{y}, %{x}<br>%{customdata[0]}<extra></extra>",
@@ -51,7 +51,9 @@ def change_heatmap(table: pd.DataFrame, titles: Mapping[str, str] | None = None)
         )
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
-    figure.update_xaxes(showgrid=False, ticks="", side="top", linecolor=GREY, tickangle=0)
+    figure.update_xaxes(
+        showgrid=False, ticks="", side="top", linecolor=GREY, tickangle=0, tickfont_size=11
+    )
     return styled(figure, _ROW * len(fates) + 110)
 
 
@@ -60,6 +62,13 @@ def _cell(own: pd.DataFrame, fate: str) -> tuple[Estimate, float]:
     part = rows(own, own["fate"].to_numpy() == fate)
     count = float(np.mean(floats(part, "n_problems"))) if len(part) else 0.0
     return estimate(100 * floats(part, "change")), count
+
+
+def _text(value: Estimate) -> str:
+    """Mean and, below it, its spread."""
+    if value.n == 0:
+        return ""
+    return f"{value.mean:+.0f}" + (f"<br>±{value.sd:.0f}" if value.n > 1 else "")
 
 
 def _hover(value: Estimate, count: float) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab.columns import Bools, Floats, floats
+from lab.columns import Bools, Floats, floats, ints
 from lab.figures.style import arm_order, arm_style, arm_title, safe, styled, translucent
 
 PROGRESS_TITLE = "training progress (%)"
@@ -42,15 +42,17 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     Returns:
         One row per epoch: progress, mean, sd (NaN where n is 1), n.
     """
-    known = rows(table, np.isfinite(floats(table, column)))
-    named = known.rename(columns={column: "value"})
-    grouped = named.groupby("epoch", as_index=False)
-    return grouped.agg(
-        progress=("progress", "mean"),
-        mean=("value", "mean"),
-        sd=("value", "std"),
-        n=("value", "count"),
-    ).drop(columns="epoch")
+    values = floats(table, column)
+    known = np.isfinite(values)
+    values, progress = values[known], floats(table, "progress")[known]
+    # Sums over sorted groups: this is called for every curve of a page, and pandas takes long.
+    _, group = np.unique(ints(table, "epoch")[known], return_inverse=True)
+    n = np.bincount(group)
+    mean = np.bincount(group, values) / n
+    squares = np.bincount(group, (values - mean[group]) ** 2)
+    sd = np.where(n > 1, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
+    centre = np.bincount(group, progress) / n
+    return pd.DataFrame({"progress": centre, "mean": mean, "sd": sd, "n": n})
 
 
 def rows(table: pd.DataFrame, chosen: Bools) -> pd.DataFrame:

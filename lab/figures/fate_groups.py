@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lab.columns import floats
-from lab.figures.fates import fate_segment
+from lab.figures.fates import RATIO_MARGIN, TEXT, fate_segment, ratio_marks
 from lab.figures.style import FATE_COLOURS, arm_order, arm_title, safe, styled, wrapped
 from lab.paired import estimate
 
-_BAR, _HEAD = 34, 46
+_BAR, _HEAD = 38, 46
 """Pixels of a bar with its gap, and of a group's heading."""
 
 
@@ -45,9 +45,20 @@ def fate_groups(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -
             bars = fate_segment(fate, labels, [estimate(floats(p, fate)) for p in own])
             bars.update(legendgroup=fate, showlegend=row == 1)
             figure.add_trace(bars, row=row, col=1)
+        if "L/D" in part:
+            ratios = [estimate(floats(part.xs(arm, level="arm"), "L/D")) for arm in arms[name]]
+            figure.add_trace(ratio_marks(labels, ratios), row=row, col=1)
     figure.update_yaxes(autorange="reversed", ticks="")
     figure.update_xaxes(range=[0, 100])
     figure.update_xaxes(title_text="% of problems", row=max(len(groups), 1))
     figure.update_annotations(x=0, xanchor="left", font_size=13)
     legend = {"traceorder": "normal", "y": 1 + 34 / height}
-    return styled(figure, height, barmode="stack", bargap=0.22, legend=legend)
+    return styled(
+        figure,
+        height,
+        barmode="stack",
+        bargap=0.22,
+        legend=legend,
+        uniformtext=TEXT,
+        margin={"r": RATIO_MARGIN},
+    )

@@ -12,6 +12,7 @@ from lab.figures.curves import plus_minus
 from lab.figures.style import (
     FATE_COLOURS,
     FATE_PATTERNS,
+    INK,
     arm_order,
     arm_title,
     styled,
@@ -19,12 +20,20 @@ from lab.figures.style import (
 )
 from lab.paired import Estimate, estimate
 
+TEXT = {"minsize": 9, "mode": "hide"}
+"""Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""
+RATIO_MARGIN = 74
+"""Pixels right of the bars for L/D."""
+_DARK = ("Learned",)
+
 
 def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Mean share of each fate per arm, stacked from the best end to the worst.
 
+    A segment holds its mean and one standard deviation over the replicates where there is room.
+
     Args:
-        shares: percent of problems, indexed by (arm, replicate), one column per fate, as
+        shares: percent of problems, indexed by (arm, replicate), one column per fate and `L/D`, as
             `lab.tables.metrics` gives them. Arms without known fates are left out.
         titles: arm to title, where it differs from `lab.arms`.
     """
@@ -37,11 +46,50 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
         figure.add_trace(
             fate_segment(fate, labels, [estimate(floats(parts[a], fate)) for a in arms])
         )
+    if "L/D" in known:
+        ratios = [estimate(floats(parts[arm], "L/D")) for arm in arms]
+        figure.add_trace(ratio_marks(labels, ratios))
     figure.update_yaxes(autorange="reversed", ticks="")
     figure.update_xaxes(title_text="% of problems", range=[0, 100])
-    height = 130 + 46 * len(arms)
-    legend = {"traceorder": "normal", "y": 1 + 8 / height}
-    return styled(figure, height, barmode="stack", bargap=0.28, legend=legend)
+    height = 150 + 46 * len(arms)
+    legend = {"traceorder": "normal", "y": 1 + 26 / height}
+    return styled(
+        figure,
+        height,
+        barmode="stack",
+        bargap=0.28,
+        legend=legend,
+        uniformtext=TEXT,
+        margin={"r": RATIO_MARGIN},
+    )
+
+
+def ratio_marks(labels: Sequence[str], ratios: Sequence[Estimate]) -> go.Scatter:
+    """L/D with its spread at the end of stacked bars, to which `RATIO_MARGIN` leaves room.
+
+    Args:
+        labels: of the bars, escaped.
+        ratios: Learned by Degraded, one per bar; n = 0 where nothing degraded.
+    """
+    return go.Scatter(
+        x=[100] * len(ratios),
+        y=list(labels),
+        mode="text",
+        text=[_ratio(value) for value in ratios],
+        textposition="middle right",
+        textfont={"size": 11},
+        cliponaxis=False,
+        showlegend=False,
+        name="L/D",
+        hoverinfo="skip",
+    )
+
+
+def _ratio(value: Estimate) -> str:
+    if value.n == 0:
+        return " L/D: none<br> degraded"
+    spread = f"<br> ±{value.sd:.2f}" if value.n > 1 else ""
+    return f" L/D {value.mean:.2f}{spread}"
 
 
 def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -> go.Bar:
@@ -60,6 +108,11 @@ def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -
         x=[value.mean for value in values],
         y=list(labels),
         customdata=plus_minus((v.sd for v in values), (v.n for v in values)),
+        text=[_inside(value) for value in values],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"size": 10, "color": "white" if fate in _DARK else INK},
         marker={
             "color": FATE_COLOURS[fate],
             "line": {"color": "white", "width": 0.8},
@@ -67,3 +120,9 @@ def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -
         },
         hovertemplate=("%{y}: %{x:.1f}%{customdata[0]} % of problems, %{customdata[1]} replicates"),
     )
+
+
+def _inside(value: Estimate) -> str:
+    if value.n == 0 or round(value.mean) == 0:
+        return ""
+    return f"{value.mean:.0f}<br>±{value.sd:.1f}" if value.n > 1 else f"{value.mean:.0f}"

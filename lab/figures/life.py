@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from lab.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     ORANGE,
     PALE,
     PURPLE,
@@ -35,19 +37,45 @@ _ROUTE_SYMBOLS = dict(zip(ROUTES.values(), ("circle-open", "diamond", "square", 
 _HEIGHTS = (0.5, 0.09, 0.28, 0.13)
 
 
-def life_figure(life: pd.DataFrame, areas: pd.DataFrame) -> go.Figure:
+LONGEST = 40
+"""Characters of an answer in a legend."""
+
+
+def shortened(text: str) -> str:
+    """An answer's text, cut where a legend has no room for it (not escaped)."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+class _Mark(NamedTuple):
+    """How one kind of visit is marked."""
+
+    meta: str
+    name: str
+    symbol: str
+    colour: str
+    hover: str
+    size: int = 8
+
+
+def life_figure(
+    life: pd.DataFrame, areas: pd.DataFrame, names: Mapping[int, str] | None = None
+) -> go.Figure:
     """One problem over its visits.
+
+    Every trace says in `meta` what it draws: the kind of an area, `right`, `wrong`, `changed`, a
+    column of the life, or `route` and its code. The report's script fills in other lives by it.
 
     Args:
         life: from `lab.life.problem_life`.
         areas: from `lab.life.vote_areas`, of the same problem; their names are escaped here.
+        names: answer id to its text, where it is known; escaped here.
     """
     figure = make_subplots(
         rows=4, cols=1, shared_xaxes=True, row_heights=_HEIGHTS, vertical_spacing=0.035
     )
     for trace in _areas(areas):
         figure.add_trace(trace, row=1, col=1)
-    for trace in _labels(life):
+    for trace in _labels(life, names or {}):
         figure.add_trace(trace, row=2, col=1)
     for name, column, colour, dash in (
         ("FR", "flip_rate", VERMILLION, "solid"),
@@ -57,7 +85,7 @@ def life_figure(life: pd.DataFrame, areas: pd.DataFrame) -> go.Figure:
     for trace in _routes(life):
         figure.add_trace(trace, row=4, col=1)
     figure.update_yaxes(title_text="% of votes", range=[0, 100], row=1)
-    figure.update_yaxes(title_text="FR, weight", range=[0, 1.05], tickvals=[0, 0.5, 1], row=3)
+    figure.update_yaxes(title_text="FR, weight", range=[-0.06, 1.06], tickvals=[0, 0.5, 1], row=3)
     for row, name in ((2, "label"), (4, "route")):
         figure.update_yaxes(
             tickvals=[0], ticktext=[name], range=[-1, 1], showgrid=False, ticks="", row=row
@@ -65,7 +93,8 @@ def life_figure(life: pd.DataFrame, areas: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(range=[-0.5, float(ints(life, "visit").max()) + 0.5])
     figure.update_xaxes(title_text="visit (0: before training)", row=4)
     legend = {"y": 1.02, "traceorder": "normal"}
-    return styled(figure, 600, legend=legend, hovermode="closest")
+    modebar = {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK}
+    return styled(figure, 600, legend=legend, hovermode="closest", modebar=modebar)
 
 
 def _areas(areas: pd.DataFrame) -> Iterator[go.Scatter]:
@@ -76,11 +105,14 @@ def _areas(areas: pd.DataFrame) -> Iterator[go.Scatter]:
         if not floats(own, "share").any():
             continue
         colour = _KIND_COLOURS.get(kind) or next(spare, BLACK)
-        name = safe(area) + (" (correct)" if kind == "correct" and area != "true answer" else "")
+        name = safe(shortened(area)) + (
+            " (correct)" if kind == "correct" and area != "true answer" else ""
+        )
         yield go.Scatter(
             x=ints(own, "visit"),
             y=100 * floats(own, "share"),
             name=name,
+            meta=kind,
             stackgroup="votes",
             mode="lines",
             line={"width": 0.8, "color": colour},
@@ -89,20 +121,25 @@ def _areas(areas: pd.DataFrame) -> Iterator[go.Scatter]:
         )
 
 
-def _labels(life: pd.DataFrame) -> Iterator[go.Scatter]:
+def _labels(life: pd.DataFrame, names: Mapping[int, str]) -> Iterator[go.Scatter]:
     """A mark per visit, filled where the label is the true answer, ringed where it just changed."""
     right, flipped, label = (
         flags(life, "label_correct"),
         flags(life, "flipped"),
         ints(life, "label"),
     )
-    for name, chosen, symbol, colour in (
-        ("label is right", right, "square", GREEN),
-        ("label is wrong or unknown", ~right & (label >= 0), "x-thin", VERMILLION),
-        ("label changed", flipped, "diamond-tall-open", BLACK),
+    hover = "label %{customdata}"
+    shown = np.array([safe(shortened(names.get(i) or f"answer {i}")) for i in label.tolist()])
+    for chosen, mark in (
+        (right, _Mark("right", "label is right", "square", GREEN, hover)),
+        (
+            ~right & (label >= 0),
+            _Mark("wrong", "label is wrong or unknown", "x-thin", VERMILLION, hover),
+        ),
+        (flipped, _Mark("changed", "label changed", "diamond-tall-open", GREY, hover, 13)),
     ):
         if chosen.any():
-            yield _marks(life, chosen, name, symbol, colour, label, "label answer %{customdata}")
+            yield _marks(life, chosen, mark, shown)
 
 
 def _routes(life: pd.DataFrame) -> Iterator[go.Scatter]:
@@ -111,33 +148,26 @@ def _routes(life: pd.DataFrame) -> Iterator[go.Scatter]:
         chosen = (code == value) & (visit > 0)
         if chosen.any():
             colour = GREY if name == "Stable" else ROUTE_COLOURS[name]
-            weight = floats(life, "weight")
             hover = f"{safe(name)}, weight %{{customdata:.3g}}"
-            yield _marks(life, chosen, safe(name), _ROUTE_SYMBOLS[name], colour, weight, hover)
+            mark = _Mark(f"route {value:d}", safe(name), _ROUTE_SYMBOLS[name], colour, hover)
+            yield _marks(life, chosen, mark, floats(life, "weight"))
 
 
-def _marks(
-    life: pd.DataFrame,
-    chosen: np.ndarray,
-    name: str,
-    symbol: str,
-    colour: str,
-    custom: np.ndarray,
-    hover: str,
-) -> go.Scatter:
+def _marks(life: pd.DataFrame, chosen: np.ndarray, mark: _Mark, custom: np.ndarray) -> go.Scatter:
     return go.Scatter(
         x=ints(life, "visit")[chosen],
         y=np.zeros(int(chosen.sum())),
         customdata=custom[chosen],
         mode="markers",
-        name=name,
+        name=mark.name,
+        meta=mark.meta,
         marker={
-            "symbol": symbol,
-            "size": 8,
-            "color": colour,
-            "line": {"width": 1.5, "color": colour},
+            "symbol": mark.symbol,
+            "size": mark.size,
+            "color": mark.colour,
+            "line": {"width": 1.5, "color": mark.colour},
         },
-        hovertemplate=f"visit %{{x}}: {hover}<extra>%{{fullData.name}}</extra>",
+        hovertemplate=f"visit %{{x}}: {mark.hover}<extra>%{{fullData.name}}</extra>",
     )
 
 
@@ -149,6 +179,7 @@ def _line(life: pd.DataFrame, name: str, column: str, colour: str, dash: str) ->
         y=values,
         mode="lines",
         name=name,
+        meta=column,
         line={"color": colour, "width": 2, "dash": dash},
         hovertemplate="visit %{x}: %{y:.3g}<extra>%{fullData.name}</extra>",
     )

@@ -56,11 +56,13 @@ def overhead_bars(
     whole = [_of(table, arm, STEP, "relative") for arm in arms]
     seconds = [_of(table, arm, STEP, "seconds") for arm in arms]
     figure.add_trace(_whole(labels, whole, seconds))
+    figure.add_trace(_changes(labels, whole))
     figure.add_vline(x=100, line={"color": GREY, "width": 1, "dash": "dot"})
     figure.update_yaxes(autorange="reversed", ticks="")
-    longest = max((value.mean for value in whole if value.n), default=100.0)
+    ends = [value.mean + (value.sd if value.has_interval else 0) for value in whole if value.n]
     figure.update_xaxes(
-        range=[0, 1.3 * longest], title_text=f"% of the step of {safe(arm_title(against, titles))}"
+        range=[0, 1.55 * max(ends, default=100.0)],
+        title_text=f"% of the step of {safe(arm_title(against, titles))}",
     )
     height = 150 + 46 * len(arms)
     legend = {"traceorder": "normal", "y": 1 + 8 / height}
@@ -103,19 +105,38 @@ def _whole(labels: list[str], relative: list[Estimate], seconds: list[Estimate])
         name=STEP,
         x=[value.mean for value in relative],
         y=labels,
-        mode="markers+text",
+        mode="markers",
         marker={"color": BLACK, "symbol": "line-ns", "size": 12, "line": {"width": 2}},
         error_x={"type": "data", "array": sds, "color": BLACK, "thickness": 1.5, "width": 4},
-        text=[f" {value.mean - 100:+.1f} %" if value.n else "" for value in relative],
-        textposition="middle right",
-        textfont={"size": 11},
-        cliponaxis=False,
         customdata=_custom(seconds),
         hovertemplate=(
             "%{y}: %{customdata[0]:.3g}%{customdata[1]} s per step, %{x:.1f} %, "
             "%{customdata[2]} replicates"
         ),
     )
+
+
+def _changes(labels: list[str], relative: list[Estimate]) -> go.Scatter:
+    """How much longer the whole step takes, with its spread, beyond the whisker's end."""
+    return go.Scatter(
+        x=[value.mean + (value.sd if value.has_interval else 0) for value in relative],
+        y=labels,
+        mode="text",
+        text=[_change(value) for value in relative],
+        textposition="middle right",
+        textfont={"size": 11},
+        cliponaxis=False,
+        showlegend=False,
+        name="change",
+        hoverinfo="skip",
+    )
+
+
+def _change(value: Estimate) -> str:
+    if value.n == 0:
+        return ""
+    spread = f" ± {value.sd:.1f}" if value.has_interval else ""
+    return f" {value.mean - 100:+.1f}{spread} %"
 
 
 def _custom(seconds: list[Estimate]) -> list[list[float | str | int]]:

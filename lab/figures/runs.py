@@ -59,15 +59,19 @@ def _count(own: pd.DataFrame) -> str:
 
 def _thin(own: pd.DataFrame, panel: Panel, colour: str, arm: str, name: str) -> go.Scatter:
     """All runs of an arm as one trace, broken between the runs."""
-    own = rows(own, np.isfinite(floats(own, panel.column))).sort_values(["replicate", "epoch"])
+    own = rows(own, np.isfinite(floats(own, panel.column)))
+    order = np.lexsort((ints(own, "epoch"), ints(own, "replicate")))
+    numbers, starts = np.unique(ints(own, "replicate")[order], return_index=True)
+    ends = [*starts[1:], len(order)]
+    progress = 100 * floats(own, "progress")[order]
+    values = panel.factor * floats(own, panel.column)[order]
     x: list[float | None] = []
     y: list[float | None] = []
     runs: list[int | None] = []
-    for replicate in sorted(own["replicate"].unique())[:MOST_RUNS]:
-        run = rows(own, ints(own, "replicate") == replicate)
-        x += [*(100 * floats(run, "progress")).tolist(), None]
-        y += [*(panel.factor * floats(run, panel.column)).tolist(), None]
-        runs += [int(replicate)] * len(run) + [None]
+    for replicate, start, end in list(zip(numbers, starts, ends, strict=True))[:MOST_RUNS]:
+        x += [*progress[start:end].tolist(), None]
+        y += [*values[start:end].tolist(), None]
+        runs += [int(replicate)] * (end - start) + [None]
     return go.Scatter(
         x=x,
         y=y,

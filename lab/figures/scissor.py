@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -54,7 +55,7 @@ def scissor_panels(
         figure.update_xaxes(range=[-0.3, THIRDS - 0.7], **place_of(panel, len(heads)))
     figure.update_xaxes(tickvals=list(range(THIRDS)), ticktext=_NAMES, title_text="third")
     last = place_of(len(PANELS), len(heads))
-    figure.update_yaxes(title_text="% of a problem's visits", range=[0, 104], **last)
+    figure.update_yaxes(title_text="% of a problem's visits", range=[0, 116], **last)
     figure.update_xaxes(
         tickvals=[], title_text="methods", range=[-0.6, len(arms) - 0.4], ticktext=[], **last
     )
@@ -87,7 +88,15 @@ def _points(arm: str, x: list[int], found: list[Estimate], unit: str, lines: str
         mode=f"{lines}markers",
         line={"color": style.colour, "width": 2.2, "dash": style.dash},
         marker={"color": style.colour, "symbol": style.symbol, "size": 8},
-        error_y={"type": "data", "array": sds, "color": style.colour, "thickness": 1.5, "width": 4},
+        error_y={
+            "type": "data",
+            "array": sds,
+            # Shares and counts cannot fall below zero, so neither can their bars.
+            "arrayminus": np.minimum(sds, [value.mean for value in found]),
+            "color": style.colour,
+            "thickness": 1.5,
+            "width": 4,
+        },
         legendgroup=safe(arm),
         hovertemplate=(
             f"%{{y:.3g}}%{{customdata[0]}} {unit}, %{{customdata[1]}} replicates"

@@ -149,5 +149,7 @@ def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
         height: pixels; the width is that of the page's column.
         layout: further layout settings of plotly.
     """
-    figure.update_layout(template=TEMPLATE, height=height, **layout)
+    # Set, not updated: plotly would merge the template leaf by leaf.
+    figure.layout.template = TEMPLATE
+    figure.update_layout(height=height, **layout)
     return figure

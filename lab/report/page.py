@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 
 from lab.collection import Skipped
@@ -11,9 +12,11 @@ from lab.report import words
 from lab.report.digest import World
 from lab.report.html import Html, definitions, join, raw, tag
 from lab.report.numbers import arm_table, cards
+from lab.report.papers import paper_tables
 from lab.report.plots import library
+from lab.report.problems import problem_assets, problem_sections
 from lab.report.runs import left_out, provenance
-from lab.report.sections import figure_sections, render
+from lab.report.sections import ACROSS, ACROSS_NAME, across, figure_sections, render, render_across
 
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
@@ -24,6 +27,17 @@ _POLICY = (
 """The browser itself refuses to load anything from outside."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A section as it stands on the page and in its contents."""
+
+    name: str
+    """Of its anchor."""
+    group: str
+    heading: str
+    inside: Html
+
+
 def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
     """The report as HTML.
 
@@ -31,39 +45,56 @@ def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
         worlds: the comparisons, side by side.
         skipped: folders that were left out.
     """
-    parts = _parts(worlds, skipped)
-    contents = [tag("li", tag("a", heading, href=f"#{name}")) for name, heading, _ in parts]
-    sections = [_section(name, heading, inside) for name, heading, inside in parts]
+    parts = list(_parts(worlds, skipped))
+    style, script = problem_assets()
     body = tag(
         "body",
-        _header(worlds, contents),
-        tag("main", *sections, id="main"),
+        _header(worlds, _contents(parts)),
+        tag("main", *(_section(p.name, p.heading, p.inside) for p in parts), id="main"),
         _footer(),
         library(),
-        _asset("js", "script"),
+        _asset("report.js", "script"),
+        tag("script", raw(script)),
     )
-    return f"<!doctype html>\n{tag('html', _head(worlds), body, lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
 
 
-def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> list[tuple[str, str, Html]]:
-    """Anchor, heading and content of every section."""
-    parts = [
-        ("numbers", "The numbers that matter", _numbers(worlds)),
-        ("arms", "What the arms are", _arms(worlds)),
-        ("table", "All arms in one table", _tables(worlds)),
-        *((s.name, s.heading, render(s, worlds)) for s in figure_sections()),
-        ("runs", "The runs and their settings", join(provenance(world) for world in worlds)),
-    ]
+def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_Part]:
+    yield _Part("numbers", "In short", "The numbers that matter", _numbers(worlds))
+    yield _Part("arms", "In short", "What the arms are", _arms(worlds))
+    yield _Part("table", "In short", "All arms in one table", _tables(worlds))
+    drawing = across(worlds)
+    if drawing is not None:
+        yield _Part(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
+    for section in figure_sections():
+        yield _Part(section.name, section.group, section.heading, render(section, worlds))
+    paper = "Beside the paper's printed numbers"
+    yield _Part("paper", "Beside the paper", paper, paper_tables(worlds))
+    title = "Every problem and its life"
+    yield _Part("problems", "The data", title, problem_sections(worlds))
+    runs = join(provenance(world) for world in worlds)
+    yield _Part("runs", "The data", "The runs and their settings", runs)
     if skipped:
-        parts.append(("left-out", "Folders that were left out", left_out(skipped)))
-    return parts
+        yield _Part("left-out", "The data", "Folders that were left out", left_out(skipped))
+
+
+def _contents(parts: Sequence[_Part]) -> Html:
+    """Links by group; folded by the page's script where the screen is narrow."""
+    groups: dict[str, list[Html]] = {}
+    for part in parts:
+        link = tag("li", tag("a", part.heading, href=f"#{part.name}"))
+        groups.setdefault(part.group, []).append(link)
+    lists = [tag("div", tag("p", g), tag("ul", *links)) for g, links in groups.items()]
+    inside = tag("div", *lists, class_="contents")
+    folded = tag("details", tag("summary", "Contents"), inside, open=True, id="contents")
+    return tag("nav", folded, aria_label="Contents")
 
 
 def _section(name: str, heading: str, inside: Html) -> Html:
     return tag("section", tag("h2", heading, id=name), inside)
 
 
-def _head(worlds: Sequence[World]) -> Html:
+def _head(worlds: Sequence[World], style: str) -> Html:
     names = " · ".join(world.name for world in worlds)
     return tag(
         "head",
@@ -72,11 +103,12 @@ def _head(worlds: Sequence[World]) -> Html:
         tag("meta", name_="generator", content=GENERATOR),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"TTRL-Guard Lab report: {names}"),
-        _asset("css", "style"),
+        _asset("report.css", "style"),
+        tag("style", raw(style)),
     )
 
 
-def _header(worlds: Sequence[World], contents: Sequence[Html]) -> Html:
+def _header(worlds: Sequence[World], contents: Html) -> Html:
     summary = [tag("p", tag("strong", w.name), f" {words.summary(w)}") for w in worlds]
     return tag(
         "header",
@@ -86,7 +118,7 @@ def _header(worlds: Sequence[World], contents: Sequence[Html]) -> Html:
         *summary,
         tag("p", words.PLANTED, class_="note") if any(w.planted for w in worlds) else None,
         _warnings(worlds),
-        tag("nav", tag("ol", *contents), aria_label="Contents"),
+        contents,
     )
 
 
@@ -127,6 +159,6 @@ def _footer() -> Html:
     return tag("footer", tag("p", text))
 
 
-def _asset(kind: str, element: str) -> Html:
-    content = files("lab").joinpath("assets", f"report.{kind}").read_text(encoding="utf-8")
+def _asset(name: str, element: str) -> Html:
+    content = files("lab").joinpath("assets", name).read_text(encoding="utf-8")
     return tag(element, raw(content))

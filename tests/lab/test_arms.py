@@ -1,7 +1,19 @@
 import pytest
 
 from guard_core import GuardConfig
-from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, GUARD, MATCHED, arm, title
+from guard_core.rules import RULES
+from lab.arms import (
+    ALL_ARMS,
+    BASELINE,
+    DEMO_ARMS,
+    GUARD,
+    MATCHED,
+    UNGUARDED,
+    WITH_RULES,
+    arm,
+    title,
+    unguarded,
+)
 from lab.errors import UserError
 
 
@@ -37,10 +49,84 @@ def test_the_step_factor_is_kept():
     assert arm("ttrl").step_factor == 1.0
 
 
-def test_unknown_arms():
-    with pytest.raises(UserError, match="arm 'scope': unknown, use one of ttrl, guard"):
-        arm("scope")
-    assert title("scope") == "scope"
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("majority", "", "+", "scope+", "+guard", "scope+ttrl", "scope+truth", "scope+matched"),
+        *("ttrl+guard", "guard+scope", "scope+srt", "scope+guard+memory", "Scope"),
+    ],
+)
+def test_unknown_arms(name):
+    with pytest.raises(UserError) as caught:
+        arm(name)
+    message = str(caught.value)
+    assert message.startswith(f"arm {name!r}: unknown, use one of ttrl, guard,")
+    assert all(known in message for known in (*RULES, *WITH_RULES))
+    assert title(name) == name
+    assert unguarded(name) is None
+
+
+def test_a_rule_is_an_arm():
+    for name, rule in RULES.items():
+        made = arm(name, step_factor=0.5)
+        assert (made.name, made.rule, made.title) == (name, name, rule.title)
+        assert (made.labels, made.step_factor) == ("votes", 0.5)
+        assert made.title == title(name)
+        untrained = rule.loss == "none"
+        assert made.guard == (arm("memory").guard if untrained else GuardConfig.off())
+    assert [name for name in RULES if arm(name).guard != GuardConfig.off()] == ["maj_at_n"]
+    for name in ALL_ARMS:
+        assert arm(name).rule == "ttrl"
+
+
+def test_a_rule_under_a_guard_or_another_label_source():
+    for other in WITH_RULES:
+        made = arm(f"t3rl+{other}")
+        assert (made.rule, made.guard) == ("t3rl", arm(other).guard)
+        assert made.title == title(f"t3rl+{other}") == f"T3RL + {title(other)}"
+    assert arm("scope+guard", 0.7).step_factor == 0.7
+    assert title("scope+guard") == "SCOPE + TTRL-Guard"
+    assert title("scope+memory") == "SCOPE + Vote memory"
+    names = [*ALL_ARMS, *RULES, *(f"srt+{other}" for other in WITH_RULES)]
+    assert len({title(name) for name in names}) == len(set(names))
+
+
+def test_what_a_rule_cannot_be_combined_with():
+    for name, rule in RULES.items():
+        for other in WITH_RULES:
+            if rule.loss != "rewards":
+                refusal = f"{rule.title} has no rewards that {other} could work on"
+            elif not rule.has_label:
+                refusal = f"{rule.title} has no label that {other} could work on"
+            elif other == "frozen" and not rule.follows_label:
+                refusal = f"{rule.title} makes its labels anew on every visit"
+            elif name == BASELINE:
+                refusal = "unknown, use one of"
+            else:
+                assert arm(f"{name}+{other}").rule == name
+                continue
+            with pytest.raises(UserError) as caught:
+                arm(f"{name}+{other}")
+            assert f"arm '{name}+{other}': {refusal}" in str(caught.value)
+    refused = ("intuitor+guard", "one_shot_em+memory", "maj_at_n+guard", "scope+frozen")
+    for name in refused:
+        with pytest.raises(UserError):
+            arm(name)
+
+
+def test_the_same_arm_without_its_guard():
+    assert {name: unguarded(name) for name in UNGUARDED} == UNGUARDED
+    assert unguarded("guard") == "ttrl" and unguarded("memory_guard") == "memory"
+    assert unguarded("scope+guard") == unguarded("scope+rcsu") == "scope"
+    assert unguarded("scope+memory_guard") == "scope+memory"
+    for name in ("ttrl", "memory", "frozen", "truth", "scope", "scope+memory", "random_skip"):
+        assert unguarded(name) is None
+    for name in ("scope+guard", "scope+memory_guard", "guard", "memory_guard"):
+        plain = unguarded(name)
+        assert plain is not None
+        guard = arm(plain).guard
+        assert not (guard.frs or guard.mps or guard.rcsu)
+        assert guard.label_from == arm(name).guard.label_from
 
 
 def test_random_skips_have_a_title_and_are_no_plain_arm():

@@ -65,6 +65,15 @@ def test_answers_can_be_named(build):
     assert areas["area"].iloc[0] == "<b>1/2</b>"
 
 
+def test_texts_of_the_trace_name_the_answers_and_the_rest_share_an_area(build):
+    trace = build()
+    rows = {"step": 0, "epoch": 0, "visit": 0, "problem": 1, "answer": [4, 9], "text": ["½", ""]}
+    trace.answers = pd.DataFrame({"replicate": 0, **rows})
+    areas = vote_areas(trace, 0, 1, top=2)
+    assert areas["area"].unique().tolist() == ["½", "answer 9", "other answers", "unparseable"]
+    np.testing.assert_allclose(areas[areas["kind"] == "other"]["share"], 3 / 64)
+
+
 def test_a_truth_that_was_never_the_label_is_found_by_its_share(build):
     never = build(label_correct=[False] * 6)
     life = problem_life(never.visits, 0, 1)

@@ -25,10 +25,10 @@ def folder(tmp_path: Path) -> Path:
     run = RunFolder.create(tmp_path / "run", manifest)
     with pytest.raises(OSError), run:
         run.write_steps(row(1))
-        assert run.parts() == {"visits": 0, "steps": 1, "evals": 0, "votes": 0}
+        assert run.parts() == {"visits": 0, "steps": 1, "evals": 0, "votes": 0, "answers": 0}
         run.write_steps(row(2))
         run.write_steps(row(3))
-        assert run.parts() == {"visits": 0, "steps": 2, "evals": 0, "votes": 0}
+        assert run.parts() == {"visits": 0, "steps": 2, "evals": 0, "votes": 0, "answers": 0}
         run.write_steps(row(4))
         run.write_steps(row(5))
         raise OSError("gone")

@@ -146,6 +146,28 @@ def test_fate_bars_sum_to_all_problems(metrics):
     assert n == 4
 
 
+def test_bars_hold_their_spread_for_print(metrics):
+    metrics["L/D"] = metrics["Learned"] / metrics["Degraded"]
+    metrics.loc["matched", "L/D"] = np.nan
+    figure = figures.fate_bars(metrics)
+    degraded = next(t for t in figure.data if t.name == "Degraded")
+    own = metrics.loc["guard", "Degraded"]
+    assert degraded.text[1] == f"{own.mean():.0f}<br>±{own.std():.1f}"
+    assert figure.layout.uniformtext.mode == "hide"
+    (ratios,) = [t for t in figure.data if t.type == "scatter"]
+    own = metrics.loc["guard", "L/D"]
+    assert ratios.text[1] == f" L/D {own.mean():.2f}<br> ±{own.std():.2f}"
+    assert "none" in ratios.text[2]
+    assert list(ratios.y) == list(degraded.y)
+
+
+def test_one_replicate_has_no_spread_in_its_bar(metrics):
+    single = metrics.xs(0, level="replicate", drop_level=False)
+    texts = [text for trace in figures.fate_bars(single).data for text in trace.text]
+    assert any(texts)
+    assert not any("±" in text for text in texts)
+
+
 def test_fate_bars_leave_out_arms_without_known_fates(metrics):
     metrics.loc["guard", list(FATES)] = np.nan
     figure = figures.fate_bars(metrics)

@@ -58,7 +58,7 @@ def test_label_rate_weight_and_route_stand_under_it(trace):
     by_name = {t.name: t for t in drawn(trace).data}
     assert list(by_name["label is right"].x) == [0]
     assert list(by_name["label is wrong or unknown"].x) == [1, 2]
-    assert list(by_name["label is wrong or unknown"].customdata) == [9, 9]
+    assert list(by_name["label is wrong or unknown"].customdata) == ["answer 9"] * 2
     assert list(by_name["label changed"].x) == [1]
     np.testing.assert_allclose(by_name["FR"].y[1:], [0.2, 0.4])
     np.testing.assert_allclose(by_name["weight"].y[1:], [0.9, 0.7])
@@ -74,6 +74,38 @@ def test_answers_with_markup_are_shown_as_text(trace):
     assert not any("<" in (t.name or "") for t in figure.data)
     if not trace.votes.empty:
         assert figure.data[0].name.startswith("&lt;img")
+
+
+def test_a_long_answer_is_cut_for_the_legend(trace):
+    figure = drawn(trace, names={4: "4" * 99, 9: "nine"})
+    if trace.votes.empty:
+        assert figure.data[0].name == "true answer"
+        return
+    assert figure.data[0].name == f"{'4' * 39}… (correct)"
+    assert figure.data[1].name == "nine"
+
+
+def test_labels_are_named_where_their_text_is_known(trace):
+    life = problem_life(trace.visits, 0, 0)
+    figure = life_figure(life, vote_areas(trace, 0, 0), {4: "<b>", 9: ""})
+    by_name = {t.name: t for t in figure.data}
+    assert list(by_name["label is right"].customdata) == ["&lt;b&gt;"]
+    assert list(by_name["label is wrong or unknown"].customdata) == ["answer 9"] * 2
+
+
+def test_every_trace_says_what_it_draws(trace):
+    found = [t.meta for t in drawn(trace).data]
+    areas = ["correct", "label"] + (["other"] if trace.votes.empty else [])
+    assert found == [
+        *areas,
+        "right",
+        "wrong",
+        "changed",
+        "flip_rate",
+        "weight",
+        f"route {Route.STABLE:d}",
+        f"route {Route.AT_RISK:d}",
+    ]
 
 
 def test_axes_have_units(trace):

@@ -112,14 +112,21 @@ def test_groups_of_fates(make_trace, make_visits):
     assert [a.text for a in figure.layout.annotations] == [
         f"<b>{comparison.title}</b>" for comparison in comparisons
     ]
-    assert len(figure.data) == 2 * len(FATE_COLOURS)
+    bars_of_all = [t for t in figure.data if t.type == "bar"]
+    assert len(bars_of_all) == 2 * len(FATE_COLOURS)
     for row, comparison in enumerate(comparisons):
-        bars = figure.data[row * len(FATE_COLOURS) : (row + 1) * len(FATE_COLOURS)]
+        bars = bars_of_all[row * len(FATE_COLOURS) : (row + 1) * len(FATE_COLOURS)]
         np.testing.assert_allclose(np.sum([t.x for t in bars], axis=0), 100)
         right = next(t for t in bars if t.name == "Stable Always Right")
         own = table.loc[comparison.title, "Stable Always Right"]
         np.testing.assert_allclose(right.x, [own[arm].mean() for arm in ARMS])
     assert sum(t.showlegend for t in figure.data) == len(FATE_COLOURS)
+    ratios = [t for t in figure.data if t.name == "L/D"]
+    assert len(ratios) == len(comparisons)
+    own = table.loc[comparisons[0].title, "L/D"]
+    means = [own[arm].mean() for arm in ARMS]
+    shown = ["none" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
+    assert all(want in text for want, text in zip(shown, ratios[0].text, strict=True))
 
 
 def test_names_of_groups_are_escaped(make_trace, make_visits):
@@ -167,7 +174,8 @@ def test_heat_map_of_changes(traces):
     row = list(FATE_COLOURS).index("Degraded")
     own = table.query("arm == 'ttrl' and fate == 'Degraded'")["change"]
     assert z[row, 0] == pytest.approx(100 * own.mean())
-    assert heat.text[row][0] == f"{100 * own.mean():+.0f}"
+    spread = f"<br>±{100 * own.std():.0f}" if len(own) > 1 else ""
+    assert heat.text[row][0] == f"{100 * own.mean():+.0f}{spread}"
     empty = list(FATE_COLOURS).index("Learned")
     assert np.isnan(z[empty]).all()
     assert heat.customdata[empty][0][0] == "no such problem"

@@ -68,10 +68,10 @@ def test_overhead_bars_stack_to_the_step():
     assert [t.name for t in bars] == ["Sampling", "Update", "Other"]
     total = np.sum([t.x for t in bars], axis=0)
     np.testing.assert_allclose(total, [100, 125])
-    whole = figure.data[-1]
+    whole, change = figure.data[-2:]
     assert whole.name == STEP
     np.testing.assert_allclose(whole.x, [100, 125])
-    assert [text.strip() for text in whole.text] == ["+0.0 %", "+25.0 %"]
+    assert [text.strip() for text in change.text] == ["+0.0 ± 0.0 %", "+25.0 ± 0.0 %"]
     assert list(whole.y) == ["TTRL", "&lt;i&gt;mine&lt;/i&gt;"]
     assert figure.layout.xaxis.title.text == "% of the step of TTRL"
     assert whole.customdata[1][0] == pytest.approx(5.25)
@@ -80,7 +80,7 @@ def test_overhead_bars_stack_to_the_step():
 
 def test_one_run_has_no_whisker():
     table = step_seconds({"ttrl": timed(4.0, 1), "guard": timed(5.0, 1)})
-    assert list(overhead_bars(table).data[-1].error_x.array) == [0, 0]
+    assert list(overhead_bars(table).data[-2].error_x.array) == [0, 0]
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
             id: plot.id,
             svgs: plot.querySelectorAll('.main-svg').length,
             given: plot.data.length,
-            traces: plot.querySelectorAll('.trace').length,
+            traces: plot.querySelectorAll('.trace, .hm').length,
             width: plot.querySelector('.main-svg').getBoundingClientRect().width,
             room: plot.getBoundingClientRect().width,
         }))""",
     )
-    assert len(drawn) == 14
+    assert len(drawn) == 25
     for figure in drawn:
         assert figure["svgs"] > 0
         assert figure["traces"] >= figure["given"] > 0, figure
@@ -55,10 +55,12 @@ def test_worlds_are_beside_each_other_on_a_desk_and_below_on_a_phone(browser, re
     places = {}
     for name, width in WIDTHS.items():
         page, _, _ = open_page(browser, report, width)
-        boxes = [page.locator(f"#fates-{i}").bounding_box() for i in (0, 1)]
+        boxes = [page.locator(f"#fates-{i}-0").bounding_box() for i in (0, 1)]
         places[name] = [(box["x"], box["y"]) for box in boxes]
         overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert overflow <= 0
+        contents = page.locator("#contents a").first
+        assert contents.is_visible() == (name == "desk")
         page.close()
     (left, top), (right, beside) = places["desk"]
     assert right > left
@@ -78,6 +80,6 @@ def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
     assert "owned" not in page.title().replace(EVIL, "")
     assert page.locator("img, main b").count() == 0
     assert EVIL in page.locator("h3").first.inner_text()
-    legend = page.locator("#progress-0 .legendtext").all_text_contents()
+    legend = page.locator("#progress-0-0 .legendtext").all_text_contents()
     assert any(text.startswith("<img src=x") for text in legend)
     page.close()

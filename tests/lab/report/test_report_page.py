@@ -15,6 +15,13 @@ from lab.report.page import page
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
 
 
+PER_WORLD = (
+    *("fates", "paired", "change", "migration", "progress", "window", "each-run", "lost"),
+    *("scissor", "routes", "guard"),
+)
+"""Sections with a figure of each comparison."""
+
+
 class Outline(HTMLParser):
     """Elements, headings and links of a page."""
 
@@ -59,18 +66,18 @@ def content(worlds):
 
 def test_both_worlds_stand_side_by_side(content):
     plain = without_scripts(content)
-    for section in ("fates", "progress", "lost", "routes", "guard", "paired"):
+    for section in (*PER_WORLD, "overhead", "paper", "problems"):
         part = plain.split(f'id="{section}"')[1].split("</section>")[0]
         assert "Simulator: llama-math500" in part
         assert "Real model: tiny" in part
     names = figures_of(content)
-    assert {f"fates-{i}-data" for i in (0, 1)} <= set(names)
-    assert {f"paired-{i}-{k}-data" for i in (0, 1) for k in (0, 1)} <= set(names)
-    assert len(names) == 14
+    expected = {f"{section}-{i}-0-data" for i in (0, 1) for section in PER_WORLD}
+    expected |= {f"paired-{i}-1-data" for i in (0, 1)}
+    assert set(names) == expected | {"across-0-data"}
 
 
 def test_figures_hold_the_data_of_the_tables(content, worlds):
-    bars = figures_of(content)["fates-0-data"]["data"]
+    bars = figures_of(content)["fates-0-0-data"]["data"]
     degraded = next(trace for trace in bars if trace["name"] == "Degraded")
     shares = worlds[0].metrics["Degraded"].groupby(level="arm").mean()
     assert degraded["x"] == pytest.approx([shares[arm] for arm in worlds[0].comparison.arms])
@@ -122,9 +129,36 @@ def test_headings_are_in_order_and_ids_are_unique(content):
     assert len(set(found.ids)) == len(found.ids)
 
 
+def test_contents_name_every_section_by_group(content):
+    plain = without_scripts(content)
+    nav = plain.split("<nav")[1].split("</nav>")[0]
+    linked = re.findall(r'href="#([^"]+)"', nav)
+    assert linked == re.findall(r'<section><h2 id="([^"]+)"', plain)
+    assert nav.index("The guard") < nav.index("#routes") < nav.index("#sensitivity")
+    assert nav.count("<ul>") == 7
+
+
+def test_a_section_without_data_is_one_line(content):
+    plain = without_scripts(content)
+    part = plain.split('id="sensitivity"')[1].split("</section>")[0]
+    assert part.count("No run of a guard with another value") == 1
+    assert "<h3>" not in part and "One setting at a time" not in part
+
+
+def test_stacked_figures_have_their_spread_in_print(content, worlds):
+    plain = without_scripts(content)
+    own = worlds[0].metrics.loc["guard", "Degraded"]
+    part = plain.split('id="fates"')[1].split("</section>")[0]
+    assert f'{own.mean():.1f}<span class="spread"> ± {own.std():.1f}</span>' in part
+    caption = plain.split('id="routes"')[1].split("</figcaption>")[0]
+    dynamics = worlds[0].of_arm("guard")
+    skipped = 100 * dynamics.groupby("replicate")["route_skipped"].mean()
+    assert f"{skipped.mean():.1f} ± {skipped.std():.1f} % skipped" in caption
+
+
 def test_every_figure_is_described(content):
     described = re.findall(r'class="plot" role="img" aria-label="([^"]+)"', content)
-    assert len(described) == len(set(described)) == 14
+    assert len(described) == len(set(described)) == 2 * len(PER_WORLD) + 3
 
 
 def test_the_library_is_there_once_and_the_page_is_small(content):
@@ -160,7 +194,7 @@ def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
     assert "&lt;b&gt;broken" in plain
     assert len(re.findall("<script", content)) == len(re.findall("</script>", content))
     figures = figures_of(content)
-    assert len(figures) == 7
+    assert {"fates-0-0-data", "scissor-0-0-data", "paired-0-1-data"} <= set(figures)
     texts = json.dumps(figures)
     assert "<img" not in texts
     assert "&lt;img" in texts
@@ -242,7 +276,9 @@ def test_one_arm_alone_has_a_page(add_run, tmp_path):
     assert "No arm of this comparison has a guard." in plain
     assert "No reference arm" in plain
     assert "not measured (no run of" in plain
-    assert set(figures_of(content)) == {"fates-0-data", "progress-0-data", "lost-0-data"}
+    lacking = {"paired", "routes", "guard"}
+    expected = {f"{name}-0-0-data" for name in PER_WORLD if name not in lacking}
+    assert set(figures_of(content)) == expected
 
 
 def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
@@ -251,9 +287,9 @@ def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
         save(unknown, tmp_path / arm)
     content = page(*read([tmp_path]))
     plain = without_scripts(content)
-    assert plain.count("the true answers of these problems are not known") == 2
+    assert plain.count("the true answers of these problems are not known") == 5
     assert "Nothing to pair" in plain
-    assert "progress-0-data" in figures_of(content)
+    assert "progress-0-0-data" in figures_of(content)
 
 
 def test_write_report(runs, tmp_path):

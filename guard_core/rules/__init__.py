@@ -1,0 +1,18 @@
+"""Label-free rules of the field behind one interface: what is seen to rewards, label and weight."""
+
+from guard_core.rules.advantages import answer_streams, response_streams, weighed
+from guard_core.rules.named import RULES, make_rule
+from guard_core.rules.rule import Need, Pays, Rule
+from guard_core.rules.seen import Seen
+
+__all__ = [
+    "RULES",
+    "Need",
+    "Pays",
+    "Rule",
+    "Seen",
+    "answer_streams",
+    "make_rule",
+    "response_streams",
+    "weighed",
+]

@@ -1,0 +1,111 @@
+"""CoVerRL: the model verifies its own majority, and doubtful problems are dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, namespace
+from guard_core.config import ConfigError
+from guard_core.rules.rule import Need, Pays, Rule, not_negative
+from guard_core.rules.seen import Seen, own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoVerRL(Rule):
+    """Reward format and match, unless a verifier doubts the majority.
+
+    Read in the authors' code (arXiv 2603.17775, `recipe/cover_rl`; 32 responses, 16 trained,
+    learning rate 5e-7, upper clip .28, temperature 1). The same model judges up to `verifications`
+    responses of the majority once each, and one response of the least frequent other answer as
+    often; where the majority has fewer, the largest even number of them. A problem whose majority
+    is judged wrong at least as often as right leaves the batch. One without a readable verdict
+    stays; nobody is asked where all agree, or where the majority is a single response.
+
+    That code reads every verdict somehow, an unclear one as right unless it speaks of a mistake;
+    it also trains the verifier, see `verifier_rewards`, and regenerates rejected responses, six
+    each; both are the world's to do.
+    """
+
+    name: ClassVar[str] = "coverrl"
+    title: ClassVar[str] = "CoVerRL"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VERDICTS})
+    pays: ClassVar[Pays] = "answer"
+
+    verifications: int = 8
+    """Most responses of the majority that are verified."""
+    format_reward: float = 1.0
+    """Reward of a parseable response, on top of 1 for a match."""
+
+    def check(self) -> None:
+        """See `Rule.check`."""
+        not_negative(self, "format_reward")
+        if self.verifications < 1:
+            raise ConfigError(f"coverrl.verifications = {self.verifications}: must be at least 1")
+
+    def questions(self, seen: Seen, label: Array) -> Array:
+        """See `Rule.questions`; the first half asks about the majority, the second about the rival.
+
+        Of the majority the first responses are asked about. The rival is the first response among
+        those of the least frequent other answers; an unparseable one where there is no other.
+        """
+        answers = seen.of("answers")
+        xp = namespace(answers)
+        wins = (answers == label[..., None]) & (label >= 0)[..., None]
+        rank = xp.cumulative_sum(xp.astype(wins, xp.int64), axis=-1)
+        n_asked = self._n_asked(rank[..., -1], seen.votes.n_votes)
+        rival = _rival(seen, wins)
+        nothing = xp.full_like(rival, -1)
+        asked, again = [], []
+        for n in range(self.verifications):
+            place = xp.argmax(xp.astype(wins & (rank == n + 1), xp.int64), axis=-1)
+            asked.append(xp.where(n < n_asked, place, nothing))
+            again.append(xp.where(n < n_asked, rival, nothing))
+        return xp.stack([*asked, *again], axis=-1)
+
+    def weigh(self, seen: Seen, label: Array) -> Array:
+        """See `Rule.weigh`."""
+        majority = seen.of("verdicts")[..., : self.verifications]
+        xp = namespace(majority)
+        right = xp.sum(xp.astype(majority == 1, xp.int64), axis=-1)
+        wrong = xp.sum(xp.astype(majority == 0, xp.int64), axis=-1)
+        return xp.astype((right > wrong) | (right + wrong == 0), seen.real)
+
+    def pay(self, seen: Seen, label: Array) -> Array:
+        """See `Rule.pay`."""
+        xp = namespace(label)
+        ids = seen.columns
+        match = xp.astype(ids == label[..., None], seen.real)
+        return match + self.format_reward * xp.astype(ids >= 0, seen.real)
+
+    def verifier_rewards(self, seen: Seen) -> Array:
+        """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote.
+
+        The majority's responses should be judged right, the rival's wrong. Entries whose question
+        was -1 mean nothing.
+        """
+        verdicts = seen.of("verdicts")
+        xp = namespace(verdicts)
+        place = xp.arange(verdicts.shape[-1], device=device(verdicts))
+        agrees = xp.where(place < self.verifications, verdicts == 1, verdicts == 0)
+        readable = xp.astype(verdicts >= 0, seen.real)
+        return self.format_reward * readable + xp.astype(agrees, seen.real)
+
+    def _n_asked(self, n_wins: Array, n_votes: int) -> Array:
+        """(..., P) responses of the majority that are asked about."""
+        xp = namespace(n_wins)
+        even = n_wins - n_wins % 2
+        asked = xp.where(n_wins >= self.verifications, self.verifications, even)
+        return xp.where(n_wins < n_votes, asked, 0)
+
+
+def _rival(seen: Seen, wins: Array) -> Array:
+    """(..., P) place of the response that stands for all that the majority is not."""
+    answers, V = seen.of("answers"), seen.votes.n_votes
+    counts = seen.votes.counts
+    xp = namespace(counts)
+    unparseable = xp.full_like(counts[..., :1], V + 1)
+    votes = own(xp.concat([counts, unparseable], axis=-1), answers)
+    return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)

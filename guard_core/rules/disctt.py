@@ -1,0 +1,56 @@
+"""DiSCTT: supervise where the vote agrees, explore where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, divide, namespace
+from guard_core.rules.rule import Pays, Rule, in_unit, not_negative
+from guard_core.rules.seen import Seen, at_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiSCTT(Rule):
+    """Problems of high agreement are trained on their majority, the others by rewarded exploration.
+
+    Moradi and Mudur, "DiSCTT: Consensus-Guided Self-Curriculum for Efficient Test-Time Adaptation
+    in Reasoning". Only the abstract and a summary were read; the agreement of 7/8 is from there. At
+    or above it the majority's responses get advantage 1 and all others 0, which at a probability
+    ratio of 1 is the gradient of their log-likelihood (supervised fine-tuning on y). Below it the
+    reward is a consensus-regularised diversity, of which no formula was seen; here it is
+    `[a_i = y] + diversity * (1 - share(a_i))`, and 0 for unparseable responses.
+    """
+
+    name: ClassVar[str] = "disctt"
+    title: ClassVar[str] = "DiSCTT"
+    pays: ClassVar[Pays] = "answer"
+
+    agreement: float = 0.875
+    """Share of the V votes from which a problem is supervised."""
+    diversity: float = 0.5
+    """Size of the diversity reward; not stated."""
+
+    def check(self) -> None:
+        """See `Rule.check`."""
+        in_unit(self, "agreement")
+        not_negative(self, "diversity")
+
+    def is_direct(self, seen: Seen, label: Array) -> Array | None:
+        """See `Rule.is_direct`."""
+        xp = namespace(label)
+        share = divide(xp.astype(at_label(seen.votes.counts, label), seen.real), seen.votes.n_votes)
+        return (share >= self.agreement) & (label >= 0)
+
+    def pay(self, seen: Seen, label: Array) -> Array:
+        """See `Rule.pay`."""
+        xp = namespace(label)
+        match = xp.astype(seen.columns == label[..., None], seen.real)
+        rare = self.diversity * (1 - seen.shares)
+        none = xp.zeros((*rare.shape[:-1], 1), dtype=seen.real, device=device(rare))
+        direct = self.is_direct(seen, label)
+        assert direct is not None
+        explored = match + xp.concat([rare, none], axis=-1)
+        return xp.where(direct[..., None], match, explored)

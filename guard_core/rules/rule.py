@@ -1,0 +1,198 @@
+"""What a rule is: from what was observed of a batch to rewards, a label and a weight.
+
+A rule is a frozen record of its settings with pure methods. It owns no randomness and no state,
+and never sees a true answer. The label is chosen between `scores` and the rest, so that the guard,
+frozen labels and vote memory stand in the same place for every rule:
+
+    scores = rule.scores(seen)                             # who wins the label
+    rows, decision = guard.step(rows, seen.votes, draws, scores)
+    majority, minority = response_streams(rule, seen, decision, config)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+from guard_core.arrays import Array, namespace
+from guard_core.config import ConfigError
+from guard_core.rules.seen import Seen
+
+Pays = Literal["label", "answer", "response"]
+"""What a reward depends on: 1 where the answer is the label, the answer, or the response."""
+
+
+class Need(StrEnum):
+    """What a rule has to be told beside the answers; a field of `Seen` each."""
+
+    STEP_LOGPROB = "step_logprob"
+    ENTROPY = "entropy"
+    CERTAINTY = "certainty"
+    SIMILARITY = "similarity"
+    PARAPHRASE = "paraphrase"
+    """`Seen.second` holds the answers to a rewording of the same problem."""
+    TEACHER = "teacher"
+    """`Seen.second` holds the answers of a slowly moving average of the model."""
+    VERDICTS = "verdicts"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Base of all rules; every number of a rule is a field, checked where it is made.
+
+    Raises:
+        ConfigError: a field has the wrong type, or lies outside its bounds.
+    """
+
+    name: ClassVar[str]
+    """As `--rule` takes it."""
+    title: ClassVar[str]
+    """As readers see it."""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    has_label: ClassVar[bool] = True
+    """Rewards follow from one label per problem, so guard, memory and frozen labels apply."""
+    follows_label: ClassVar[bool] = True
+    """Rewards change with the label that is given; a rule that makes several labels of its own from
+    the visit's votes cannot be paid by frozen ones."""
+    pays: ClassVar[Pays] = "label"
+    loss: ClassVar[Literal["rewards", "entropy", "none"]] = "rewards"
+    """What the world minimises: the policy-gradient loss of the rewards, the mean token entropy
+    itself, or nothing, as the baseline without training."""
+
+    def __post_init__(self) -> None:
+        """Check the fields' types and bounds."""
+        kinds = _kinds(type(self))
+        for field in fields(self):
+            name = f"{_named(type(self))}.{field.name}"
+            _check_type(name, getattr(self, field.name), kinds[field.name])
+        self.check()
+
+    def check(self) -> None:
+        """Check the bounds of the fields.
+
+        Raises:
+            ConfigError: a value lies outside.
+        """
+
+    def n_draws(self, n_votes: int, n_samples: int) -> int:
+        """Uniform numbers that a visit of one problem takes, `Seen.draws`.
+
+        Args:
+            n_votes: V.
+            n_samples: K.
+        """
+        return 0
+
+    def scores(self, seen: Seen) -> Array:
+        """(..., P, A) at least 0; the answer with the most becomes the label, 0 never does."""
+        return seen.votes.counts
+
+    def questions(self, seen: Seen, label: Array) -> Array:
+        """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.
+
+        Only rules that need verdicts are asked; `Seen.verdicts` answers in the same order.
+
+        Raises:
+            NotImplementedError: the rule needs no verdicts.
+        """
+        raise NotImplementedError(f"{_named(type(self))} asks no verifier")
+
+    def pay(self, seen: Seen, label: Array) -> Array:
+        """The rewards.
+
+        Args:
+            seen: of the batch.
+            label: (..., P) answer ids, -1 for none.
+
+        Returns:
+            (..., P, A + 1) by answer, the unparseable one last, or (..., P, K) by response where
+            `pays` is `response`. Finite; entries of answers that no response gave mean nothing.
+        """
+        xp = namespace(label)
+        return xp.astype(seen.columns == label[..., None], seen.real)
+
+    def weigh(self, seen: Seen, label: Array) -> Array:
+        """(..., P) factors on the problems' losses; at 0 a problem leaves the batch."""
+        return namespace(label).astype(label == label, seen.real)
+
+    def is_direct(self, seen: Seen, label: Array) -> Array | None:
+        """(..., P) bool, problems whose rewards are advantages as they stand; None for none."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from settings by name; missing ones take their defaults.
+
+        Raises:
+            ConfigError: a key is no setting of this rule, or a value is wrong.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"rule {_named(cls)}: settings must be a table, got {values!r}")
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                has = f"it has {', '.join(known)}" if known else "it has none"
+                raise ConfigError(f"rule {_named(cls)}: no setting {key!r}; {has}")
+        return cls(**values)
+
+
+def in_unit(rule: Rule, *names: str) -> None:
+    """Check that settings lie in [0, 1].
+
+    Raises:
+        ConfigError: one does not.
+    """
+    for name in names:
+        value = getattr(rule, name)
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{_named(type(rule))}.{name} = {value}: must lie in [0, 1]")
+
+
+def not_negative(rule: Rule, *names: str) -> None:
+    """Check that settings are at least 0 and finite.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in names:
+        value = getattr(rule, name)
+        if not 0 <= value < float("inf"):
+            where = f"{_named(type(rule))}.{name}"
+            raise ConfigError(f"{where} = {value}: must be at least 0 and finite")
+
+
+def _named(rule: type[Rule]) -> str:
+    """The rule's name in messages; that of the class where somebody forgot to give one."""
+    return getattr(rule, "name", rule.__name__)
+
+
+def _kinds(rule: type[Rule]) -> dict[str, Any]:
+    """Types of the settings by name."""
+    try:
+        return get_type_hints(rule) if fields(rule) else {}
+    except NameError as error:
+        raise ConfigError(
+            f"rule {_named(rule)}: the types of its settings cannot be read ({error}); "
+            f"import what they name outside of TYPE_CHECKING"
+        ) from error
+
+
+def _check_type(name: str, value: object, kind: Any) -> None:
+    """Check words and plain numbers; other kinds of fields are the business of `check`."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            choices = ", ".join(str(choice) for choice in get_args(kind))
+            raise ConfigError(f"{name} = {value!r}: must be one of {choices}")
+        return
+    if kind not in (bool, int, float, str):
+        return
+    allowed = (int, float) if kind is float else (kind,)
+    if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
+        raise ConfigError(f"{name} = {value!r}: must be of type {kind.__name__}")

@@ -1,0 +1,38 @@
+"""T3RL: votes that a tool confirmed weigh more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from guard_core.arrays import Array, namespace
+from guard_core.rules.rule import Need, Rule, not_negative
+from guard_core.rules.seen import Seen, one_hot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class T3RL(Rule):
+    """TTRL with y = argmax over a of sum_i (`verified_weight` if verified_i else 1) [a_i = a].
+
+    Liao et al., "Tool Verification for Test-Time Reinforcement Learning". Only the abstract and a
+    summary were read: the weight of 5 and what a tool checks are from there, no code was seen.
+    """
+
+    name: ClassVar[str] = "t3rl"
+    title: ClassVar[str] = "T3RL"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TOOL})
+
+    verified_weight: float = 5.0
+    """Votes that a confirmed response counts for."""
+
+    def check(self) -> None:
+        """See `Rule.check`."""
+        not_negative(self, "verified_weight")
+
+    def scores(self, seen: Seen) -> Array:
+        """See `Rule.scores`."""
+        answers, tool = seen.of("answers"), seen.of("tool")
+        xp = namespace(answers)
+        weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, seen.real)
+        hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
+        return xp.sum(hot * weight[..., None], axis=-2)

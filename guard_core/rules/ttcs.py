@@ -1,0 +1,45 @@
+"""The solver's filter of TTCS: TTRL on problems that are neither settled nor hopeless."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from guard_core.arrays import Array, divide, namespace
+from guard_core.config import ConfigError
+from guard_core.rules.rule import Rule, in_unit
+from guard_core.rules.seen import Seen, at_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TTCS(Rule):
+    """TTRL, and only problems whose mean reward over the K trained responses lies in a band.
+
+    The solver's side of "TTCS: Test-Time Curriculum Synthesis for Self-Evolving", read in the
+    authors' code (`src/Solver_dapo_ray_trainer.py`, band from `solver.sh`; temperature 1, learning
+    rate 1e-6); the maker of new questions is out of scope. Both ends belong to the band, a group of
+    one response always passes, and a problem outside leaves the batch. In that code further
+    batches are sampled until enough problems passed.
+    """
+
+    name: ClassVar[str] = "ttcs"
+    title: ClassVar[str] = "TTCS filter"
+
+    least: float = 0.25
+    """Lowest mean reward that is trained on."""
+    most: float = 0.75
+    """Highest mean reward that is trained on."""
+
+    def check(self) -> None:
+        """See `Rule.check`."""
+        in_unit(self, "least", "most")
+        if self.least > self.most:
+            raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
+
+    def weigh(self, seen: Seen, label: Array) -> Array:
+        """See `Rule.weigh`."""
+        xp = namespace(label)
+        hits = xp.astype(at_label(seen.votes.samples, label), seen.real)
+        mean = divide(hits, seen.votes.n_samples)
+        passes = (mean >= self.least) & (mean <= self.most)
+        return xp.astype(passes | (seen.votes.n_samples == 1), seen.real)

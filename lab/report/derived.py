@@ -1,0 +1,139 @@
+"""Tables of one comparison that the page draws or writes out, each made from its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from lab.change import mean_change, migration
+from lab.columns import floats
+from lab.errors import UserError
+from lab.fate import of_fate
+from lab.figures.curves import of_arm
+from lab.overhead import step_seconds
+from lab.report.digest import World
+from lab.scissor import PAPER_FATES, scissor
+from lab.sensitivity import SETTINGS, sensitivity
+from lab.variants import guard_settings
+from lab.window import run_windows
+from lab.window_share import window_share, window_width
+
+_OF_VISITS = (
+    "replicate",
+    "problem",
+    "visit",
+    "label",
+    "match_rate",
+    "label_accuracy",
+    "label_correct",
+    "correct_competitive",
+)
+
+
+def truth_known(world: World) -> bool:
+    """The true answers of some problems are known, so that there are fates."""
+    return bool(np.isfinite(floats(world.metrics, "TotalDeg")).any())
+
+
+def fates(world: World) -> pd.DataFrame:
+    """`lab.fates` of all arms: one row per arm, replicate and problem."""
+    return _per_arm(world, lambda arm: world.comparison.fates(arm))
+
+
+def changes(world: World) -> pd.DataFrame:
+    """`lab.change.mean_change` of all arms."""
+    return _per_arm(world, lambda arm: mean_change(world.comparison.fates(arm)))
+
+
+def migrations(world: World) -> pd.DataFrame:
+    """`lab.change.migration` of all arms."""
+    return _per_arm(world, lambda arm: migration(world.comparison.fates(arm)))
+
+
+def thirds(world: World) -> pd.DataFrame:
+    """`lab.scissor.scissor` of all arms, over the replicates that have degraded problems."""
+    return _per_arm(world, lambda arm: scissor(_degraded(world, arm), world.comparison.fates(arm)))
+
+
+def widths(world: World) -> pd.DataFrame:
+    """`lab.window_share.window_width` of all arms."""
+    return _per_arm(
+        world, lambda arm: window_width(_degraded(world, arm), world.comparison.fates(arm))
+    )
+
+
+def windows(world: World) -> pd.DataFrame:
+    """`lab.window.run_windows` of all arms with the column `replicate`."""
+    arms = world.comparison.arms
+    parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in arms]
+    return pd.concat(parts, ignore_index=True)
+
+
+def window_shares(world: World, found: pd.DataFrame) -> pd.DataFrame:
+    """`lab.window_share.window_share` of all arms.
+
+    Args:
+        world: the comparison.
+        found: its `windows`.
+    """
+    parts = []
+    for arm in world.comparison.arms:
+        own = of_arm(found, arm).set_index("replicate")
+        parts.append(window_share(world.of_arm(arm), own).assign(arm=arm))
+    return pd.concat(parts, ignore_index=True)
+
+
+def seconds(world: World) -> pd.DataFrame:
+    """`lab.overhead.step_seconds` of all arms.
+
+    Raises:
+        UserError: TTRL is not among the arms, or its steps were not timed.
+    """
+    return step_seconds({arm: trace.steps for arm, trace in world.comparison.traces.items()})
+
+
+def sensitivities(world: World) -> pd.DataFrame:
+    """`lab.sensitivity.sensitivity` over the guard settings in which runs of an arm differ.
+
+    Raises:
+        UserError: no arm was run with several values of a setting.
+    """
+    columns = [name.removeprefix("guard.") for name in SETTINGS]
+    parts = []
+    for arm in world.comparison.arms:
+        run = world.comparison.runs[arm][0]
+        noted = guard_settings(run)
+        base = world.comparison.variants.get(arm)
+        if base is not None and all(name in noted for name in columns):
+            own = of_arm(world.metrics.reset_index(), arm).assign(arm=base)
+            parts.append(own.assign(**{f"guard.{name}": noted[name] for name in columns}))
+    if not parts:
+        raise UserError("sensitivity: no arm was run with several guard settings; give such runs")
+    rows = pd.concat(parts, ignore_index=True)
+    measured = [name for name in ("pass_final", "L/D") if np.isfinite(floats(rows, name)).any()]
+    return sensitivity(rows, measured)
+
+
+def _degraded(world: World, arm: str) -> pd.DataFrame:
+    """Visits of degraded problems, with the columns that the scissor and the window need.
+
+    A million visits take long to sort; most belong to problems that these do not look at.
+    """
+    visits = world.comparison.traces[arm].visits
+    own = np.flatnonzero(of_fate(visits, world.comparison.fates(arm), PAPER_FATES))
+    return visits.reindex(columns=list(_OF_VISITS)).take(own)
+
+
+def _per_arm(world: World, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Of the arms whose true answers are known, with the column `arm` first."""
+    measured = np.isfinite(floats(world.metrics, "TotalDeg"))
+    known = set(world.metrics.index.get_level_values("arm")[measured])
+    parts = []
+    for arm in world.comparison.arms:
+        if arm in known:
+            own = table(arm)
+            own.insert(0, "arm", arm)
+            parts.append(own)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})

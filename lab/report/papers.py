@@ -1,0 +1,126 @@
+"""Tables of the paper made from our runs, the printed numbers beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from lab.arms import title
+from lab.collection import Comparison
+from lab.errors import UserError
+from lab.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
+from lab.published import CELLS, METHOD_TITLES, TOTAL, Setting
+from lab.report import words
+from lab.report.digest import World
+from lab.report.html import Html, join, table, tag
+
+HOW = (
+    "Ours is the mean ± standard deviation over n replicates, beside it what the paper prints. "
+    "Ours are other models or a simulator, so only orders and signs are to be held against the "
+    "paper's numbers; some of these contradict each other, as the footnotes say."
+)
+NOT_TIMED = "No timed run of TTRL, so the overhead table is left out."
+
+
+def paper_tables(worlds: Sequence[World]) -> Html:
+    """The tables `main`, `full_fates` and `overhead` of every comparison.
+
+    Args:
+        worlds: the comparisons, below each other.
+    """
+    parts = [_of_world(world) for world in worlds]
+    return join([tag("p", HOW, class_="how"), *parts])
+
+
+def paper_table(
+    make: Callable[[Sequence[Comparison]], pd.DataFrame], world: World
+) -> pd.DataFrame | None:
+    """One of the paper's tables of one comparison; None where it has nothing for it.
+
+    Args:
+        make: out of `lab.paper_tables`.
+        world: the comparison.
+    """
+    try:
+        found = make([world.comparison])
+    except UserError:  # no timed run of TTRL
+        return None
+    return found if len(found) else None
+
+
+def _of_world(world: World) -> Html:
+    setting = setting_of(next(iter(world.comparison.runs.values()))[0])
+    shown: list[Html] = []
+    for heading, make, draw in (
+        ("pass@1 at the end (%)", main_table, _main),
+        ("Fates (% of problems)", fate_table, _fates),
+        ("Change of the time per step against TTRL (%)", overhead_table, _main),
+    ):
+        found = paper_table(make, world)
+        if found is not None and (setting is not None or make is overhead_table):
+            shown.append(_with_notes(heading, found, world, draw))
+        elif make is overhead_table and world.comparison.world == "real":
+            shown.append(tag("p", NOT_TIMED, class_="absent"))
+    return tag("div", tag("h3", world.name), _about(world, setting), *shown)
+
+
+def _about(world: World, setting: Setting | None) -> Html:
+    if setting is None:
+        text = "The paper has no numbers on this task; ours stand in the table of all arms."
+    elif world.comparison.world == "sim":
+        text = f"Simulated with a population fitted to the paper's {setting.model}, {setting.data}."
+    else:
+        text = f"Held against the paper's {setting.model}, {setting.data}."
+    return tag("p", text)
+
+
+def _with_notes(
+    heading: str,
+    found: pd.DataFrame,
+    world: World,
+    draw: Callable[[pd.DataFrame, World], Html],
+) -> Html:
+    numbered, texts = footnotes(found)
+    notes = [tag("li", text) for text in texts]
+    listed = tag("ol", *notes, class_="footnotes") if notes else None
+    return join([tag("h4", heading), draw(numbered, world), listed])
+
+
+def _main(found: pd.DataFrame, world: World) -> Html:
+    rows = [
+        (_method(str(row["method"]), world), _ours(row), str(row["n"] or ""), _printed(row))
+        for row in found.to_dict("records")
+    ]
+    return table(("method", "ours", "n", "paper"), rows, class_="narrow")
+
+
+def _fates(found: pd.DataFrame, world: World) -> Html:
+    cells = (*CELLS, TOTAL)
+    rows = []
+    for method, own in found.groupby("method", sort=False):
+        by_fate = {str(row["fate"]): row for row in own.to_dict("records")}
+        parts = (join([_ours(by_fate[c]), tag("br"), _printed(by_fate[c])]) for c in cells)
+        rows.append((_method(str(method), world), *parts))
+    caption = "Upper number ours, lower number the paper's."
+    return table(("method", *cells), rows, caption, "small")
+
+
+def _method(name: str, world: World) -> str:
+    return world.titles.get(name, METHOD_TITLES.get(name, title(name)))
+
+
+def _ours(row: dict[object, object]) -> Html:
+    if not row["n"]:
+        return tag("span", "not run", class_="spread")
+    number, spread = words.plus_minus(float(str(row["mean"])), float(str(row["sd"])), 1)
+    return tag("span", number, tag("span", spread, class_="spread"))
+
+
+def _printed(row: dict[object, object]) -> Html | None:
+    value = float(str(row["published"]))
+    if math.isnan(value):
+        return None
+    note = tag("sup", str(row["footnote"])) if row["footnote"] else None
+    return tag("span", f"{value:.1f}", note, class_="paper")

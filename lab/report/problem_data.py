@@ -1,0 +1,121 @@
+"""One row per problem: what became of it under each arm, over the replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pandas as pd
+
+from lab.columns import Ints, flags, floats, group_mean, ints
+from lab.fate import FATES, FIRST, LAST, histories
+from lab.report.digest import World
+from lab.report.packing import Array
+
+WORST_FIRST = (
+    "Degraded",
+    "Marginal Degraded",
+    "Always Wrong",
+    "Unclassified",
+    "Marginal Stable",
+    "Learned",
+    "Stable Always Right",
+)
+"""Fates in the order in which the table sorts them."""
+_SHARE_DIGITS = 3
+
+
+def problem_columns(world: World, replicates: Mapping[int, Collection[int]]) -> dict[str, Array]:
+    """All problems under all arms.
+
+    Args:
+        world: the comparison.
+        replicates: place of an arm to the replicates whose own numbers are wanted.
+
+    Returns:
+        `problem` (N,) and, for the arm at place k, (N,) each: `k.fate`, the commonest fate over
+        the replicates (place in `WORST_FIRST` plus one, the worse at equal counts, 0 where no
+        true answer is known), `k.same` replicates share it of `k.known`; means over replicates:
+        `k.ila`, `k.fla`, `k.first` and `k.last` (match rate of the first three and last five
+        visits), `k.flips` (label changes in training), NaN where not known. `k.fate.r` and so on
+        are those of replicate r alone. Shares are rounded to 0.001 and flips to 0.1.
+    """
+    arms = world.comparison.arms
+    traces = world.comparison.traces
+    problem = np.unique(np.concatenate([ints(traces[arm].visits, "problem") for arm in arms]))
+    columns: dict[str, Array] = {"problem": problem}
+    for place, arm in enumerate(arms):
+        rows = _rows(traces[arm].visits)
+        known = np.isfinite(floats(world.of_arm(arm), "label_accuracy")).any()
+        fates = _coded(world.comparison.fates(arm)) if known else None
+        own = _summary(rows, fates, problem)
+        for r in replicates.get(place, ()):
+            one = None if fates is None else _of(fates, r)
+            single = _summary(_of(rows, r), one, problem)
+            own |= {f"{n}.{r}": v for n, v in single.items() if n not in ("same", "known")}
+        columns |= {f"{place}.{name}": values for name, values in own.items()}
+    return columns
+
+
+def problem_ids(world: World) -> list[str] | None:
+    """The problems' own names, where the runs noted them and agree; not escaped."""
+    noted = [
+        run.extra.get("problem_ids") for found in world.comparison.runs.values() for run in found
+    ]
+    first = noted[0]
+    agree = isinstance(first, list) and all(ids == first for ids in noted)
+    return [str(name) for name in first] if agree and first else None
+
+
+def redrawn(world: World) -> bool:
+    """Every replicate has problems of its own, so that a problem's number means nothing across."""
+    runs = (run for found in world.comparison.runs.values() for run in found)
+    return len(world.comparison.pairs) > 1 and any(
+        run.config.get("fixed_population") is False for run in runs
+    )
+
+
+def _rows(visits: pd.DataFrame) -> pd.DataFrame:
+    """One row per replicate and problem: its match rates and flips."""
+    found = histories(visits)
+    rate = floats(visits, "match_rate")[found.order]
+    flipped = flags(visits, "flipped")[found.order].astype(np.float64)
+    rows = found.order[found.start]
+    return pd.DataFrame(
+        {
+            "replicate": ints(visits, "replicate")[rows],
+            "problem": ints(visits, "problem")[rows],
+            "first": rate[found.start[:, None] + np.arange(FIRST)].mean(axis=1),
+            "last": rate[found.last[:, None] - np.arange(LAST)].mean(axis=1),
+            "flips": np.add.reduceat(flipped, found.start),
+        }
+    )
+
+
+def _coded(fates: pd.DataFrame) -> pd.DataFrame:
+    """The fates by their place in `WORST_FIRST`."""
+    rank = np.array([WORST_FIRST.index(name) for name in FATES])
+    codes = pd.Categorical(fates["fate"], categories=list(FATES)).codes
+    return fates.assign(code=rank[codes])
+
+
+def _of(rows: pd.DataFrame, replicate: int) -> pd.DataFrame:
+    return rows.take(np.flatnonzero(ints(rows, "replicate") == replicate))
+
+
+def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Array]:
+    n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
+    columns: dict[str, Array] = {
+        name: group_mean(floats(rows, name), place, n).round(digits)
+        for name, digits in (("first", _SHARE_DIGITS), ("last", _SHARE_DIGITS), ("flips", 1))
+    }
+    if fates is None:
+        return columns | {"fate": np.zeros(n, np.int64)}
+    place = np.searchsorted(problem, ints(fates, "problem"))
+    cell = place * len(FATES) + ints(fates, "code")
+    counts = np.bincount(cell, minlength=n * len(FATES)).reshape(n, len(FATES))
+    known = counts.sum(axis=1)
+    for name in ("ila", "fla"):
+        columns[name] = group_mean(floats(fates, name), place, n).round(_SHARE_DIGITS)
+    fate = np.where(known > 0, 1 + counts.argmax(axis=1), 0)
+    return columns | {"fate": fate, "same": counts.max(axis=1), "known": known}

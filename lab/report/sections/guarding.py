@@ -1,0 +1,116 @@
+"""What the guard did, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lab import figures
+from lab.columns import floats, group_mean, ints
+from lab.dynamics import ROUTE_COLUMNS
+from lab.errors import UserError
+from lab.figures.overhead import overhead_bars
+from lab.paired import estimate
+from lab.report import derived
+from lab.report.digest import World
+from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
+from lab.schema import ROUTES
+
+_GROUP = "The guard"
+
+
+def _routes(world: World) -> list[Piece]:
+    return _per_guard(world, figures.routes, "Routes of the visits over training", _route_shares)
+
+
+def _guard(world: World) -> list[Piece]:
+    alt = "Weights, touched visits and minority share over training"
+    return _per_guard(world, figures.guard_action, alt, _activity)
+
+
+def _per_guard(
+    world: World,
+    draw: Callable[[pd.DataFrame], go.Figure],
+    alt: str,
+    caption: Callable[[pd.DataFrame], str],
+) -> list[Piece]:
+    if not world.guarded:
+        return [Absent("No arm of this comparison has a guard.")]
+    return [
+        Drawing(
+            draw(world.of_arm(arm)),
+            f"{alt}, {world.titles[arm]}",
+            f"{world.titles[arm]}: over the whole training {caption(world.of_arm(arm))}.",
+        )
+        for arm in world.guarded
+    ]
+
+
+def _activity(own: pd.DataFrame) -> str:
+    """What share of the visits of training the rules touched."""
+    weighted, minority, skipped = (
+        _percent(own, column) for column in ("weighted_share", "minority_share", "skipped")
+    )
+    return (
+        f"{weighted} of the visits had a weight below 1, {minority} a minority candidate, and "
+        f"{skipped} were skipped"
+    )
+
+
+def _route_shares(own: pd.DataFrame) -> str:
+    shares = [f"{_percent(own, c)} {ROUTES[code].lower()}" for code, c in ROUTE_COLUMNS.items()]
+    return ", ".join(shares)
+
+
+def _percent(own: pd.DataFrame, column: str) -> str:
+    """Share over the whole training with its spread over the replicates."""
+    replicate, values = ints(own, "replicate"), 100 * floats(own, column)
+    _, place = np.unique(replicate, return_inverse=True)
+    value = estimate(group_mean(values, place, 1 + int(place.max())))
+    return f"{value.mean:.1f}{f' ± {value.sd:.1f}' if value.n > 1 else ''} %"
+
+
+def _overhead(world: World) -> list[Piece]:
+    if world.comparison.world != "real":
+        return [Absent("Only real runs are timed: a simulated step has no model to wait for.")]
+    try:
+        seconds = derived.seconds(world)
+    except UserError as error:
+        return [Absent(f"Not measured: {error}.")]
+    figure = overhead_bars(seconds, titles=world.titles)
+    return [Drawing(figure, "Time per training step by phase and arm")]
+
+
+GUARDING = (
+    Section(
+        "routes",
+        _GROUP,
+        "Where the guard sends the problems",
+        "Share of visits on each route: at risk (flips often), high risk (flipped often before and "
+        "is now confident), skipped, stable (all others). Means over the replicates; the spread "
+        "stands below and in the hover.",
+        _routes,
+    ),
+    Section(
+        "guard",
+        _GROUP,
+        "What the guard did",
+        "From the top: the mean weight of a problem's loss (1 is plain TTRL); the share of visits "
+        "that each rule touched; the mean share of the loss that went to minority answers. "
+        + BANDS,
+        _guard,
+    ),
+    Section(
+        "overhead",
+        _GROUP,
+        "What a training step costs",
+        "Mean time of a step by phase, as a share of the whole step of TTRL on the same machine "
+        "and seed; the first step is left out. The black bar is one standard deviation of the "
+        "whole step over the seeds. Runs that shared their machine with others disturb each other.",
+        _overhead,
+    ),
+)
+"""In the order of the page."""

@@ -1,0 +1,81 @@
+"""The table of rules as Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from lab.arms import BASELINE, title
+from lab.paired import Estimate
+
+_HEAD = (
+    "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
+    "minus {base} at equal effort", "labels right at the end (%)", "TotalDeg (%)", "Learned (%)",
+    "update norm", "step time",
+)  # fmt: skip
+NOTE = (
+    "Every arm at its own best step size: each half of the seeds is judged at the step size that "
+    "was best on the other half, by final pass@1. Square brackets: 95 % t-interval over paired "
+    "seeds; **bold** where a difference leaves zero out. *Equal effort*: {base}, interpolated "
+    "between its step sizes to the arm's own mean update norm, seed by seed; empty where the arm "
+    "moves more or less than {base} does at any step size. Update norm and step time are multiples "
+    "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
+    "best at the smallest or largest step size: a better one may lie beyond."
+)
+_SIDES = {"smallest": "<", "largest": ">"}
+
+
+def rule_markdown(table: pd.DataFrame, base: str = BASELINE) -> str:
+    """The table for a docs page or an issue, with the note that says how to read it.
+
+    Args:
+        table: from `lab.rule_table.rule_table`.
+        base: as given to it.
+    """
+    name = title(base)
+    head = [cell.format(base=name) for cell in _HEAD]
+    lines = [NOTE.format(base=name), "", _row(head), _row(["---"] * len(head))]
+    lines += [_row(_cells(dict(row), base)) for row in table.to_dict("records")]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[Any, Any], base: str) -> list[str]:
+    sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
+    own = row["arm"] == base
+    return [
+        title(row["arm"]),
+        f"{row['steps']} {sides}".rstrip(),
+        _value(row["pass_final"]),
+        _difference(row["gain"]),
+        "" if own else _difference(row["against"]),
+        "" if own else _difference(row["effort"]),
+        *(_value(row[name]) for name in ("labels", "TotalDeg", "Learned")),
+        _number(row["update"]),
+        _number(row["seconds"]),
+    ]
+
+
+def _value(found: Estimate) -> str:
+    if found.n == 0:
+        return ""
+    return f"{found.mean:.1f}" + (f" ± {found.sd:.1f}" if found.n > 1 else "")
+
+
+def _difference(found: Estimate) -> str:
+    if found.n == 0:
+        return ""
+    if not found.has_interval:
+        return f"{found.mean:+.1f} (one pair)"
+    text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+    return text if found.within_noise else f"**{text}**"
+
+
+def _number(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def _row(cells: list[str]) -> str:
+    # Text of a run must not open a cell, a tag or a link.
+    harmless = [c.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ") for c in cells]
+    return f"| {' | '.join(harmless)} |"

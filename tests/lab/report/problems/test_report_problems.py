@@ -1,0 +1,138 @@
+"""The numbers of the table of problems, and what stands on the page."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lab.fate import FATES
+from lab.figures.life import life_figure
+from lab.life import problem_life, vote_areas
+from lab.report.life_template import life_templates
+from lab.report.packing import unpack
+from lab.report.problem_data import WORST_FIRST, problem_columns, problem_ids, redrawn
+from lab.report.problems import problem_sections
+
+
+def block(content, name):
+    return re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', content)[1]
+
+
+def about(content, place=0):
+    return json.loads(block(content, f"problem-table-{place}-about"))
+
+
+def test_fates_sort_from_the_worst_and_none_is_missing():
+    assert sorted(WORST_FIRST) == sorted(FATES)
+    assert WORST_FIRST[0] == "Degraded"
+
+
+def test_each_replicate_has_its_own_numbers(without_votes, plain):
+    columns = problem_columns(without_votes, {1: [1]})
+    fates = without_votes.comparison.fates("guard")
+    known = columns["1.fate.1"] > 0
+    assert known.tolist() == [n != 1 for n in range(10)]
+    assert [WORST_FIRST[code - 1] for code in columns["1.fate.1"][known]] == plain(fates, 1, "fate")
+    np.testing.assert_allclose(columns["1.ila.1"][known], plain(fates, 1, "ila"), atol=6e-4)
+    np.testing.assert_allclose(columns["1.fla.1"][known], plain(fates, 1, "fla"), atol=6e-4)
+    assert np.isnan(columns["1.ila.1"][1])
+    assert "1.fate.0" not in columns and "0.fate.1" not in columns
+
+
+def test_over_the_replicates_the_commonest_fate_and_means_stand(compared):
+    world = compared(votes=False, arms=("ttrl",))
+    columns = problem_columns(world, {})
+    fates = world.comparison.fates("ttrl")
+    for problem in range(10):
+        own = fates[fates["problem"] == problem]
+        if own.empty:
+            assert columns["0.fate"][problem] == columns["0.known"][problem] == 0
+            continue
+        counts = own["fate"].value_counts()
+        fate = WORST_FIRST[columns["0.fate"][problem] - 1]
+        assert counts[fate] == counts.max() == columns["0.same"][problem]
+        tied = [name for name in WORST_FIRST if counts[name] == counts.max()]
+        assert fate == tied[0]
+        assert columns["0.known"][problem] == 2
+        assert columns["0.ila"][problem] == pytest.approx(own["ila"].mean(), abs=6e-4)
+
+
+def test_match_rates_and_flips_are_those_of_training(without_votes):
+    visits = without_votes.comparison.traces["ttrl"].visits
+    columns = problem_columns(without_votes, {0: [0]})
+    life = problem_life(visits, 0, 4).iloc[1:]
+    assert columns["0.flips.0"][4] == life["flipped"].sum()
+    assert columns["0.first.0"][4] == pytest.approx(life["match_rate"].iloc[:3].mean(), abs=6e-4)
+    assert columns["0.last.0"][4] == pytest.approx(life["match_rate"].iloc[-5:].mean(), abs=6e-4)
+    flips = [problem_life(visits, r, 4)["flipped"].iloc[1:].sum() for r in (0, 1)]
+    assert columns["0.flips"][4] == pytest.approx(np.mean(flips))
+
+
+def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs):
+    from lab.report import read
+
+    keys = [kind["key"] for kind in about(problem_sections([without_votes]))["kinds"]]
+    assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
+    known = about(problem_sections(read([runs.real])[0]))
+    assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
+    assert known["replicates"] == ["seed 0", "seed 1", "seed 2"]
+    assert known["ids"] is None
+
+
+def test_without_any_truth_no_fate_is_spoken_of(arm_of):
+    from lab.collection import gather
+    from lab.report.digest import digest
+
+    trace = arm_of("ttrl", votes=False)
+    trace.visits["label_accuracy"] = np.nan
+    content = problem_sections([digest(gather([trace])[0][0])])
+    assert [kind["key"] for kind in about(content)["kinds"]] == ["first", "last", "flips"]
+    numbers = unpack(block(content, "problem-table-0-numbers"))
+    assert not numbers["0.fate"].any() and np.isfinite(numbers["0.last"]).all()
+
+
+def test_ids_are_shown_where_all_runs_agree(compared, evil):
+    assert problem_ids(compared(votes=False))[3] == f"id-3-{evil}"
+    assert problem_ids(compared(votes=False, extra={})) is None
+
+
+def test_problems_that_differ_between_replicates_are_not_averaged(compared):
+    world = compared(votes=False, config={"fixed_population": False})
+    assert redrawn(world)
+    content = problem_sections([world])
+    assert about(content)["redrawn"] is True
+    assert "shows one replicate at a time" in content
+    fixed = compared(votes=False, config={"fixed_population": True})
+    assert not redrawn(fixed)
+    assert "one replicate at a time" not in problem_sections([fixed])
+
+
+def test_the_page_says_which_lives_it_holds(with_texts):
+    assert "The lives of all 2 replicates can be opened." in problem_sections([with_texts])
+    content = problem_sections([with_texts], budget=0)
+    assert "TTRL 0, TTRL-Guard none" in content
+    assert about(content)["lives"] == [[0], []]
+    assert 'id="life-0-0-0"' in content and 'id="life-0-1-0"' not in content
+
+
+def test_markup_of_a_run_does_not_reach_the_page(with_texts):
+    content = problem_sections([with_texts])
+    assert "<img" not in content and "</script><b>" not in content
+    assert "needs JavaScript" in re.search("<noscript>(.*?)</noscript>", content)[1]
+
+
+@pytest.mark.parametrize("name", ["with_texts", "without_votes"])
+def test_the_template_has_the_look_of_the_figure(name, request):
+    trace = request.getfixturevalue(name).comparison.traces["guard"]
+    template = life_templates()["shares" if trace.votes.empty else "votes"]
+    own = {style["meta"]: style for style in template["data"] if style["meta"] != "answer"}
+    life = problem_life(trace.visits, 0, 4)
+    figure = life_figure(life, vote_areas(trace, 0, 4, top=5)).to_plotly_json()
+    compared = [t for t in figure["data"] if t["meta"] in own and t["meta"] != "label"]
+    assert {"correct", "wrong", "flip_rate", "weight"} <= {t["meta"] for t in compared}
+    for drawn in compared:
+        style = own[drawn["meta"]]
+        for key in ("line", "marker", "fillcolor", "hovertemplate", "mode", "xaxis", "yaxis"):
+            assert style.get(key) == drawn.get(key)
+    assert template["layout"]["yaxis"]["title"] == {"text": "% of votes"}

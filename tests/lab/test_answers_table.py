@@ -1,0 +1,92 @@
+"""The optional texts of answers: whatever a model wrote comes back as it was written."""
+
+import numpy as np
+import pytest
+
+from lab.collection import collect
+from lab.errors import UserError
+from lab.schema import names
+from lab.store import MemoryRun, RunFolder
+from lab.trace import Trace, load
+
+TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
+ANSWERS = {
+    "replicate": 0,
+    "step": [0, 0, 1, 1],
+    "epoch": [0, 0, 1, 1],
+    "visit": [0, 0, 1, 1],
+    "problem": [0, 1, 1, 1],
+    "answer": [0, 0, 1, 2],
+    "text": TEXTS,
+}
+
+
+@pytest.fixture
+def folder(make_manifest, make_visits, tmp_path):
+    with RunFolder.create(tmp_path / "run", make_manifest()) as run:
+        run.write_visits(make_visits(np.full((1, 2, 9), 0.5)))
+        run.write_answers(ANSWERS)
+    return tmp_path / "run"
+
+
+def test_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
+    memory = MemoryRun(make_manifest())
+    memory.write_answers(ANSWERS)
+    for trace in (load(folder), Trace.of(memory)):
+        assert trace.answers["text"].tolist() == TEXTS
+        assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
+        assert trace.answer_texts(0, 0) == {0: TEXTS[0]}
+        assert trace.answer_texts(1, 0) == trace.answer_texts(0, 7) == {}
+
+
+def test_a_run_without_texts_has_an_empty_table(make_trace, save, tmp_path):
+    trace = make_trace("ttrl", np.full((1, 2, 9), 0.5), [[0.5] * 9])
+    folder = save(trace, tmp_path / "run")
+    (folder / "answers").rmdir()  # as a folder from before the table
+    for one in (trace, load(folder)):
+        assert list(one.answers.columns) == list(names("answers"))
+        assert one.answers.empty and one.answer_texts(0, 0) == {}
+
+
+def test_one_text_can_stand_for_all_rows(make_manifest):
+    run = MemoryRun(make_manifest())
+    run.write_answers(ANSWERS | {"text": "same text"})
+    assert Trace.of(run).answers["text"].tolist() == ["same text"] * 4
+
+
+def test_texts_are_texts_and_ids_are_not(make_manifest):
+    run = MemoryRun(make_manifest())
+    with pytest.raises(ValueError, match="answers: text: int64"):
+        run.write_answers(ANSWERS | {"text": [1, 2, 3, 4]})
+    with pytest.raises(ValueError, match="answers: answer: <U1, must be int32"):
+        run.write_answers(ANSWERS | {"answer": ["0", "0", "1", "2"]})
+    with pytest.raises(ValueError, match="answers: step, epoch and visit must be 0 together"):
+        run.write_answers(ANSWERS | {"visit": 1})
+
+
+def test_texts_in_another_column_are_damage(folder):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    part = folder / "answers" / "part-00000.parquet"
+    table = pq.read_table(part)
+    place = table.column_names.index("answer")
+    pq.write_table(table.set_column(place, "answer", pa.array(["0"] * 4)), part)
+    with pytest.raises(UserError, match="answers is damaged"):
+        load(folder)
+
+
+def test_rows_after_a_reopened_point_go(folder):
+    with RunFolder.reopen(folder, {"visits": 1}) as run:
+        run.write_answers(ANSWERS | {"text": "again"})
+    assert load(folder).answers["text"].tolist() == ["again"] * 4
+
+
+def test_replicates_of_texts_follow_their_seeds(make_manifest, make_visits, tmp_path):
+    for seed in (5, 4):
+        with RunFolder.create(tmp_path / str(seed), make_manifest(seeds=[seed])) as run:
+            run.write_visits(make_visits(np.full((1, 1, 9), 0.5)))
+            run.write_answers(ANSWERS | {"problem": 0, "answer": [0, 1, 2, 3], "text": f"{seed}"})
+    (comparison,) = collect([tmp_path]).comparisons
+    trace = comparison.traces["ttrl"]
+    assert [trace.answer_texts(r, 0)[3] for r in (0, 1)] == ["4", "5"]

@@ -1,0 +1,87 @@
+"""Runs of one arm under several guard settings are arms of their own, and a sensitivity figure."""
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.collection import gather
+from lab.errors import UserError
+from lab.report import derived
+from lab.report.digest import digest
+from lab.report.page import page
+from lab.settings import to_values
+from lab.variants import arm_names
+
+
+@pytest.fixture
+def make(make_trace):
+    def make(arm, final, seeds=(0, 1), **guard):
+        path_RE = np.linspace(np.full(len(seeds), 0.6), final + 0.01 * np.arange(len(seeds)), 10).T
+        accuracy = np.repeat(path_RE[:, None], 3, axis=1)
+        config = {"step": 0.1, "guard": to_values(GuardConfig(**guard))}
+        return make_trace(arm, accuracy, path_RE, seeds=list(seeds), config=config)
+
+    return make
+
+
+@pytest.fixture
+def world(make):
+    traces = [make("ttrl", 0.3)]
+    traces += [make("guard", 0.4 + tau, tau_FR=tau) for tau in (0.1, 0.2, 0.3)]
+    traces += [make("guard", 0.2, W=3)]
+    (comparison,), skipped = gather(traces)
+    assert skipped == []
+    return digest(comparison)
+
+
+def test_settings_that_differ_name_the_arm(make):
+    runs = [make("guard", 0.4).run, make("guard", 0.4, W=3).run, make("ttrl", 0.4, W=3).run]
+    assert arm_names(runs) == ["guard", "guard (W=3)", "ttrl"]
+    alike = [make("guard", 0.4, W=3, seeds=[s]).run for s in (0, 1)]
+    assert arm_names(alike) == ["guard", "guard"]
+
+
+def test_a_custom_guard_beside_the_guard_is_its_variant(make):
+    custom, guard = make("custom", 0.4, W=3), make("guard", 0.5)
+    assert arm_names([custom.run]) == ["custom"]
+    assert arm_names([custom.run, guard.run]) == ["guard (W=3)", "guard"]
+    (comparison,), _ = gather([custom, guard])
+    assert comparison.variants == {"guard": "guard", "guard (W=3)": "guard"}
+    table = derived.sensitivities(digest(comparison))
+    assert list(table.query("metric == 'pass_final'")["value"]) == [3, 5]
+
+
+def test_runs_without_settings_are_alike(make_trace):
+    runs = [make_trace("guard", np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)).run] * 2
+    assert arm_names(runs) == ["guard", "guard"]
+
+
+def test_variants_stand_beside_each_other(world):
+    assert world.comparison.arms[:2] == ["ttrl", "guard"]
+    assert set(world.comparison.arms[2:]) == {
+        "guard (W=5, tau_FR=0.1)",
+        "guard (W=5, tau_FR=0.2)",
+        "guard (W=3, tau_FR=0.3)",
+    }
+    assert world.titles["guard (W=5, tau_FR=0.1)"] == "TTRL-Guard (W=5, tau_FR=0.1)"
+    assert world.metrics.loc["guard (W=5, tau_FR=0.1)", "pass_final"].mean() == pytest.approx(50.5)
+
+
+def test_sensitivity_has_every_value_with_its_plateau(world):
+    table = derived.sensitivities(world)
+    own = table[(table["setting"] == "guard.tau_FR") & (table["metric"] == "pass_final")]
+    assert list(own["value"]) == [0.1, 0.2, 0.3]
+    np.testing.assert_allclose(own["mean"], [50.5, 60.5, 70.5])
+    assert own["plateau"].nunique() == 2
+    assert set(table[table["setting"] == "guard.W"]["value"]) == {3, 5}
+    content = page([world], [])
+    assert 'id="sensitivity-0-0"' in content
+    assert "One setting at a time" in content
+
+
+def test_one_setting_has_no_sensitivity(make):
+    (comparison,), _ = gather([make("ttrl", 0.3), make("guard", 0.4)])
+    world = digest(comparison)
+    with pytest.raises(UserError, match="several guard settings"):
+        derived.sensitivities(world)
+    assert "No run of a guard with another value of tau_FR" in page([world], [])
