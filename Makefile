@@ -4,11 +4,12 @@ BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 
-.PHONY: help demo test vllm lint format bench bench-trl clean
+.PHONY: help demo test docs vllm lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make test    lint, types, import rules, all tests"
+	@echo "make docs    run the notebooks at small size, then build the site into build/site"
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
@@ -22,6 +23,10 @@ demo: .venv/real.stamp
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/real/vllm
+
+docs: .venv/dev.stamp
+	$(BIN)/python docs/tools/execute.py
+	$(BIN)/python -m mkdocs build --strict -q
 
 vllm: .venv/vllm.stamp
 

@@ -13,12 +13,21 @@ ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     trace = (tmp_path / "trace" / "index.html").read_text()
     assert "label_accuracy" in trace and "COLUMNS" not in trace
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        page = (tmp_path / "notebooks" / notebook.stem / "index.html").read_text()
+        assert "GUARD_LAB_SMALL" in page
+    for package in ("guard_core", "lab", "sim", "real"):
+        page = (tmp_path / "api" / package / "index.html").read_text()
+        assert "MODULES" not in page
+    assert 'id="lab.paired.paired_table"' in (tmp_path / "api" / "lab" / "index.html").read_text()
+    assert (tmp_path / "api" / "lab" / "figures" / "index.html").exists()
 
 
 @pytest.mark.parametrize("page", ["extend.md", "index.md"])
@@ -37,3 +46,4 @@ def test_examples_run(page, monkeypatch, tmp_path):
         assert POLICIES["independent"].__name__ == "Leaky"
         assert trace.evals["pass_at_1"].notna().all()
         assert len(names["figure"].data) == 8
+        assert len(names["watched"].data) == 4  # a band and a line in both panels

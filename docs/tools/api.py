@@ -1,0 +1,86 @@
+"""The API pages: every public module of a package, found in its folder.
+
+A line `MODULES lab` on a page becomes the list of `lab`'s sub-packages and all its own modules.
+Each sub-package gets a page of its own, so that no page grows too long. Command lines are left
+out, they explain themselves with `--help`.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+PACKAGES = ("guard_core", "lab", "sim", "real")
+_COMMANDS = ("cli", "command")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for every sub-package."""
+    root = Path(config.config_file_path).parent
+    for package in PACKAGES:
+        for sub in subpackages(root / package):
+            own = [name for name in modules(root / package) if _is_in(name, f"{package}.{sub}")]
+            text = f"# {package}.{sub}\n\n{_all(own)}"
+            name = f"api/{package}/{sub}.md"
+            page = File.generated(config, name, content=text, inclusion=InclusionLevel.NOT_IN_NAV)
+            files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, config: MkDocsConfig, **others: Any) -> str:
+    """Replace a line `MODULES package` by what is in the package."""
+    root = Path(config.config_file_path).parent
+    lines = markdown.split("\n")
+    return "\n".join(
+        _contents(root, line.split()[1]) if line.startswith("MODULES ") else line for line in lines
+    )
+
+
+def modules(folder: Path) -> list[str]:
+    """Dotted names of the public modules under a package's folder, the package itself left out."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder.parent).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        hidden = any(part.startswith("_") for part in parts)
+        if hidden or parts[-1] in _COMMANDS or parts[-1].endswith("_cli") or len(parts) < 2:
+            continue
+        found.append(".".join(parts))
+    return found
+
+
+def subpackages(folder: Path) -> list[str]:
+    """Names of the public packages directly in a package's folder."""
+    inner = (path.parent.name for path in folder.glob("*/__init__.py"))
+    return sorted(name for name in inner if not name.startswith("_"))
+
+
+def summary(file: Path) -> str:
+    """The first line of a module's docstring."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _contents(root: Path, package: str) -> str:
+    folder = root / package
+    subs = subpackages(folder)
+    lines = [
+        f"* [`{package}.{sub}`]({package}/{sub}.md): {summary(folder / sub / '__init__.py')}"
+        for sub in subs
+    ]
+    inner = [f"{package}.{sub}" for sub in subs]
+    own = [name for name in modules(folder) if not any(_is_in(name, sub) for sub in inner)]
+    return "\n".join([*lines, "", _all(own)])
+
+
+def _all(names: list[str]) -> str:
+    return "\n\n".join(f"::: {name}" for name in names)

@@ -1,0 +1,116 @@
+"""Every guard-* command line that README, docs and notebooks show can be parsed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import lab.alarm_cli
+import lab.cli
+import lab.report_cli
+import real.cli
+import sim.cli
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {
+    "guard-sim": sim.cli,
+    "guard-train": real.cli,
+    "guard-report": lab.report_cli,
+    "guard-alarm": lab.alarm_cli,
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
+FENCED = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^ {4}.*\n?)+", re.MULTILINE)
+INLINE = re.compile(r"`(guard-[a-z]+(?: [^`]*)?)`")
+TORCHRUN = re.compile(r"^torchrun( --[\w-]+ \S+)* -m real ")
+
+
+def text_of(path):
+    if path.suffix != ".ipynb":
+        return path.read_text(encoding="utf-8")
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+def commands(path):
+    """(words, is it a whole command) of every guard-* line."""
+    text = text_of(path)
+    for block in (*FENCED.findall(text), *INDENTED.findall(text)):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = TORCHRUN.sub("guard-train ", line.strip())
+            if line.startswith("guard-"):
+                yield shlex.split(line, comments=True), True
+    for inline in INLINE.findall(text):
+        yield shlex.split(" ".join(inline.split())), False
+
+
+ALL = [
+    pytest.param(words, whole, id=f"{path.stem}: {' '.join(words)}")
+    for path in PAGES
+    for words, whole in commands(path)
+]
+
+
+@pytest.fixture
+def parse(monkeypatch, tmp_path):
+    """Parses a command line as its program does, and stops before it runs."""
+    monkeypatch.chdir(tmp_path)
+
+    def parsed(words):
+        program, *argv = words
+        argv = [word for word in argv if word != "..."]
+        for place, word in enumerate(argv):
+            if word == "--config":  # read while parsing
+                Path(argv[place + 1]).touch()
+        module, seen = PROGRAMS[program], {}
+        keep = lambda *given, **named: seen.update(given=given, named=named) or 0  # noqa: E731
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "run_cli", keep)
+            module.main(argv)
+        prog, known, argv, *about = seen["given"]
+        about = about[0] if about else seen["named"].get("description")
+        return known, argv, lambda more: lab.cli._parse(prog, known, [*argv, *more], about)
+
+    return parsed
+
+
+def test_the_pages_show_commands():
+    assert {param.values[0][0] for param in ALL} == set(PROGRAMS)
+    assert len(ALL) > 40
+
+
+@pytest.mark.parametrize(("words", "whole"), ALL)
+def test_command_line_parses(words, whole, parse):
+    known, argv, attempt = parse(words)
+    if "--help" in argv:
+        with pytest.raises(SystemExit) as stopped:
+            attempt([])
+        assert stopped.value.code == 0
+    elif whole:
+        attempt([])
+    elif not argv:
+        assert known
+    elif len(argv) == 1 and argv[0] in known:
+        pass  # a mention of a subcommand
+    else:
+        # Mentions leave out where the run goes.
+        has_out = "out" in getattr(known.get(argv[0]), "__dataclass_fields__", {})
+        attempt(["--out", "runs/x"] if has_out and "--out" not in argv else [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "guard-sim run --out a --no-such-option 3",
+        "guard-train run --out a --epochs many",
+        "guard-sim nothing --out a",
+        "guard-report runs/x --format pdf",
+    ],
+)
+def test_a_wrong_line_is_found(line, parse):
+    _, _, attempt = parse(shlex.split(line))
+    with pytest.raises(lab.UserError):
+        attempt([])

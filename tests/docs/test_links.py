@@ -1,0 +1,62 @@
+"""Links of pages that the site's own check does not see: README, change log, notebooks."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS, *NOTEBOOKS]
+# [text](target) and ![text](target); code is taken out first.
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
+BARE = re.compile(r"https?://[^\s)>\]\"'`]+")
+CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}.*$", re.DOTALL | re.MULTILINE)
+PAGE_OF_NOTEBOOK = "notebooks/"
+
+
+def prose(path):
+    if path.suffix != ".ipynb":
+        return CODE.sub("", path.read_text(encoding="utf-8"))
+    cells = nbformat.read(path, as_version=4).cells
+    return CODE.sub("", "\n".join(c.source for c in cells if c.cell_type == "markdown"))
+
+
+def targets(path):
+    return LINK.findall(prose(path))
+
+
+def exists(path, target):
+    place = target.partition("#")[0]
+    if not place:
+        return True
+    if path in DOCS and place.startswith(PAGE_OF_NOTEBOOK):  # a page that the site makes
+        return (ROOT / "notebooks" / Path(place).with_suffix(".ipynb").name).exists()
+    return (path.parent / place).exists()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_relative_links_point_to_files(path):
+    relative = [target for target in targets(path) if not urlsplit(target).scheme]
+    assert [target for target in relative if not exists(path, target)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_external_links_are_well_formed(path):
+    named = [target for target in targets(path) if urlsplit(target).scheme]
+    for url in {*named, *BARE.findall(prose(path))}:
+        parts = urlsplit(url)
+        assert parts.scheme in ("http", "https", "mailto"), url
+        assert parts.scheme == "mailto" or re.fullmatch(r"[\w.-]+(:\d+)?", parts.netloc), url
+
+
+def test_the_readme_shows_one_picture_of_fair_size():
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    ((words, name),) = pictures
+    assert len(words) > 20
+    picture = (ROOT / name).read_text(encoding="utf-8")
+    assert len(picture) < 150_000
+    assert "<script" not in picture and not re.search(r'href="(?!#)', picture)
