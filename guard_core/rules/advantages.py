@@ -36,7 +36,6 @@ def response_streams(
         ValueError: something that the rule needs was not observed.
     """
     answers = seen.of("answers")[..., : seen.votes.n_samples]
-    seen = seen.wide(decision.minority.shape[-1])
     if rule.pays != "response":
         streams = answer_streams(rule, seen, decision, config)
         majority, minority = (own(stream, answers) for stream in streams)

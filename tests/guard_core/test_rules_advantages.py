@@ -1,0 +1,234 @@
+"""From rewards to streams: as plain TTRL where a rule pays the label, by hand elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from guard_histories import checked, configs
+from guard_plays import chance
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_sights import Sight, by_hand, labels, sight, sights
+
+from guard_core import Decision, Draws, Guard, GuardConfig, group_advantages, policy_streams
+from guard_core.rules import RULES, Rule, Seen, answer_streams, make_rule, response_streams, weighed
+from guard_core.rules.advantages import watched
+from guard_core.rules.seen import own
+
+OFF = GuardConfig.off()
+LABELLED = [make_rule(name) for name in RULES if RULES[name].pays == "label"]
+BY_ANSWER = [make_rule(name) for name in RULES if RULES[name].pays == "answer"]
+
+
+class Certain(Rule):
+    """Pays what is observed as certainty, so that tests choose the rewards."""
+
+    name, title, pays = "certain", "Certain", "response"
+    has_label = False
+
+    def pay(self, seen, label):
+        return seen.of("certainty")[..., : seen.votes.n_samples]
+
+
+class ByAnswer(Rule):
+    """TTRL, paid as by a rule that pays answers."""
+
+    name, title, pays = "by_answer", "By answer", "answer"
+
+
+class ByResponse(Rule):
+    """TTRL, paid as by a rule that pays responses."""
+
+    name, title, pays = "by_response", "By response", "response"
+
+    def pay(self, seen, label):
+        return own(Rule.pay(self, seen, label), seen.of("answers")[..., : seen.votes.n_samples])
+
+
+def decided(shown: Sight | Seen, config: GuardConfig, rule: Rule, seed: int = 0) -> Decision:
+    """The second visit's decision after a first one with other labels, so that labels flip."""
+    seen = shown.seen() if isinstance(shown, Sight) else shown
+    rng, guard = np.random.default_rng(seed), Guard(config)
+    shape = seen.votes.counts.shape[:-1]
+    state = guard.init(shape[-1], np.zeros(0, seen.real), leading=shape[:-1])
+    backwards = replace(
+        seen.votes, counts=seen.votes.counts[..., ::-1], samples=seen.votes.samples[..., ::-1]
+    )
+    for votes, scores in ((backwards, None), (seen.votes, rule.scores(seen))):
+        draws = Draws(*rng.random((3, *shape)))
+        state, decision = guard.step(state, votes, draws, scores)
+    return decision
+
+
+@checked(120)
+@given(shown=sights(), config=configs(), seed=st.integers(0, 999))
+def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed: int) -> None:
+    rule, seen = make_rule("ttrl"), shown.seen()
+    decision = decided(shown, config, rule, seed)
+    streams = response_streams(rule, seen, decision, config)
+    want = group_advantages(shown.answers[..., : shown.n_samples], decision, config)
+    for got, stream in zip(streams, want, strict=True):
+        assert got.tobytes() == stream.tobytes() and got.dtype == stream.dtype
+
+
+@pytest.mark.parametrize("twin", [ByAnswer(), ByResponse()], ids=lambda rule: rule.name)
+@checked(80)
+@given(shown=sights(), config=configs(), seed=st.integers(0, 999))
+def test_closed_form_and_standardised_rewards_agree(
+    twin: Rule, shown: Sight, config: GuardConfig, seed: int
+) -> None:
+    """Of a problem's group, of the batch, of nothing; with every way to weight, skip and mix."""
+    seen = shown.seen()
+    for rule in LABELLED:
+        decision = decided(shown, config, rule, seed)
+        closed = response_streams(rule, seen, decision, config)
+        general = response_streams(twin, seen, decision, config)
+        for one, two in zip(closed, general, strict=True):
+            # The floor of 1e-6 under a tiny std amplifies nothing: rewards are 0 or one weight.
+            np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [*BY_ANSWER, *LABELLED], ids=lambda rule: rule.name)
+@checked(25)
+@given(shown=sights(), config=configs(), seed=st.integers(0, 999))
+def test_answers_stand_for_their_responses(
+    rule: Rule, shown: Sight, config: GuardConfig, seed: int
+) -> None:
+    seen, decision = shown.seen(), decided(shown, config, rule, seed)
+    answers = shown.answers[..., : shown.n_samples]
+    per_answer = answer_streams(rule, seen, decision, config)
+    per_response = response_streams(rule, seen, decision, config)
+    for one, two in zip(per_answer, per_response, strict=True):
+        assert one.shape == (*answers.shape[:-1], decision.minority.shape[-1] + 1)
+        assert own(one, answers).tobytes() == two.tobytes()
+
+
+def paying(rewards: list[list[float]], config: GuardConfig = OFF, **changes) -> np.ndarray:
+    """Majority stream of responses with these rewards."""
+    answers = [[0] * len(rewards[0])] * len(rewards)
+    seen = by_hand(answers, len(rewards[0]), 1, certainty=rewards)
+    decision = replace(decided(seen, config, Certain()), **changes)
+    return response_streams(Certain(), seen, decision, config)[0]
+
+
+def test_rewards_are_standardised_within_the_group():
+    # Mean 2, squares 1 + 1 + 0 + 4 + 4 = 10 over 4: std sqrt(2.5).
+    rewards = [[1.0, 3.0, 2.0, 0.0, 4.0]]
+    want = np.array([[-1, 1, 0, -2, 2]]) / (np.sqrt(2.5) + 1e-6)
+    np.testing.assert_allclose(paying(rewards), want, rtol=1e-14)
+    plain = replace(OFF, advantage_scale="none")
+    np.testing.assert_allclose(paying(rewards, plain), [[-1, 1, 0, -2, 2]], rtol=1e-14)
+    assert paying([[5.0]]).tolist() == [[0]]
+
+
+def test_rewards_are_standardised_over_the_batch():
+    # Centred within the groups: -1, 1 and -3, 3. All rewards 0, 2, 1, 7 have the mean 2.5 and
+    # squares 6.25 + .25 + 2.25 + 20.25 = 29 over 3.
+    config = replace(OFF, advantage_scale="batch")
+    rewards = [[0.0, 2.0], [1.0, 7.0]]
+    want = np.array([[-1, 1], [-3, 3]]) / (np.sqrt(29 / 3) + 1e-6)
+    np.testing.assert_allclose(paying(rewards, config), want, rtol=1e-14)
+    # A dropped problem leaves the deviation: 0, 2 have squares 2 over 1.
+    skip = np.array([False, True])
+    want = np.array([[-1, 1], [0, 0]]) / (np.sqrt(2) + 1e-6)
+    np.testing.assert_allclose(paying(rewards, config, skip=skip), want, rtol=1e-14)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_equal_rewards_give_exactly_nothing(scale):
+    """A tenth is no binary number, and neither is the mean of many of them."""
+    config = replace(OFF, advantage_scale=scale)
+    for K in range(1, 12):
+        assert (paying([[0.1] * K, [-1 / 3] * K], config) == 0).all()
+    seen = by_hand([[0, 0, 0, 1, 2, 2, 2]], 3, 3)
+    soft = response_streams(make_rule("srt_soft"), seen, decided(seen, config, Certain()), config)
+    assert soft[0].tolist() == [[0, 0, 0]]
+
+
+def test_weights_stand_where_the_guard_puts_them():
+    rewards = [[0.0, 4.0]]
+    weight = np.array([0.5])
+    plain = replace(OFF, advantage_scale="none")
+    assert paying(rewards, plain, weight=weight).tolist() == [[-2, 2]]
+    for where in ("advantage", "reward"):
+        config = replace(plain, weight_on=where)
+        assert paying(rewards, config, weight=weight).tolist() == [[-1, 1]]
+    assert paying(rewards, plain, skip=np.array([True])).tolist() == [[0, 0]]
+
+
+def test_the_bonus_lands_on_the_candidates():
+    # Rewards 0, 4 in three of four responses: centred -3, 1, 1, 1, mean size 1.5, beta .2.
+    # The two candidates' 1 and 3 votes share .3 as .075 and .225; unparseable ones get 5 % of half.
+    config = replace(OFF, mix="bonus", advantage_scale="none")
+    seen = by_hand([[1, 2, -1, 0]], 4, 3, certainty=[[0.0, 4.0, 4.0, 4.0]])
+    decision = replace(
+        decided(seen, config, Certain()),
+        beta=np.array([0.2]),
+        minority=np.array([[False, True, True]]),
+        candidate_votes=np.array([[9, 1, 3]]),
+    )
+    majority, minority = response_streams(Certain(), seen, decision, config)
+    want = [[-3 + 0.075, 1 + 0.225, 1 + 0.3 * 0.05 / 2, 1]]
+    np.testing.assert_allclose(majority, want, rtol=1e-12)
+    assert minority.tolist() == [[0, 0, 0, 0]]
+
+
+def test_supervised_problems_are_not_standardised():
+    # 7 of 8 agree: 1 for them and 0 for the other. Its 6 of 8 neighbours are standardised.
+    seen = by_hand([[0] * 7 + [1], [0] * 6 + [1, -1]], 8, 2)
+    rule = make_rule("disctt")
+    decision = decided(seen, OFF, rule)
+    majority, _ = response_streams(rule, seen, decision, OFF)
+    assert majority[0].tolist() == [1] * 7 + [0]
+    # Rewards 1.125 six times, .4375 and 0: mean .8984375.
+    rewards = np.array([1.125] * 6 + [0.4375, 0])
+    want = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose(majority[1], want, rtol=1e-12)
+    skipped = replace(decision, skip=np.array([True, False]))
+    assert response_streams(rule, seen, skipped, OFF)[0][0].tolist() == [0] * 8
+
+
+def test_the_guard_remembers_more_answers_than_the_batch_has():
+    config = GuardConfig(label_from="memory", flip_rate="instant")
+    guard = Guard(config)
+    state = guard.init(1, np.zeros(0), n_answers=6)
+    seen = by_hand([[0, 0, 1, 1]], 4, 2, certainty=[[1.0, 2.0, 3.0, 4.0]])
+    _, decision = guard.step(state, seen.votes, chance(1))
+    for rule in (make_rule("ttrl"), make_rule("format"), Certain()):
+        majority, minority = response_streams(rule, seen, decision, config)
+        assert majority.shape == minority.shape == (1, 4)
+    assert [s.shape for s in answer_streams(ByAnswer(), seen, decision, config)] == [(1, 7)] * 2
+
+
+def test_a_problem_that_a_rule_leaves_out_leaves_the_batch():
+    seen = by_hand([[0, 0, 0, 0], [0, 0, 1, 1]], 4, 2)
+    rule = make_rule("ttcs")
+    decision = decided(seen, OFF, rule)
+    made = response_streams(rule, seen, decision, OFF)
+    streams = policy_streams(*made, replace(decision, weight=np.array([0.5, 0.5])), GuardConfig())
+    both = weighed(rule, seen, labels(0, 0), streams)
+    assert both.weight.tolist() == [0, 0.5]
+    assert both.drop.tolist() == [True, False]
+    skipped = weighed(rule, seen, labels(0, 0), streams._replace(drop=np.array([False, True])))
+    assert skipped.drop.tolist() == [True, True]
+    kept = weighed(make_rule("ttrl"), seen, labels(0, 0), streams)
+    assert (kept.weight.tolist(), kept.drop.tolist()) == ([0.5, 0.5], [False, False])
+
+
+def test_a_watched_decision_intervenes_nowhere():
+    config = GuardConfig(flip_rate="instant")
+    decision = decided(sight(np.random.default_rng(5), n_problems=32), config, make_rule("ttrl"))
+    assert (decision.weight < 1).any() and (decision.beta > 0).any()
+    decision = replace(decision, skip=np.ones_like(decision.skip))
+    seen = watched(decision)
+    assert (seen.weight == 1).all() and (seen.beta == 0).all() and not seen.skip.any()
+    assert seen.label is decision.label
+
+
+def test_rules_that_pay_responses_have_no_streams_by_answer():
+    seen = by_hand([[0, 1]], 2, 2, certainty=[[0.0, 1.0]])
+    decision = decided(seen, OFF, make_rule("intuitor"))
+    with pytest.raises(ValueError, match="rule intuitor pays single responses"):
+        answer_streams(make_rule("intuitor"), seen, decision, OFF)

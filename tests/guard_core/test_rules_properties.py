@@ -1,0 +1,189 @@
+"""What holds for every rule: row order, response order, answer ids, replicates, odd numbers."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from guard_histories import checked
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_sights import BY_RESPONSE, Sight, paid, sight, sights, top
+
+from guard_core.rules import RULES, Rule, Seen, make_rule
+
+VARIANTS = [
+    *[(name, {}) for name in RULES],
+    ("scope", {"confidence": "release"}),
+    ("empo", {"unparseable": "alone"}),
+    ("scrl_continuous", {"positive_from": "t_pos"}),
+]
+ALL = [make_rule(name, settings) for name, settings in VARIANTS]
+BY_PLACE = {"scope", "random"}
+"""Subgroups are cut by place, and random rewards are drawn by place."""
+SEEDS = st.integers(0, 2**32 - 1)
+every_rule = pytest.mark.parametrize("rule", ALL, ids=lambda r: f"{r.name}-{list(r.to_dict())}")
+
+
+def outcome(rule: Rule, shown: Sight, label: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    seen = shown.seen()
+    scores = np.asarray(rule.scores(seen))
+    label = top(scores) if label is None else label
+    direct = rule.is_direct(seen, label)
+    return {
+        "scores": scores,
+        "label": label,
+        "paid": paid(rule, seen, label),
+        "weight": np.asarray(rule.weigh(seen, label)),
+        "direct": np.zeros(label.shape, bool) if direct is None else np.asarray(direct),
+    }
+
+
+def close(got: np.ndarray, want: np.ndarray, name: str) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@every_rule
+@checked(15)
+@given(shown=sights(), seed=SEEDS)
+def test_problems_in_another_order(rule: Rule, shown: Sight, seed: int) -> None:
+    """SCOPE's one size is that of the batch, in whatever order it stands."""
+    order = np.random.default_rng(seed).permutation(shown.answers.shape[0])
+    one = outcome(rule, shown)
+    two = outcome(rule, shown.rows(order))
+    for name, value in one.items():
+        close(two[name], value[order], name)
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.5, 0.9])
+def test_problems_that_srt_keeps_follow_their_problem(keep: float) -> None:
+    """Of distinct shares; equal ones are settled in batch order."""
+    answers = np.where(np.arange(8) < np.array([3, 8, 5, 6])[:, None], 0, 1)
+    shown = replace(sight(np.random.default_rng(0)), answers=answers)
+    rule, order = make_rule("srt", {"keep": keep}), np.array([2, 0, 3, 1])
+    label = np.zeros(4, dtype=np.int64)
+    weights = rule.weigh(shown.seen(), label)
+    assert rule.weigh(shown.rows(order).seen(), label).tolist() == weights[order].tolist()
+
+
+@every_rule
+@checked(15)
+@given(shown=sights(), seed=SEEDS)
+def test_responses_in_another_order(rule: Rule, shown: Sight, seed: int) -> None:
+    """Within the trained ones and within the rest, with all that was observed of them.
+
+    Verdicts keep their order: they belong to questions, and which responses are asked about goes
+    by place.
+    """
+    rng = np.random.default_rng(seed)
+    K, V = shown.n_samples, shown.answers.shape[-1]
+    order = np.concatenate([rng.permutation(K), K + rng.permutation(V - K)])
+    held = {name: array[..., order] for name in BY_RESPONSE if (array := vars(shown)[name]).size}
+    assert shown.similarity is not None
+    similarity = shown.similarity[..., order[:K], :][..., order[:K]]
+    one = outcome(rule, shown)
+    two = outcome(rule, replace(shown, similarity=similarity, **held), one["label"])
+    # As released, SCOPE's confidences meet answers by place.
+    if rule.to_dict().get("confidence") != "release":
+        close(two["scores"], one["scores"], "scores")
+    if rule.name not in BY_PLACE:
+        close(two["paid"], one["paid"][..., order[:K]], "paid")
+        close(two["weight"], one["weight"], "weight")
+
+
+@every_rule
+@checked(15)
+@given(shown=sights(), seed=SEEDS)
+def test_answers_by_other_ids(rule: Rule, shown: Sight, seed: int) -> None:
+    """Ids are names; SCOPE alone settles equal scores by them, which random ones never are."""
+    A = shown.n_answers
+    ids = np.random.default_rng(seed).permutation(A)
+    # The last entry keeps -1, for unparseable responses and missing labels.
+    new = np.append(ids, -1)
+    prior = None if shown.prior is None else shown.prior[..., np.argsort(ids)]
+    assert shown.second is not None
+    renamed = replace(shown, answers=new[shown.answers], second=new[shown.second], prior=prior)
+    one = outcome(rule, shown)
+    two = outcome(rule, renamed, new[one["label"]])
+    close(two["scores"][..., ids], one["scores"], "scores")
+    for name in ("paid", "weight", "direct"):
+        close(two[name], one[name], name)
+
+
+@every_rule
+@checked(10)
+@given(shown=sights(leading=(2, 3)))
+def test_replicates_do_not_see_each_other(rule: Rule, shown: Sight) -> None:
+    """SCOPE chooses one size per replicate."""
+    together = outcome(rule, shown)
+    for lead in np.ndindex(2, 3):
+        alone = replace(shown, **{name: array[lead] for name, array in shown.arrays().items()})
+        for name, value in outcome(rule, alone).items():
+            close(together[name][lead], value, name)
+
+
+@every_rule
+@checked(20)
+@given(shown=sights(), seed=SEEDS)
+def test_rewards_are_finite_whatever_is_observed(rule: Rule, shown: Sight, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def spoiled(array: np.ndarray) -> np.ndarray:
+        odd = rng.choice([np.nan, np.inf, -np.inf], size=array.shape)
+        return np.where(rng.random(array.shape) < 0.4, odd, array)
+
+    names = ("step_logprob", "entropy", "certainty", "similarity")
+    shown = replace(shown, **{name: spoiled(vars(shown)[name]) for name in names})
+    made = outcome(rule, shown)
+    assert np.isfinite(made["paid"]).all() and np.isfinite(made["scores"]).all()
+    assert (made["scores"] >= 0).all()
+    assert set(np.unique(made["weight"])) <= {0.0, 1.0}
+    assert np.isfinite(rule.pay(shown.seen(), made["label"])).all()
+    K = shown.n_samples
+    assert made["paid"].shape == (*shown.answers.shape[:-1], K)
+
+
+@every_rule
+def test_a_batch_of_silent_problems(rule: Rule) -> None:
+    """No answer was ever given, so there is not even an id."""
+    shown = sight(np.random.default_rng(1), n_answers=1)
+    silent = replace(shown, answers=shown.answers * 0 - 1, second=shown.answers * 0 - 1)
+    for n_answers in (1, 0):
+        made = outcome(rule, replace(silent, n_answers=n_answers))
+        assert (made["label"] == -1).all() and (made["scores"] == 0).all()
+        assert np.isfinite(made["paid"]).all()
+        assert made["scores"].shape[-1] == 1
+    if rule.has_label and rule.name not in ("mm_upt", "evol_rl", "scrl", "scrl_continuous"):
+        assert (made["paid"] == 0).all()
+
+
+@every_rule
+def test_no_rule_can_see_the_truth(rule: Rule) -> None:
+    secret = re.compile("truth|correct|gold|solution")
+    assert not [field.name for field in fields(Seen) if secret.search(field.name)]
+    for name in ("scores", "questions", "pay", "weigh", "is_direct", "n_draws"):
+        taken = list(inspect.signature(getattr(rule, name)).parameters)
+        assert taken in (["seen"], ["seen", "label"], ["n_votes", "n_samples"])
+    assert not secret.search(" ".join(rule.to_dict()))
+
+
+@every_rule
+def test_a_rule_says_what_it_is(rule: Rule) -> None:
+    assert RULES[rule.name] is type(rule)
+    assert rule.title and rule.__doc__ and rule.pays in ("label", "answer", "response")
+    assert type(rule).from_dict(rule.to_dict()) == rule
+    assert hash(rule) == hash(make_rule(rule.name, rule.to_dict()))
+    # What is not asked for is not read.
+    shown = sight(np.random.default_rng(2))
+    second = {"paraphrase", "teacher"}
+    asked = {"second" if need in second else str(need) for need in rule.needs}
+    hidden = {n: None for n in vars(shown) if n not in {*asked, *KEPT}}
+    same = outcome(rule, replace(shown, **hidden))
+    for name, value in outcome(rule, shown).items():
+        np.testing.assert_array_equal(same[name], value, err_msg=name)
+
+
+KEPT = {"answers", "n_samples", "n_answers", "draws"}

@@ -1,0 +1,121 @@
+"""Rules that need nothing but the votes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rule_sights import by_hand, labels, paid
+
+from guard_core.rules import make_rule
+
+ANSWERS = [[0, 0, 1, 2, -1, 0, 1, -1], [1, 1, 1, 1, 1, 0, -1, -1]]
+"""Votes 3, 2, 1 of 8 and 2 unparseable; 1, 5, 0 of 8 and 2 unparseable. The first 5 are trained."""
+LABEL = labels(0, 1)
+
+
+def seen():
+    return by_hand(ANSWERS, 5, 3)
+
+
+def test_ttrl_pays_the_label():
+    rule = make_rule("ttrl")
+    assert rule.scores(seen()).tolist() == [[3, 2, 1], [1, 5, 0]]
+    assert rule.pay(seen(), LABEL).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert paid(rule, seen(), LABEL).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
+    assert rule.pay(seen(), labels(-1, -1)).tolist() == [[0] * 4] * 2
+    assert rule.weigh(seen(), LABEL).tolist() == [1, 1]
+    assert rule.is_direct(seen(), LABEL) is None
+
+
+@pytest.mark.parametrize(
+    ("threshold", "weights"), [(0.0, [1, 1]), (0.5, [1, 1]), (0.51, [0, 1]), (0.9, [0, 0])]
+)
+def test_srt_asks_for_a_share_of_the_parseable_votes(threshold, weights):
+    # 3 of the 6 parseable votes and 5 of 6: .5 and .833, not 3/8 and 5/8.
+    rule = make_rule("srt", {"threshold": threshold})
+    assert rule.weigh(seen(), LABEL).tolist() == weights
+    assert paid(rule, seen(), LABEL)[0].tolist() == [1, 1, 0, 0, 0]
+
+
+def test_srt_keeps_the_surest_problems():
+    # Shares of the label 0: 1, .5, .75, .25; rounded down, .74 of four problems are two.
+    four = by_hand([[0] * 4, [0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 2, 3]], 4, 4)
+    label = labels(0, 0, 0, 0)
+    for keep, weights in ((1.0, [1, 1, 1, 1]), (0.75, [1, 1, 1, 0]), (0.74, [1, 0, 1, 0])):
+        assert make_rule("srt", {"keep": keep}).weigh(four, label).tolist() == weights
+    assert make_rule("srt", {"keep": 0.01}).weigh(four, label).tolist() == [1, 0, 0, 0]
+    both = make_rule("srt", {"keep": 0.75, "threshold": 0.6})
+    assert both.weigh(four, label).tolist() == [1, 0, 1, 0]
+    equal = by_hand([[0, 1], [0, 1], [0, 1]], 2, 2)
+    assert make_rule("srt", {"keep": 0.7}).weigh(equal, labels(0, 0, 0)).tolist() == [1, 1, 0]
+
+
+def test_srt_soft_pays_shares_of_the_parseable_votes():
+    # 3/6, 2/6, 1/6 and 1/6, 5/6, 0.
+    rule = make_rule("srt_soft")
+    np.testing.assert_allclose(
+        rule.pay(seen(), LABEL), [[1 / 2, 1 / 3, 1 / 6, 0], [1 / 6, 5 / 6, 0, 0]], rtol=1e-15
+    )
+    assert rule.pay(by_hand([[-1, -1]], 2, 2), labels(-1)).tolist() == [[0, 0, 0]]
+
+
+def test_ttcs_trains_what_is_neither_settled_nor_hopeless():
+    # Of 4 trained: 0, 1, 2, 3 and 4 hits, mean rewards 0, .25, .5, .75, 1.
+    rows = [[0] * hits + [1] * (4 - hits) for hits in range(5)]
+    five, label = by_hand(rows, 4, 2), labels(0, 0, 0, 0, 0)
+    assert make_rule("ttcs").weigh(five, label).tolist() == [0, 1, 1, 1, 0]
+    narrow = make_rule("ttcs", {"least": 0.5, "most": 0.5})
+    assert narrow.weigh(five, label).tolist() == [0, 0, 1, 0, 0]
+    # Only the trained responses count: 1 hit of 2, though 3 of 4 votes.
+    votes = by_hand([[0, 1, 0, 0]], 2, 2)
+    assert narrow.weigh(votes, labels(0)).tolist() == [1]
+    assert make_rule("ttcs").weigh(by_hand([[0]], 1, 1), labels(0)).tolist() == [1]
+
+
+def test_mm_upt_lets_no_answer_win():
+    # Votes 1, 2 against 3 unparseable; 2, 1 against 2: a tie goes to the answer.
+    two = by_hand([[0, 1, 1, -1, -1, -1], [0, 0, 1, -1, -1, 2]], 6, 3)
+    rule = make_rule("mm_upt")
+    assert rule.pay(two, labels(1, 0)).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+    assert paid(rule, two, labels(1, 0)).tolist() == [[0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]]
+
+
+def test_empo_pays_shares_where_any_two_agree():
+    # Shares 3/8, 2/8, 1/8; where all eight differ the entropy is ln 8 and all get 0.
+    rule = make_rule("empo")
+    assert rule.pay(seen(), LABEL)[0].tolist() == [0.375, 0.25, 0.125, 0]
+    apart = by_hand([[0, 1, 2, -1]], 4, 3)
+    assert rule.pay(apart, labels(0)).tolist() == [[0, 0, 0, 0]]
+
+
+def test_empo_alone_pays_unparseable_responses_as_classes_of_their_own():
+    rule = make_rule("empo", {"unparseable": "alone"})
+    assert rule.pay(seen(), LABEL)[0].tolist() == [0.375, 0.25, 0.125, 0.125]
+    apart = by_hand([[0, 1, 2, -1]], 4, 3)
+    assert rule.pay(apart, labels(0)).tolist() == [[0.25] * 4]
+
+
+def test_disctt_supervises_where_the_vote_agrees():
+    # 7 of 8 agree: supervised; 6 of 8 explore: 1 + .5 * (1 - 6/8) = 1.125 and .5 * (1 - 1/8).
+    two = by_hand([[0] * 7 + [1], [0] * 6 + [1, -1]], 8, 2)
+    rule = make_rule("disctt")
+    direct = rule.is_direct(two, labels(0, 0))
+    assert direct is not None and direct.tolist() == [True, False]
+    assert rule.pay(two, labels(0, 0)).tolist() == [[1, 0, 0], [1.125, 0.4375, 0]]
+    plain = make_rule("disctt", {"diversity": 0.0, "agreement": 0.75})
+    assert plain.pay(two, labels(0, 0)).tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert plain.is_direct(two, labels(0, -1)).tolist() == [True, False]
+
+
+def test_controls_know_nothing():
+    draws = [[0.1, 0.5, 0.49, 0.9, 0.0], [0.7, 0.2, 0.6, 0.3, 0.8]]
+    shown = by_hand(ANSWERS, 5, 3, draws=draws)
+    rule = make_rule("random")
+    assert rule.n_draws(8, 5) == 5
+    assert rule.pay(shown, LABEL).tolist() == [[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]
+    assert make_rule("random", {"chance": 1.0}).pay(shown, LABEL).tolist() == [[1] * 5] * 2
+    assert paid(make_rule("format"), shown, LABEL).tolist() == [[1, 1, 1, 1, 0], [1] * 5]
+    assert make_rule("one_shot_em").pay(shown, LABEL).tolist() == [[0] * 4] * 2
+    assert make_rule("maj_at_n").weigh(shown, LABEL).tolist() == [0, 0]
+    losses = {name: make_rule(name).loss for name in ("one_shot_em", "maj_at_n", "random")}
+    assert losses == {"one_shot_em": "entropy", "maj_at_n": "none", "random": "rewards"}
