@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from tqdm import tqdm
 
 from guard_core import GuardConfig
 from lab.arms import DEMO_ARMS, MATCHED, arm
 from lab.cli import read_option, run_cli
 from lab.errors import UserError
 from lab.manifest import FILE_NAME, Manifest, read_manifest
-from lab.settings import from_values, toml_values
 from real.checkpoints.stored import stored_config
 from real.config import TrainConfig
 from real.evaluations.curve import lines as curve_lines
-from real.presets import preset_config, table
+from real.options import guard_of_rule, settings_of
+from real.presets import table
 from real.ranks.launched import launched
 from real.record.notices import say, tell
+from real.record.runs_bar import runs_bar
 
 if TYPE_CHECKING:
     from real.compare import Comparison
@@ -50,7 +49,8 @@ class RunCommand:
     config: Path | None = None
     """TOML file with settings; overrides the preset, and options given here override both."""
     arm: str | None = None
-    """Arm of the comparison: sets the guard and the labels (ttrl, guard, frozen, memory, ...)."""
+    """Arm of the comparison: sets rule, guard and labels (ttrl, guard, frozen, srt, scope+guard,
+    ...)."""
     profile: str | None = None
     """Guard profile: paper, release, off, frs, mps or rcsu."""
     quiet: bool = False
@@ -59,15 +59,17 @@ class RunCommand:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> RunCommand:
         """What options are when not given: from the preset, the file, the arm and the profile."""
-        settings = _settings(argv)
+        settings = settings_of(argv)
         name, profile = read_option(argv, "--arm"), read_option(argv, "--profile")
         if name is not None and profile is not None:
             raise UserError("arm and profile: both set the guard; give one of them")
         if name is not None:
             chosen = arm(name)
-            settings = replace(settings, guard=chosen.guard, labels=chosen.labels)
+            settings = replace(settings, guard=chosen.guard, labels=chosen.labels, rule=chosen.rule)
         if profile is not None:
             settings = replace(settings, guard=GuardConfig.profile(profile))
+        elif name is None and settings.guard == GuardConfig.paper():
+            settings = replace(settings, guard=guard_of_rule(read_option(argv, "--rule")))
         return cls(out=tyro.MISSING, settings=settings)
 
     def run(self) -> None:
@@ -83,7 +85,13 @@ class RunCommand:
         if self.arm is None:
             return None
         chosen = arm(self.arm)
-        same = (self.settings.guard, self.settings.labels) == (chosen.guard, chosen.labels)
+        settings = self.settings
+        same = (settings.guard, settings.labels, settings.rule, settings.rule_options) == (
+            chosen.guard,
+            chosen.labels,
+            chosen.rule,
+            {},
+        )
         own_step = self.arm == MATCHED or self.settings.step_factor == 1
         return self.arm if same and own_step else None
 
@@ -127,7 +135,8 @@ class CompareCommand:
     out: Path
     """Folder for the run folders, OUT/ARM/seed-SEED; with --lrs OUT/lr-LR/ARM/seed-SEED."""
     arms: tuple[str, ...] = DEMO_ARMS
-    """Arms to run: ttrl, guard, matched, frozen, memory, memory_guard, truth."""
+    """Arms to run: ttrl, guard, matched, frozen, memory, memory_guard, truth; a rule of the field
+    such as srt or empo; or both, such as scope+guard."""
     seeds: tuple[int, ...] = (0, 1, 2)
     lrs: tuple[float, ...] = ()
     """Several peak learning rates, one comparison each."""
@@ -144,7 +153,7 @@ class CompareCommand:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> CompareCommand:
         """What options are when they are not given: from the preset and the file."""
-        return cls(out=tyro.MISSING, settings=_settings(argv))
+        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
@@ -156,7 +165,7 @@ class CompareCommand:
 
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
         common = (self.arms, self.seeds, self.jobs)
-        with _bar(total, self.quiet) as report:
+        with runs_bar(total, self.quiet) as report:
             if self.lrs:
                 found = compare_steps(self.settings, self.out, self.lrs, *common, report)
             else:
@@ -261,34 +270,3 @@ def outcome(run: Manifest) -> Iterator[str]:
             f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
         )
     yield from curve_lines(found)
-
-
-def _settings(argv: Sequence[str]) -> TrainConfig:
-    """The preset's settings, the file's over them."""
-    path, name = read_option(argv, "--config"), read_option(argv, "--preset")
-    values = {} if path is None else toml_values(Path(path))
-    # Here already, since problems without a model are refused.
-    model = read_option(argv, "--model")
-    if model is not None:
-        values["model"] = model
-    if name is not None:
-        return preset_config(name, values)
-    return from_values(values, TrainConfig, path or "options")
-
-
-@contextmanager
-def _bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """A bar that appears with the first report, so that refused settings leave one line alone."""
-    form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}]"
-    bars: list[Any] = []
-
-    def report(done: float) -> None:
-        if not bars:
-            bars.append(tqdm(total=total, bar_format=form, disable=quiet))
-        bars[0].update(done - bars[0].n)
-
-    try:
-        yield report
-    finally:
-        for bar in bars:
-            bar.close()

@@ -86,6 +86,7 @@ def compare(
 
     Args:
         config: shared settings; what an arm or a seed decides must be left at its default.
+            `rule` and `rule_options` are read together: settings of all arms with that rule.
         folder: for the run folders; those of this comparison must not exist.
         arms: names of `lab.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
@@ -157,6 +158,8 @@ def _job(config: TrainConfig, folder: Path, name: str, seed: int, step_factor: f
         config,
         guard=chosen.guard,
         labels=chosen.labels,
+        rule=chosen.rule,
+        rule_options=config.rule_options if chosen.rule == config.rule else {},
         step_factor=chosen.step_factor,
         seed=seed,
     )
@@ -238,7 +241,11 @@ def _check(
         if getattr(config, name) != getattr(default, name):
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:
-        arm(name)
+        _job(config, folder, name, 0)
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
     _check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
     _check_list("seeds", seeds, "give whole numbers from 0")
     if any(seed < 0 for seed in seeds):

@@ -10,6 +10,7 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from real.checks import above_zero, at_least, check_type, each_once, open_unit, pass_at, unit
 from real.problems import FieldMap
+from real.rules.checks import check_rule
 
 LossKind = Literal["dapo", "grpo", "dr_grpo"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
@@ -38,6 +39,13 @@ class TrainConfig:
     """The guard; `GuardConfig.off()` is plain TTRL."""
     labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
+    rule: str = "ttrl"
+    """What pays the responses: a rule of `guard_core.rules` by its name, such as srt or empo."""
+    rule_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Settings of that rule, such as threshold of srt; those left out take its defaults."""
+    similarity_model: str | None = None
+    """Local folder of the model that embeds responses for rules that compare them (evol_rl); bags
+    of letters if None."""
 
     model: str | None = None
     """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
@@ -140,6 +148,9 @@ class TrainConfig:
     """Update bfloat16 weights through copies in single precision: at usual learning rates most
     would not move otherwise."""
 
+    keep_votes: bool = True
+    """Write every answer's votes at every visit, and the answers' texts, into the trace."""
+
     eval_every: int = 1
     """Epochs between evaluations; 0 for only before and after training."""
     eval_steps: int = 0
@@ -194,6 +205,7 @@ class TrainConfig:
             raise UserError(
                 f"problems = {self.problems}: needs a model, give a local folder with --model"
             )
+        check_rule(self)
 
     @property
     def is_tiny(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lab.arms import ALL_ARMS, title
+from lab.arms import ALL_ARMS, WITH_RULES, Arm, title
 from lab.arms import arm as named_arm
+from lab.errors import UserError
 from lab.manifest import Manifest
 from lab.settings import to_values
 from real.config import TrainConfig
@@ -16,8 +17,12 @@ from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import model_folder, read_problems
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.ranked_supervision import make_supervisor
+from real.rules.checks import PLAIN, check_ranks, rule_of
+from real.rules.observing import Observer, make_observer
+from real.rules.paying import needs_stats
 from real.supervision import Supervisor
 from real.tiny import CHECKPOINT
+from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
 from real.update.logprobs import Scorer
 from real.update.optimizer import OptimizerConfig, PolicyOptimizer
@@ -42,11 +47,13 @@ class Run:
     optimizer: PolicyOptimizer
     ranks: Ranks = ALONE
     """The processes of the run, and which of them this is."""
+    observer: Observer | None = None
+    """Tells the rule what it asks for; None under plain TTRL."""
 
     @property
     def n_steps(self) -> int:
         """Batches of the whole run."""
-        return self.config.epochs * -(-len(self.prompts) // self.config.batch_size)
+        return n_batches(self.config, len(self.prompts))
 
 
 def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
@@ -59,23 +66,33 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     Raises:
         UserError: the model or the problems are wrong.
     """
+    rule = rule_of(config)
+    check_ranks(rule, ranks.world)
     problems = read_problems(config)
     folder = model_folder(config.model) if config.model else CHECKPOINT
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
+    # Before the optimizer: it shards the model, of which the engine may want a whole copy.
+    engine = make_engine(config, policy, folder, ranks)
+    sampling = _sampling(config, config.temperature, config.top_p)
     return Run(
         config=config,
         policy=policy,
         prompts=prompts,
-        # Before the optimizer: it shards the model, of which the engine may want a whole copy.
-        engine=make_engine(config, policy, folder, ranks),
-        sampling=_sampling(config, config.temperature, config.top_p),
+        engine=engine,
+        sampling=replace(sampling, stats=needs_stats(rule)),
         eval_sampling=_sampling(config, config.eval_temperature, config.eval_top_p),
         supervisor=make_supervisor(config, prompts.truths, ranks),
         optimizer=_optimizer(config, policy, len(prompts), ranks),
         ranks=ranks,
+        observer=make_observer(config, policy, engine, n_batches(config, len(prompts))),
     )
+
+
+def n_batches(config: TrainConfig, n_problems: int) -> int:
+    """Batches of a whole run."""
+    return config.epochs * -(-n_problems // config.batch_size)
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:
@@ -102,14 +119,28 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
 
 def arm_of(config: TrainConfig) -> str:
     """Name of the arm that these settings are, `custom` if they are none of `lab.arms`."""
+    rule = config.rule
+    if config.rule_options:
+        return "custom"
     if config.step_factor != 1:
         plain = config.guard == named_arm("ttrl").guard and config.labels == "votes"
-        return "matched" if plain else "custom"
-    for name in (*ALL_ARMS, "release", "frs", "mps", "rcsu"):
-        known = named_arm(name)
-        if known.guard == config.guard and known.labels == config.labels:
+        return "matched" if plain and rule == PLAIN else "custom"
+    names = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
+    if rule != PLAIN:
+        names = (rule, *(f"{rule}+{other}" for other in WITH_RULES))
+    for name in names:
+        known = _known(name)
+        if known and (known.guard, known.labels) == (config.guard, config.labels):
             return name
     return "custom"
+
+
+def _known(name: str) -> Arm | None:
+    """The arm of that name; None where the rule cannot go with that guard."""
+    try:
+        return named_arm(name)
+    except UserError:
+        return None
 
 
 def _devices(run: Run) -> str:
@@ -124,7 +155,9 @@ def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling
 def _optimizer(
     config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
 ) -> PolicyOptimizer:
+    rule = rule_of(config)
     loss = LossConfig(
+        objective="entropy" if rule and rule.loss == "entropy" else "policy",
         kind=MEAN_OF_LOSS[config.loss],
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -144,7 +177,7 @@ def _optimizer(
     )
     n_full, rest = divmod(n_problems, config.batch_size)
     per_epoch = n_full * -(-config.batch_size // config.mini_batch) + -(-rest // config.mini_batch)
-    scorer = Scorer(policy.model)
+    scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
     ranks.shard(scorer)
     n_scheduled = config.epochs * per_epoch

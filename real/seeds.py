@@ -24,6 +24,14 @@ class Stream(IntEnum):
     """Place: step."""
     GUARD = 3
     """Place: problem, visit."""
+    RULE = 4
+    """What a rule draws; place: problem, visit."""
+    SECOND = 5
+    """A rule's second votes; place: step, 0 before training."""
+    REWORDING = 6
+    """Before training, for all problems."""
+    VERIFIER = 7
+    """A model's verdicts on responses; place: step."""
 
 
 def generator(seed: int, stream: Stream, *place: int) -> np.random.Generator:

@@ -23,8 +23,12 @@ from guard_core import (
     group_advantages,
     policy_streams,
 )
+from guard_core.rules import Seen
 from real.answers import AnswerBook, Equality
 from real.config import TrainConfig
+from real.record.ballots import BallotCount, Ballots
+from real.rules.checks import rule_of
+from real.rules.paying import Observed, Paid, pay, scores_of, seen_of
 from real.seeds import Stream, generator
 
 Ints = NDArray[np.int64]
@@ -46,6 +50,8 @@ class Supervision:
     """Problems of the batch that sit out."""
     quality: Rows
     """Columns of the trace's steps: how right the batch's labels and rewards are."""
+    paid: Paid | None = None
+    """All that the rule pays, `streams` included; None under plain TTRL."""
 
 
 class Supervisor:
@@ -62,23 +68,29 @@ class Supervisor:
         by_math = config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
         self.book = AnswerBook(truths, self.equality)
+        self.rule = rule_of(config)
+        """None: plain TTRL, which this class pays itself."""
         self.guard = Guard(config.guard)
         self.state = self.guard.init(len(truths), like=np.zeros(0))
+        self._ballots = BallotCount(self.book)
 
-    def prime(self, answers_NV: Ints) -> Rows:
+    def prime(self, answers_NV: Ints, observed: Observed | None = None) -> Rows:
         """Take in the votes of all problems before training, visit 0.
 
         Args:
             answers_NV: answer ids of all problems in order, -1 unparseable.
+            observed: what else the rule's scores depend on.
 
         Returns:
             Columns of the trace's visits; the guard decides nothing yet.
         """
         problems = np.arange(len(answers_NV))
         votes, draws = self._votes(answers_NV), self._draws(problems, 0)
+        seen = self._seen(problems, answers_NV, votes, 0, observed)
+        scores = None if self.rule is None or seen is None else scores_of(self.rule, seen)
         # A step from the empty state has the label of `prime`, and its tie and match rate besides.
-        _, decision = self.guard.step(self.state, votes, draws)
-        self.state = self.guard.prime(self.state, votes, draws)
+        _, decision = self.guard.step(self.state, votes, draws, scores)
+        self.state = self.guard.prime(self.state, votes, draws, scores)
         neutral = {
             "flipped": False,
             "flip_rate": 0.0,
@@ -93,16 +105,21 @@ class Supervisor:
         rows = self._rows(problems, answers_NV, decision)
         return {**rows, **neutral, "visit": 0}
 
-    def visit(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Supervision:
+    def visit(
+        self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Observed | None = None
+    ) -> Supervision:
         """Record one visit of a batch's problems and decide what to train on.
 
         Args:
             problems_P: (P,) problem indices.
             answers_PV: (P, V) answer ids, -1 unparseable; the first K are trained on.
             visit: number of this visit, from 1.
+            observed: what else the rule depends on.
         """
         votes, draws = self._votes(answers_PV), self._draws(problems_P, visit)
-        state, decision = self.guard.step(self.state.take(problems_P), votes, draws)
+        seen = self._seen(problems_P, answers_PV, votes, visit, observed)
+        scores = None if self.rule is None or seen is None else scores_of(self.rule, seen)
+        state, decision = self.guard.step(self.state.take(problems_P), votes, draws, scores)
         self.state = self.state.put(problems_P, state)
         # The trace always tells of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, answers_PV, decision), "visit": visit}
@@ -110,9 +127,24 @@ class Supervisor:
             decision = replace(decision, label=self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
         quality = self._quality(problems_P, answers_PK, rows, decision.label)
+        if self.rule is not None and seen is not None:
+            paid = pay(self.rule, seen, decision, self.config.guard, observed)
+            return Supervision(paid.streams, rows, int(decision.skip.sum()), quality, paid)
         advantages = group_advantages(answers_PK, decision, self.config.guard)
         streams = policy_streams(*advantages, decision, self.config.guard)
         return Supervision(streams, rows, int(decision.skip.sum()), quality)
+
+    def ballots(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Ballots | None:
+        """The votes of a visit for the trace; None where the run does not keep them.
+
+        Args:
+            problems_P: (P,) problem indices.
+            answers_PV: (P, V) answer ids, -1 unparseable.
+            visit: number of this visit; 0 before training.
+        """
+        if not self.config.keep_votes:
+            return None
+        return self._ballots.count(problems_P, answers_PV, visit)
 
     @property
     def answer_timeouts(self) -> int:
@@ -136,6 +168,8 @@ class Supervisor:
         """
         self.state = GuardState(**arrays)
         self.book = AnswerBook.from_values(answers, self.equality)
+        # The trace's rows up to there have the texts of all that the book knew.
+        self._ballots = BallotCount(self.book)
 
     def _votes(self, answers_PV: Ints) -> Votes:
         n_answers, n_samples = max(1, self.book.n_answers), self.config.n_samples
@@ -145,6 +179,28 @@ class Supervisor:
             n_votes=answers_PV.shape[1],
             n_samples=n_samples,
         )
+
+    def _seen(
+        self,
+        problems_P: Ints,
+        answers_PV: Ints,
+        votes: Votes,
+        visit: int,
+        observed: Observed | None,
+    ) -> Seen | None:
+        """What the rule sees; None under plain TTRL. To be called before the guard's step."""
+        if self.rule is None:
+            return None
+        n_draws = self.rule.n_draws(answers_PV.shape[1], self.config.n_samples)
+        draws_PD = np.array(
+            [
+                generator(self.config.seed, Stream.RULE, int(problem), visit).random(n_draws)
+                for problem in problems_P
+            ]
+        )
+        remembers = self.config.guard.label_from == "memory"
+        memory_PA = self.state.take(problems_P).memory if remembers else None
+        return seen_of(votes, answers_PV, draws_PD, observed, memory_PA)
 
     def _draws(self, problems_P: Ints, visit: int) -> Draws:
         """One generator per problem and visit, so the order of rows cannot matter."""
@@ -184,7 +240,12 @@ class Supervisor:
     def _quality(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, trained_P: NDArray[np.integer]
     ) -> Rows:
-        """Of the whole batch, skipped problems included; NaN where no true answer is known."""
+        """Of the whole batch, skipped problems included; NaN where no true answer is known.
+
+        So are rewards that are no question of right or wrong: those of rules that pay otherwise
+        than 1 to the label.
+        """
+        by_label = self.rule is None or self.rule.pays == "label"
         known_P = np.array([self.book.has_truth(int(problem)) for problem in problems_P])
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
@@ -194,7 +255,7 @@ class Supervisor:
         return {
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
-            "reward_correct": float(agree_PK[known_P].mean()) if some else np.nan,
+            "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
         }
 
     def _truth_columns(self, problems_P: Ints, answers_PV: Ints, labels_P: Ints) -> Rows:

@@ -6,9 +6,11 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from lab.errors import UserError
@@ -22,18 +24,30 @@ from real.checkpoints.resuming import reopened, resume_point
 from real.checkpoints.stored import stored_config
 from real.config import TrainConfig
 from real.evaluations.evaluating import log_evaluation
-from real.evaluations.evaluation import sample_answers
 from real.interrupts import stop_requests
 from real.ranks.distributed import joined_ranks
+from real.record.ballots import Ballots
 from real.record.journal import Journal
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
 from real.record.notices import say
+from real.rules.first_votes import begin, first_votes
+from real.rules.further_groups import mini_batches
+from real.rules.observing import after_step, observe
 from real.run import Run, new_manifest, prepare
 from real.seeds import Stream, torch_generator
 from real.update.exhausted import memory_limit
 from real.update.grouping import read_answers, trained_groups
 from real.update.mismatch import compared
+
+
+class Seen(NamedTuple):
+    """What the votes of a batch were, without step and epoch."""
+
+    visits: dict[str, Any]
+    """Columns of the trace's visits."""
+    ballots: Ballots | None
+    """None where votes are not kept."""
 
 
 def train(
@@ -146,14 +160,15 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
         run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
-            log.write_visits({**first_votes(run), "step": 0, "epoch": 0})
+            begin(run, log)
+            _write(log, prime(run), {"step": 0, "epoch": 0})
             log_evaluation(run, log, step=0, epoch=0, full=True)
             log.checkpoint(run, 0)
         stop.deferred = log.keeps_checkpoints
         for batch in batches(run.config, len(run.prompts), after=done or 0):
             place = {"step": batch.step, "epoch": batch.epoch}
-            visits, row, refused = train_batch(run, batch)
-            log.write_visits({**visits, **place})
+            seen, row, refused = train_batch(run, batch)
+            _write(log, seen, place)
             log.write_steps({**row, **place})
             log.count_refused(refused)
             report(batch.step)
@@ -165,27 +180,18 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             stop.leave_if(asked)
 
 
-def first_votes(run: Run) -> dict[str, Any]:
+def prime(run: Run) -> Seen:
     """Visit 0: the votes of all problems before training."""
-    answers_NV = sample_answers(
-        run.engine,
-        run.policy,
-        run.prompts,
-        run.supervisor.book,
-        run.config.n_votes,
-        run.sampling,
-        run.config.max_rows * run.ranks.world,
-        _generator(run, Stream.VOTES, 0),
-        version=0,
-    )
-    return run.supervisor.prime(answers_NV)
+    answers_NV, observed = first_votes(run)
+    visits = run.supervisor.prime(answers_NV, observed)
+    return Seen(visits, run.supervisor.ballots(np.arange(len(answers_NV)), answers_NV, visit=0))
 
 
-def train_batch(run: Run, batch: Batch) -> tuple[dict[str, Any], dict[str, Any], int]:
+def train_batch(run: Run, batch: Batch) -> tuple[Seen, dict[str, Any], int]:
     """Sample, vote, decide and update for one batch of problems.
 
     Returns:
-        Rows of the trace's visits and steps, and how many optimizer steps were refused.
+        What was seen, a row of the trace's steps, and how many optimizer steps were refused.
     """
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"), memory_limit("rollout"):
@@ -193,25 +199,33 @@ def train_batch(run: Run, batch: Batch) -> tuple[dict[str, Any], dict[str, Any],
         votes = _generator(run, Stream.VOTES, batch.step)
         rollouts = run.engine.sample(prompts, run.config.n_votes, run.sampling, votes)
         rollouts.of_version(batch.step - 1)
+        look = observe(run, batch, rollouts)
     with clock.phase("grade"):
         answers_PV = read_answers(run, problems_P, rollouts)
     with clock.phase("guard"):
-        supervision = run.supervisor.visit(problems_P, answers_PV, visit=batch.epoch)
+        supervision = run.supervisor.visit(
+            problems_P, answers_PV, visit=batch.epoch, observed=look and look.observed
+        )
+        ballots = run.supervisor.ballots(problems_P, answers_PV, visit=batch.epoch)
     run.engine.release()
     with clock.phase("update"), memory_limit("update"):
-        groups, mismatch = compared(
+        groups = trained_groups(run, problems_P, rollouts, supervision)
+        parts = mini_batches(run, groups, look, supervision)
+        found, mismatch = compared(
             run.optimizer.scorer,
-            trained_groups(run, problems_P, rollouts, supervision),
+            list(chain(*parts)),
             run.config.temperature,
             run.config.micro_tokens,
             run.config.importance_cap,
             run.ranks.share,
         )
-        size = run.config.mini_batch
-        done = [run.optimizer.step(groups[i : i + size]) for i in range(0, len(groups), size)]
+        rest = iter(found)
+        done = [run.optimizer.step(list(islice(rest, len(part)))) for part in parts]
     with clock.phase("sync"):
+        after_step(run, batch)
         run.engine.update_weights(run.policy.model, version=batch.step)
-    means, n_sampled = step_row(done), int(rollouts.lengths_PN.sum())
+    means = step_row(done)
+    n_sampled = int(rollouts.lengths_PN.sum()) + (look.n_sampled if look else 0)
     row = {
         **means,
         "replicate": 0,
@@ -224,7 +238,13 @@ def train_batch(run: Run, batch: Batch) -> tuple[dict[str, Any], dict[str, Any],
         **supervision.quality,
         **clock.columns(n_sampled, means["tokens"]),
     }
-    return supervision.rows, row, sum(s.refused for s in done)
+    return Seen(supervision.rows, ballots), row, sum(s.refused for s in done)
+
+
+def _write(log: Journal, seen: Seen, place: dict[str, int]) -> None:
+    log.write_visits({**seen.visits, **place})
+    if seen.ballots is not None:
+        log.write_ballots(seen.ballots, place)
 
 
 def _generator(run: Run, stream: Stream, *place: int) -> torch.Generator:

@@ -21,7 +21,7 @@ def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
     source = f"{name}-data"
     place = tag(
         "div", id=name, class_="plot", role="img", aria_label=alt, data_figure=source,
-        style=f"min-height:{figure.layout.height}px",
+        style=f"min-height:{figure.layout['height']}px",
     )  # fmt: skip
     data = tag("script", raw(_in_script(figure)), type="application/json", id=source)
     return tag("figure", place, data, tag("figcaption", caption) if caption else None)

@@ -103,6 +103,10 @@ class AnswerBook:
         """Largest number of answers of any problem so far: the A of `counts_PA`."""
         return max((len(known.first) for known in self._problems), default=0)
 
+    def n_answers_of(self, problem: int) -> int:
+        """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
+        return len(self._problems[problem].first)
+
     def ids(self, problem: int, responses: Sequence[str]) -> np.ndarray:
         """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
 

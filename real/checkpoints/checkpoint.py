@@ -5,6 +5,8 @@
         optimizer.safetensors   AdamW's moments, master weights, the place in the schedule
         guard.safetensors       the guard's memory, (N, ...) arrays
         answers.json            answer ids of every problem
+        rule.safetensors, rule.json
+                                what a rule's second votes remember, where there are any
         checkpoint.json         place in the run, settings, digests of the files above
 
 No generator's state is in it: every draw has a generator of its own, made from seed, stream and
@@ -29,6 +31,7 @@ from lab.store import RunFolder
 from real.checkpoints.tensor_files import file_digest, read_tensors, take_part, write_tensors
 from real.ranks.sharding import shard_of
 from real.record.notices import say
+from real.rules.second_votes import second_of
 from real.run import Run
 
 VERSION = 1
@@ -37,6 +40,7 @@ FOLDER = "checkpoints"
 INDEX = "checkpoint.json"
 MODEL, OPTIMIZER, GUARD = "model.safetensors", "optimizer.safetensors", "guard.safetensors"
 ANSWERS = "answers.json"
+RULE, RULE_VALUES = "rule.safetensors", "rule.json"
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -136,6 +140,9 @@ def restore(run: Run, folder: Path) -> None:
     arrays = {name: t.numpy().copy() for name, t in read_tensors(folder / GUARD).items()}
     answers = msgspec.json.decode((folder / ANSWERS).read_bytes())
     run.supervisor.restore(arrays, answers)
+    if (second := second_of(run)) is not None:
+        values = msgspec.json.decode((folder / RULE_VALUES).read_bytes())
+        second.restore(run, read_tensors(folder / RULE), values)
 
 
 def remove_leftovers(run_folder: Path) -> None:
@@ -176,7 +183,14 @@ def _write_state(run: Run, folder: Path) -> dict[str, str]:
     guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
     answers = msgspec.json.encode(run.supervisor.book.to_values())
     (folder / ANSWERS).write_bytes(answers)
-    return {
+    rule: dict[str, str] = {}
+    if (second := second_of(run)) is not None:
+        (folder / RULE_VALUES).write_bytes(msgspec.json.encode(second.values()))
+        rule = {
+            RULE: write_tensors(folder / RULE, second.tensors()),
+            RULE_VALUES: file_digest(folder / RULE_VALUES),
+        }
+    return rule | {
         MODEL: write_tensors(folder / MODEL, _trained(run)),
         OPTIMIZER: write_tensors(folder / OPTIMIZER, run.optimizer.state_tensors()),
         GUARD: write_tensors(folder / GUARD, guard),

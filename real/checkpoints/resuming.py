@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.errors import UserError
@@ -63,6 +63,9 @@ def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint
         say([f"{folder}: no checkpoint yet; starts from the beginning"])
         return ResumePoint(folder, config, manifest, None, None)
     check_same(found[1].config, config, folder)
+    if "answers" not in found[1].parts:
+        # Of a version that kept no votes: begun midway they would read as if nobody voted before.
+        config = replace(config, keep_votes=False)
     return ResumePoint(folder, config, manifest, found[1], found[0])
 
 

@@ -82,12 +82,20 @@ class RankedEngine:
             found = self._ranks.gather(torch.nn.functional.pad(values, size, value=fill))
             return found.transpose(0, 1).flatten(0, 1)[: len(prompts)]
 
+        def told(values: Tensor | None) -> Tensor | None:
+            """The same of a field that engines may leave out; ranks without a prompt follow."""
+            if not sampling.stats or not self._ranks.highest(values is not None):
+                return None
+            return together(own.lengths_PN.double() if values is None else values)
+
         return Rollouts(
             together(own.tokens_PNT, self._pad_token_id),
             together(own.logprobs_PNT),
             together(own.lengths_PN),
             together(own.finished_PN.byte()).bool(),
             self._one_version(own.version),
+            told(own.entropy_PV),
+            told(own.certainty_PV),
         ).to(self._device)
 
     def release(self) -> None:

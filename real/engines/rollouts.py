@@ -41,6 +41,9 @@ class Sampling:
     """Divides the logits; above 0."""
     top_p: float = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
+    stats: bool = False
+    """Ask for `Rollouts.entropy_PV` and `certainty_PV`. Engines that cannot tell leave them None:
+    `real.observations.token_stats` computes them with a forward pass of its own."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -61,6 +64,11 @@ class Rollouts:
     """bool; the response has an end token; False: cut at `max_tokens`."""
     version: int
     """Of the weights that drew every one of these tokens."""
+    entropy_PV: torch.Tensor | None = None
+    """(P, N) float64; mean over a response's tokens of the entropy of the next-token distribution
+    at the sampling temperature, before a cut at `top_p`, in nats."""
+    certainty_PV: torch.Tensor | None = None
+    """(P, N) float64; the same mean of KL(uniform || next-token distribution)."""
 
     def mask_PNT(self) -> torch.Tensor:
         """Bool; True on the response's tokens, False on padding."""
@@ -75,6 +83,8 @@ class Rollouts:
             self.lengths_PN.to(device),
             self.finished_PN.to(device),
             self.version,
+            self.entropy_PV if self.entropy_PV is None else self.entropy_PV.to(device),
+            self.certainty_PV if self.certainty_PV is None else self.certainty_PV.to(device),
         )
 
     def of_version(self, version: int) -> Rollouts:

@@ -17,6 +17,7 @@ import torch
 from real.engines.kv_cache import expand_cache, new_cache, select_rows
 from real.engines.rollout_checks import check_prompts, check_rows, positions
 from real.engines.rollouts import Prompts, Rollouts, Sampling
+from real.engines.samples import Samples, join
 from real.engines.sampling import draw
 
 
@@ -94,7 +95,7 @@ class TransformersEngine:
                 self._sample_rows(prompts, prompt_of_row[rows], uniforms_RT[rows], sampling)
                 for rows in chunks
             ]
-        return _join(parts, len(prompts), n, self.pad_token_id)
+        return join(parts, len(prompts), n, self.pad_token_id)
 
     def release(self) -> None:
         """Nothing to give up: the model is the trainer's."""
@@ -129,11 +130,12 @@ class TransformersEngine:
 
     def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:
         steps, rows = uniforms_TR.shape
-        samples = _Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
+        samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
+        look = samples.look if sampling.stats else None
         for step, uniforms_R in enumerate(uniforms_TR):
             uniforms_B = uniforms_R[samples.rows_B]
             token_B, logprob_B = draw(
-                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p
+                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, look
             )
             running_B = samples.record(step, token_B, logprob_B)
             n_running = int(running_B.sum()) if self.eos_token_ids else len(running_B)
@@ -145,40 +147,6 @@ class TransformersEngine:
                 batch.keep(running_B.nonzero()[:, 0])
             batch.advance(token_B)
         return samples.rollouts(self.version)
-
-
-class _Samples:
-    """What was drawn so far for all R rows, and which B of them are still in the batch."""
-
-    def __init__(
-        self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
-    ) -> None:
-        self.pad = pad
-        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
-        self.tokens_TR = torch.full((steps, rows), pad, device=device)
-        self.logprobs_TR = torch.zeros((steps, rows), device=device)
-        self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.rows_B = torch.arange(rows, device=device)
-        self.used = 0
-
-    def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
-        """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""
-        running_B = ~self.finished_R[self.rows_B]
-        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
-        self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
-        self.lengths_R[self.rows_B] += running_B
-        self.used = step + 1
-        if not len(self.eos):
-            return running_B
-        ends_B = running_B & (token_B[:, None] == self.eos).any(-1)
-        self.finished_R[self.rows_B] |= ends_B
-        return running_B & ~ends_B
-
-    def rollouts(self, version: int) -> Rollouts:
-        """The samples, rows in place of prompts and samples."""
-        tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
-        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version)
 
 
 class _Batch:
@@ -263,22 +231,3 @@ def _evaluating(model: Any) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
-    longest = max(part.tokens_PNT.shape[-1] for part in parts)
-
-    def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
-        padded = [
-            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]), value=fill)
-            for tensor in tensors
-        ]
-        return torch.cat(padded).view(n_prompts, n, longest)
-
-    return Rollouts(
-        rows([part.tokens_PNT for part in parts], pad_token_id),
-        rows([part.logprobs_PNT for part in parts], 0.0),
-        torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
-        torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
-        parts[0].version,
-    )

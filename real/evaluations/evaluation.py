@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from real.answers import AnswerBook
-from real.engines.rollouts import Engine, Sampling
+from real.engines.rollouts import Engine, Rollouts, Sampling
 from real.evaluations.completions import Completions
 from real.policy import Policy
 from real.problems.prompts import PromptSet
@@ -51,6 +51,7 @@ def sample_answers(
     generator: torch.Generator,
     version: int,
     seen: Completions | None = None,
+    watch: Callable[[Sequence[int], Rollouts], None] | None = None,
 ) -> NDArray[np.int64]:
     """Answer ids of `n` responses to every problem.
 
@@ -65,6 +66,7 @@ def sample_answers(
         generator: of the engine's device.
         version: of the weights; other ones are refused.
         seen: takes in the responses' texts, for people to read.
+        watch: is shown problems and their responses as they come, in order.
 
     Returns:
         (N, V) ids, -1 unparseable. Only answers are kept, so memory does not grow with N.
@@ -76,6 +78,8 @@ def sample_answers(
         tokens = [prompts.tokens[i] for i in problems]
         with memory_limit("rollout"):
             rollouts = engine.sample(tokens, n, sampling, generator).of_version(version)
+        if watch is not None:
+            watch(problems, rollouts)
         for place, problem in enumerate(problems):
             texts = policy.texts(rollouts.tokens_PNT[place], rollouts.lengths_PN[place])
             answers_NV[problem] = book.ids(problem, texts)

@@ -70,7 +70,7 @@ def build_prompts(found: ProblemSet, config: TrainConfig, policy: Policy) -> Pro
         UserError: no prompt fits, the tokenizer makes nothing of one, or lacks a chat template
             that the settings require.
     """
-    limit = _longest_prompt(config, policy)
+    limit = longest_prompt(config, policy)
     in_template = uses_template(policy.tokenizer, config.chat_template)
     problems: list[Problem] = []
     tokens: list[list[int]] = []
@@ -109,6 +109,25 @@ def as_tensor(prompt: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(prompt, dtype=torch.long, device=device)
 
 
+def prompt_tokens(
+    problem: Problem, config: TrainConfig, policy: Policy, suffix: str | None = None
+) -> list[int]:
+    """Token ids of a further prompt, encoded as those of the run's problems are.
+
+    Args:
+        problem: what to ask.
+        config: settled settings.
+        policy: whose tokenizer reads it.
+        suffix: put behind it; that of the settings if None.
+
+    Raises:
+        UserError: the tokenizer makes nothing of it.
+    """
+    in_template = uses_template(policy.tokenizer, config.chat_template)
+    suffix = _suffix(problem, config) if suffix is None else suffix
+    return encode(policy.tokenizer, problem, suffix, in_template)
+
+
 def _suffix(problem: Problem, config: TrainConfig) -> str:
     """The settings' suffix; a prompt that asks for a box itself is not asked twice by default."""
     suffix = config.prompt_suffix or ""
@@ -140,7 +159,12 @@ def _notices(
         )
 
 
-def _longest_prompt(config: TrainConfig, policy: Policy) -> int:
+def longest_prompt(config: TrainConfig, policy: Policy) -> int:
+    """Most tokens that a prompt may have.
+
+    Raises:
+        UserError: the model has no positions left for one.
+    """
     positions = policy.max_positions
     if positions is None:
         return config.max_prompt_tokens

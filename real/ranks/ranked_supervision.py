@@ -12,6 +12,8 @@ from guard_core import PolicyStreams
 from real.answers import UNPARSEABLE, AnswerBook
 from real.config import TrainConfig
 from real.ranks.distributed import Ranks
+from real.rules.checks import check_ranks, rule_of
+from real.rules.paying import Observed
 from real.supervision import Ints, Supervision, Supervisor
 
 
@@ -20,7 +22,11 @@ def make_supervisor(config: TrainConfig, truths: list[str | None], ranks: Ranks)
 
     Comparisons of answers have a time limit, so two ranks that read the same answers could find
     different ones equal. Hence one rank decides for all.
+
+    Raises:
+        UserError: the rule has needs that several ranks cannot serve.
     """
+    check_ranks(rule_of(config), ranks.world)
     if ranks.world == 1:
         return Supervisor(config, truths)
     return (Leader if ranks.first else Follower)(config, truths, ranks)
@@ -33,9 +39,11 @@ class Leader(Supervisor):
         super().__init__(config, truths)
         self._ranks = ranks
 
-    def visit(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Supervision:
+    def visit(
+        self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Observed | None = None
+    ) -> Supervision:
         """See `Supervisor`; all ranks must call this."""
-        found = super().visit(problems_P, answers_PV, visit)
+        found = super().visit(problems_P, answers_PV, visit, observed)
         s = found.streams
         columns = [s.majority, s.minority, s.weight[:, None], s.drop[:, None]]
         packed = torch.from_numpy(np.concatenate(columns, axis=1, dtype=np.float64))
@@ -54,7 +62,9 @@ class Follower(Supervisor):
         self.book = _Unread(truths)
         self._ranks = ranks
 
-    def visit(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Supervision:
+    def visit(
+        self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Observed | None = None
+    ) -> Supervision:
         """What the first rank decided; without rows for the trace."""
         n_samples = self.config.n_samples
         shape = (len(problems_P), 2 * n_samples + 2)
@@ -67,6 +77,9 @@ class Follower(Supervisor):
             drop=packed[:, -1] > 0,
         )
         return Supervision(streams, {}, n_skipped, {})
+
+    def ballots(self, problems_P: Ints, answers_PV: Ints, visit: int) -> None:
+        """Nothing: this rank writes no trace."""
 
     def restore(self, arrays: dict[str, Any], answers: dict[str, object]) -> None:
         """Nothing to go back to."""

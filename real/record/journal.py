@@ -16,6 +16,7 @@ from lab.schema import Columns, Table
 from lab.store import MemoryRun, Recorder, RunFolder
 from real.batches import batches_per_epoch
 from real.checkpoints.checkpoint import Checkpoints
+from real.record.ballots import Ballots
 from real.record.loggers import Loggers, open_loggers
 from real.run import Run, new_manifest
 
@@ -90,6 +91,17 @@ class Journal:
         self.recorder.write_evals(columns)
         self._log("eval", columns)
 
+    def write_ballots(self, ballots: Ballots, place: Columns) -> None:
+        """Add rows to the trace's votes and answers.
+
+        Args:
+            ballots: of a batch.
+            place: its step and epoch.
+        """
+        self.recorder.write_votes({**ballots.votes, **place})
+        if len(ballots.answers["text"]):
+            self.recorder.write_answers({**ballots.answers, **place})
+
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""
         if self._folder is None or not rows:
@@ -99,6 +111,12 @@ class Journal:
         with whole(target) as temporary:
             temporary.write_bytes(msgspec.json.Encoder().encode_lines(rows))
         self._loggers.table(step, COMPLETIONS, rows)
+
+    def write_json(self, name: str, values: Any) -> None:
+        """Write a file of plain values beside the trace."""
+        if self._folder is not None:
+            with whole(self._folder / name) as temporary:
+                temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))
 
     def count_refused(self, refused: int) -> None:
         """Add to the optimizer steps that were refused."""

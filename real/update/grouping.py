@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from guard_core import PolicyStreams
 from real.engines.rollouts import Rollouts
 from real.problems.prompts import as_tensor
 from real.run import Run
@@ -28,11 +29,18 @@ def trained_groups(
     run: Run, problems_P: np.ndarray, rollouts: Rollouts, supervision: Supervision
 ) -> list[Group]:
     """The first K responses of every problem with their advantages."""
+    prompts = [run.prompts.tokens[problem] for problem in problems_P]
+    return groups_of(prompts, rollouts, supervision.streams, run)
+
+
+def groups_of(
+    prompts: list[list[int]], rollouts: Rollouts, streams: PolicyStreams, run: Run
+) -> list[Group]:
+    """The first K responses to every prompt with the advantages of (P, K) streams."""
     n_samples, device = run.config.n_samples, run.policy.device
-    streams = supervision.streams
     return [
         Group(
-            prompt_L=as_tensor(run.prompts.tokens[problem], device),
+            prompt_L=as_tensor(prompt, device),
             tokens_KT=rollouts.tokens_PNT[place, :n_samples],
             old_KT=rollouts.logprobs_PNT[place, :n_samples],
             lengths_K=rollouts.lengths_PN[place, :n_samples],
@@ -41,5 +49,5 @@ def trained_groups(
             weight=float(streams.weight[place]),
             dropped=bool(streams.drop[place]),
         )
-        for place, problem in enumerate(problems_P)
+        for place, prompt in enumerate(prompts)
     ]

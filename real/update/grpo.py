@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from real.config import LossKind
 from real.update.group import Group, kept, without_rows
 from real.update.logprobs import Scorer
 from real.update.packing import MicroBatch, PackedRows, Place, RowCounts, plan, row_counts
+from real.update.pass_sums import Sums, broken_rows, totals
 
 __all__ = [
     "MEAN_OF_LOSS",
@@ -72,6 +72,9 @@ class LossConfig:
     kl_coef: float = 0.0
     """Factor on the KL divergence from the reference policy; at 0 there is no reference. The
     problem's weight does not scale this term: a doubtful label is no reason to drift faster."""
+    objective: Literal["policy", "entropy"] = "policy"
+    """The clipped loss of the advantages, or the entropy of the responses' tokens whatever their
+    advantages are; that needs an `EntropyScorer`."""
 
 
 class TokenLoss(NamedTuple):
@@ -102,19 +105,6 @@ class Pass(NamedTuple):
     """Mean over the forwarded tokens of the estimated KL divergence from the reference."""
 
 
-_N_NUMBERS = 4
-"""Of `_Sums`."""
-
-
-class _Sums(NamedTuple):
-    """What one micro-batch adds up to, on its device."""
-
-    numbers: Tensor
-    """(4,) sums: loss, clipped tokens, KL, broken rows."""
-    broken_R: Tensor
-    """(R,) bool, rows with a log-prob that is not finite."""
-
-
 def backward(
     model: Any,
     groups: Sequence[Group],
@@ -138,24 +128,25 @@ def backward(
 
     Returns:
         What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
-        KL term: their gradient is zero.
+        KL or entropy term: their gradient is zero.
     """
     rank, world = share
     scorer = model if isinstance(model, Scorer) else Scorer(model)
     counts = [row_counts(group) for group in groups]
-    active = {i for i, g in enumerate(groups) if config.kl_coef > 0 or not g.silent}
+    all_cost = config.kl_coef > 0 or config.objective == "entropy"
+    active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
     passes = plan(groups, counts, config.micro_tokens, scorer.layout, world, only=active)
     own = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1]) for places in own]
     bottom = denominator(counts, config)
-    found: list[_Sums] = []
+    found: list[Sums] = []
     for places, batch in zip(own, batches, strict=True):
         loss, sums = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
             found.append(sums)
-    loss, n_clipped, kl, n_broken = _totals(found, world, groups[0].old_KT.device)
+    loss, n_clipped, kl, n_broken = totals(found, world, groups[0].old_KT.device)
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, [counts[i] for i in active]))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
@@ -163,7 +154,7 @@ def backward(
         n_clipped=int(n_clipped),
         n_forward=n_forward,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
-        broken=_broken_rows(found, passes, share) if n_broken else (),
+        broken=broken_rows(found, passes, share) if n_broken else (),
         kl=kl / n_forward if n_forward else 0.0,
     )
 
@@ -222,10 +213,13 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
 
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: LossConfig, reference: Reference | None
-) -> tuple[Tensor, _Sums]:
+) -> tuple[Tensor, Sums]:
     """Summed loss of one micro-batch, with gradient, and what else it adds up to."""
-    scored_n = scorer(batch.rows, config.temperature).logprobs_n
-    logprobs = batch.unfold(scored_n)
+    scored = scorer(batch.rows, config.temperature)
+    if config.objective == "entropy":
+        assert scored.entropy_n is not None
+        return _entropy_loss(batch.unfold(scored.entropy_n), batch, config)
+    logprobs = batch.unfold(scored.logprobs_n)
     # Chosen before the loss, so that padding can bring no infinity into the gradient.
     old = torch.where(batch.counted_RT, batch.stacked("old_KT").to(logprobs.dtype), 0.0)
     streams = batch.stacked("majority_K"), batch.stacked("minority_K")
@@ -233,10 +227,7 @@ def _micro_loss(
     if any(part.correction_KT is not None for part in batch.parts):
         correction = batch.stacked("correction_KT", missing=1.0)
         per_token = per_token * torch.where(batch.counted_RT, correction, 1.0)
-    policy_R = _row_sums(per_token, batch.counted_RT, config)
-    by_part = policy_R.split(batch.n_rows_of_parts)
-    weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
-    loss = weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
+    loss = _weighted_sum(per_token, batch, config)
     kl = loss.new_zeros(())
     if config.kl_coef > 0:
         kl_RT = _reference_kl(logprobs, batch, config, reference)
@@ -245,7 +236,22 @@ def _micro_loss(
     broken_R = (batch.counted_RT & ~logprobs.isfinite()).any(dim=1)
     n_clipped = (clipped & batch.counted_RT).sum()
     numbers = (loss.detach(), n_clipped, kl, broken_R.sum())
-    return loss, _Sums(torch.stack(numbers), broken_R)
+    return loss, Sums(torch.stack(numbers), broken_R)
+
+
+def _entropy_loss(entropy_RT: Tensor, batch: MicroBatch, config: LossConfig) -> tuple[Tensor, Sums]:
+    """The same of the mean token entropy, which nothing clips."""
+    loss = _weighted_sum(entropy_RT, batch, config)
+    broken_R = (batch.counted_RT & ~entropy_RT.isfinite()).any(dim=1)
+    zero = loss.new_zeros(())
+    return loss, Sums(torch.stack((loss.detach(), zero, zero, broken_R.sum())), broken_R)
+
+
+def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossConfig) -> Tensor:
+    """Sum over the rows of all problems, each times its problem's weight."""
+    by_part = _row_sums(values_RT, batch.counted_RT, config).split(batch.n_rows_of_parts)
+    weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
+    return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
 
 def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossConfig) -> Tensor:
@@ -260,36 +266,3 @@ def _reference_kl(
     if reference is None:
         raise ValueError("kl_coef > 0 needs a reference policy")
     return kl_estimate(logprobs_RT, batch.unfold(reference(batch.rows, config.temperature)))
-
-
-def _totals(found: list[_Sums], world: int, device: torch.device) -> list[float]:
-    """`_Sums.numbers` over micro-batches and ranks; every fetch waits for a GPU to catch up."""
-    totals = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=device)
-    for sums in found:
-        totals += sums.numbers
-    if world > 1 and dist.is_initialized():
-        dist.all_reduce(totals)
-    return totals.tolist()
-
-
-def _broken_rows(
-    found: list[_Sums], passes: list[list[Place]], share: tuple[int, int]
-) -> tuple[Place, ...]:
-    rank, world = share
-    own = [place for places in passes[rank::world] for place in places]
-    flags = torch.cat([sums.broken_R for sums in found]).tolist() if found else []
-    broken = [place for place, flag in zip(own, flags, strict=True) if flag]
-    if world > 1 and dist.is_initialized():
-        broken = _all_places(broken, world)
-    return tuple(sorted(broken))
-
-
-def _all_places(own: list[Place], world: int) -> list[Place]:
-    """The places that all ranks name. They travel as numbers: nothing is pickled."""
-    count = torch.tensor(len(own))
-    dist.all_reduce(count, op=dist.ReduceOp.MAX)
-    padded = torch.full((int(count), 2), -1)
-    padded[: len(own)] = torch.tensor(own, dtype=torch.int64).view(-1, 2)
-    found = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(found, padded)
-    return [(place, row) for place, row in torch.cat(found).tolist() if place >= 0]

@@ -47,22 +47,22 @@ class Scorer(nn.Module):
 
     def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
         """Scores of `rows.targets_n` at that temperature; `stats` as in `head_scores`."""
+        outputs = self.outputs(rows)
+        if self.head is None:
+            return score_logits(outputs, rows.targets_n, temperature, stats)
+        return head_scores(
+            self.head, outputs, rows.targets_n, temperature, stats, self.chunk_elements
+        )
+
+    def outputs(self, rows: PackedRows) -> Tensor:
+        """(n, H) hidden states before the scored tokens; (n, V) logits of an unknown head."""
         inputs: dict[str, Any] = {"input_ids": rows.input_ids_BS, "use_cache": False}
         if rows.position_ids_BS is not None:
             inputs["position_ids"] = rows.position_ids_BS
         with _checkpointed(self.model):
             if self.head is None:
-                logits = _pick(self.model(**inputs).logits, rows.index_n)
-                return score_logits(logits, rows.targets_n, temperature, stats)
-            hidden = self.model.base_model(**inputs).last_hidden_state
-        return head_scores(
-            self.head,
-            _pick(hidden, rows.index_n),
-            rows.targets_n,
-            temperature,
-            stats,
-            self.chunk_elements,
-        )
+                return _pick(self.model(**inputs).logits, rows.index_n)
+            return _pick(self.model.base_model(**inputs).last_hidden_state, rows.index_n)
 
     def micro_batch(self, groups: Sequence[Group], places: Sequence[Place]) -> MicroBatch:
         """Those rows as this model wants them."""
@@ -122,13 +122,10 @@ def group_logprobs(
     Padding, and tokens whose `old_KT` is not finite, get NaN. `share` is rank and number of ranks,
     which divide the passes and get all values; as in the loss all run equally many.
     """
-    rank, world = share
+    world = share[1]
     found = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
-    counts = [row_counts(group) for group in groups]
-    passes = plan(groups, counts, micro_tokens, scorer.layout, world)
-    for places in passes[rank::world]:
-        batch = scorer.micro_batch(groups, places or passes[0][:1])
-        values_RT = batch.unfold(scorer(batch.rows, temperature).logprobs_n).float()
+    for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share):
+        values_RT = batch.unfold(scores.logprobs_n).float()
         values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
         for (place, row), values_T in zip(places, values_RT, strict=bool(places)):
             found[place][row, : len(values_T)] = values_T[: found[place].shape[1]]
@@ -137,6 +134,52 @@ def group_logprobs(
             dist.all_reduce(values_KT)
     pairs = zip(groups, found, strict=True)
     return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
+
+
+@torch.no_grad()
+def group_stats(
+    scorer: Scorer,
+    groups: Sequence[Group],
+    temperature: float,
+    micro_tokens: int,
+    share: tuple[int, int] = (0, 1),
+) -> list[Tensor]:
+    """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
+
+    In nats and double precision; the second is `TokenScores.self_certainty_n`. NaN for responses
+    without a counted token. One forward pass without gradient, shared as by `group_logprobs`.
+    """
+    found = [
+        group.old_KT.new_zeros((2, len(group.old_KT)), dtype=torch.float64) for group in groups
+    ]
+    for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share, True):
+        assert scores.entropy_n is not None and scores.self_certainty_n is not None
+        values_2n = torch.stack([scores.entropy_n, scores.self_certainty_n]).double()
+        counted_RT = batch.counted_RT
+        sums_R2 = [torch.where(counted_RT, batch.unfold(v_n), 0.0).sum(1) for v_n in values_2n]
+        for (place, row), sums_2 in zip(places, torch.stack(sums_R2, dim=1), strict=bool(places)):
+            found[place][:, row] = sums_2
+    if share[1] > 1 and dist.is_initialized():
+        for sums_2K in found:
+            dist.all_reduce(sums_2K)
+    return [sums / group.counted_KT.sum(1) for group, sums in zip(groups, found, strict=True)]
+
+
+def _scored(
+    scorer: Scorer,
+    groups: Sequence[Group],
+    temperature: float,
+    micro_tokens: int,
+    share: tuple[int, int],
+    stats: bool = False,
+) -> Iterator[tuple[list[Place], MicroBatch, TokenScores]]:
+    """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
+    rank, world = share
+    counts = [row_counts(group) for group in groups]
+    passes = plan(groups, counts, micro_tokens, scorer.layout, world)
+    for places in passes[rank::world]:
+        batch = scorer.micro_batch(groups, places or passes[0][:1])
+        yield places, batch, scorer(batch.rows, temperature, stats)
 
 
 def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:

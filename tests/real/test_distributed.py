@@ -195,6 +195,8 @@ def test_one_rank_goes_on_where_two_stopped(start: Start, alone: Ended, killed: 
     assert_close(resumed.tensors(2), alone.tensors(2))
     assert_close(resumed.tensors(2, "optimizer"), alone.tensors(2, "optimizer"))
     assert_frame_equal(resumed.trace.visits, alone.trace.visits)
+    assert_frame_equal(resumed.trace.votes, alone.trace.votes)
+    assert_frame_equal(resumed.trace.answers, alone.trace.answers)
     assert_same_steps(resumed.trace, alone.trace)
 
 

@@ -53,6 +53,9 @@ def timeless(trace: Trace) -> pd.DataFrame:
 def check_same(first: Trace, second: Trace) -> None:
     pd.testing.assert_frame_equal(first.visits, second.visits, check_exact=True)
     pd.testing.assert_frame_equal(first.evals, second.evals, check_exact=True)
+    pd.testing.assert_frame_equal(first.votes, second.votes, check_exact=True)
+    pd.testing.assert_frame_equal(first.answers, second.answers, check_exact=True)
+    assert not first.answers.empty
     pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
 
 

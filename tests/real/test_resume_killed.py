@@ -84,6 +84,8 @@ def check_equal(folder: Path, other: Path) -> None:
     first, second = load(folder), load(other)
     assert first.run.status == second.run.status == "finished"
     pd.testing.assert_frame_equal(first.visits, second.visits, check_exact=True)
+    pd.testing.assert_frame_equal(first.votes, second.votes, check_exact=True)
+    pd.testing.assert_frame_equal(first.answers, second.answers, check_exact=True)
     pd.testing.assert_frame_equal(first.evals, second.evals, check_exact=True)
     pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
     extra = dict(first.run.extra)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.schema import checked
+from lab.checked import checked
 from real.config import TrainConfig
 from real.supervision import Supervision, Supervisor
 

@@ -1,0 +1,1 @@
+"""What rules ask to be told of responses beside their answers, see `guard_core.rules.seen.Seen`."""

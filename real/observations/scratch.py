@@ -1,0 +1,51 @@
+r"""The tiny task's scratch work: is every step one reduction of the step before?
+
+This checks arithmetic and nothing else. Any operator may be carried out first, so a response that
+follows a wrong order of evaluation without a slip passes as the right one does: the check is no
+oracle of the answer, and cannot tell the planted rivals from the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from real.tiny.task import Expression, reduce_once
+
+MOST_OPERATORS = 40
+_SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)
+
+
+def is_scratch(text: str) -> bool:
+    """Whether a text is scratch work and nothing else, steps such as `3-6+0>`, then the box."""
+    return text.endswith("}") and _SCRATCH.fullmatch(text) is not None
+
+
+def scratch_holds(text: str, problem: str | None = None) -> bool:
+    """Whether every step follows from the one before by one operation, right modulo 10.
+
+    Args:
+        text: of a response, see `is_scratch`.
+        problem: expression that the first step follows from; without it the first step is taken
+            as it stands.
+
+    Returns:
+        False also where there is nothing to check.
+    """
+    match = _SCRATCH.fullmatch(text)
+    if match is None:
+        return False
+    texts = [*match.group(1).split(">")[:-1], match.group(2)]
+    steps = [Expression.parse(step) for step in texts]
+    if problem is not None:
+        steps.insert(0, Expression.parse(problem.strip()))
+    if len(steps) < 2 or len(steps[0].operators) > MOST_OPERATORS:
+        return False
+    return all(_follows(*pair) for pair in pairwise(steps))
+
+
+def _follows(before: Expression, after: Expression) -> bool:
+    if len(after.operators) + 1 != len(before.operators):
+        return False
+    places = range(len(before.operators))
+    return any(reduce_once(before, place) == after for place in places)

@@ -1,0 +1,104 @@
+r"""How likely the steps of a response were to the model that sampled it.
+
+Steps are the parts between blank lines, as SCOPE cuts responses. Log-probs belong to tokens and
+blank lines to text, and one token may hold the end of a step and the blank line (`.\n\n`), or a
+blank line may be spread over several. So the text is put together token by token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.engines.rollouts import Rollouts
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_ANCHORS = 256
+"""So many ids of a vocabulary are looked at for a token that is plain text."""
+
+
+def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
+    """Mean over a response's steps of the step's mean token log-prob, in nats.
+
+    A token belongs to the step in which its text begins; blank lines to the step before them,
+    those at the beginning, and whatever follows the last text, to the only step there is.
+
+    Args:
+        rollouts: P prompts, V responses each.
+        tokenizer: that wrote the tokens.
+
+    Returns:
+        (P, V); tokens whose log-prob is not finite are left out, and so are steps without any
+        other. NaN where a response has none at all. A response without a blank line is one step.
+    """
+    shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
+    tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()
+    logprobs_RT = rollouts.logprobs_PNT.reshape(-1, width).double().cpu().numpy()
+    lengths_R = rollouts.lengths_PN.flatten().cpu().numpy()
+    inside_RT = np.arange(width) < lengths_R[:, None]
+    steps_RT = np.zeros(tokens_RT.shape, np.int64)
+    text_of = token_texts(tokenizer, np.unique(tokens_RT[inside_RT]).tolist())
+    lines = [token for token, text in text_of.items() if "\n" in text]
+    for row in np.flatnonzero((np.isin(tokens_RT, lines) & inside_RT).any(axis=1)):
+        length = lengths_R[row]
+        steps_RT[row, :length] = steps_of([text_of[i] for i in tokens_RT[row, :length].tolist()])
+    return _mean_of_means(logprobs_RT, steps_RT, inside_RT).reshape(shape)
+
+
+def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """What each token adds to a text that it continues; special tokens add nothing.
+
+    Parts of a character that is spread over tokens come as replacement characters.
+    """
+
+    def decode(tokens: list[int]) -> str:
+        return tokenizer.decode(tokens, skip_special_tokens=True)
+
+    # At the beginning of a text many tokenizers drop a space, so every token follows another one.
+    anchor = _anchor(decode, len(tokenizer))
+    before = decode(anchor)
+    found = {i: decode([*anchor, i]) for i in ids}
+    return {i: text.removeprefix(before) for i, text in found.items()}
+
+
+def steps_of(texts: list[str]) -> NDArray[np.int64]:
+    """(T,) numbers of the steps that the tokens of a response belong to, from 0 on.
+
+    Args:
+        texts: (T,) of the tokens.
+    """
+    whole = "".join(texts)
+    first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
+    ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
+    begins_T = np.cumsum([0, *map(len, texts[:-1])])
+    return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
+
+
+def _anchor(decode: Callable[[list[int]], str], size: int) -> list[int]:
+    """One token of plain text, if one is found quickly."""
+    for token in range(min(size, _ANCHORS)):
+        text = decode([token])
+        if text.isascii() and text.isprintable() and text.strip() == text != "":
+            return [token]
+    return []
+
+
+def _mean_of_means(
+    values_RT: NDArray[np.float64], steps_RT: NDArray[np.int64], inside_RT: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """(R,) mean over steps of the mean of a step's finite values."""
+    rows, n_steps = len(values_RT), int(steps_RT.max(initial=0)) + 1
+    kept = inside_RT & np.isfinite(values_RT)
+    place = (np.arange(rows)[:, None] * n_steps + steps_RT)[kept]
+    size = rows * n_steps
+    sums = np.bincount(place, values_RT[kept], size).reshape(rows, n_steps)
+    counts = np.bincount(place, minlength=size).reshape(rows, n_steps)
+    found = np.full(rows, np.nan)
+    n_found = (counts > 0).sum(axis=1)
+    means = (sums / np.maximum(counts, 1)).sum(axis=1)
+    np.divide(means, n_found, out=found, where=n_found > 0)
+    return found

@@ -1,0 +1,69 @@
+"""The votes themselves, for a trace that keeps them: each answer's count, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.answers import AnswerBook
+
+Ints = NDArray[np.int64]
+Rows = dict[str, Any]
+
+
+class Ballots(NamedTuple):
+    """Rows that a batch's votes add to the trace, without step and epoch."""
+
+    votes: Rows
+    """Columns of the trace's votes, problem by problem in the batch's order, ids ascending."""
+    answers: Rows
+    """Columns of the trace's answers: the texts of those that were given for the first time."""
+
+
+class BallotCount:
+    """Counts the votes of every visit, and knows whose texts were written down before."""
+
+    def __init__(self, book: AnswerBook) -> None:
+        """Take every answer of the book for written down."""
+        self._book = book
+        self._n_written_N = np.array([book.n_answers_of(p) for p in range(len(book))], np.int64)
+
+    def count(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Ballots:
+        """The rows of one visit of a batch's problems.
+
+        Args:
+            problems_P: (P,) problem indices.
+            answers_PV: (P, V) answer ids of the book, -1 unparseable, which gets no row.
+            visit: number of this visit.
+        """
+        votes = vote_rows(problems_P, answers_PV, visit)
+        problem, answer = self._new(problems_P)
+        texts = [self._book.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)]
+        names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
+        return Ballots(votes, {"replicate": 0, "visit": visit, **names})
+
+    def _new(self, problems_P: Ints) -> tuple[Ints, Ints]:
+        """Problem and id of the answers that were not written down yet, second votes' among them.
+
+        Ids follow the order of first appearance, so those beyond the last written one are new.
+        """
+        found = [
+            (problem, answer)
+            for problem in problems_P.tolist()
+            for answer in range(self._n_written_N[problem], self._book.n_answers_of(problem))
+        ]
+        rows = np.array(found, np.int64).reshape(-1, 2)
+        np.maximum.at(self._n_written_N, rows[:, 0], rows[:, 1] + 1)
+        return rows[:, 0], rows[:, 1]
+
+
+def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int) -> Rows:
+    """Columns of the trace's votes: one row per problem and answer with at least one of V votes."""
+    width = 1 + int(answers_PV.max(initial=0))
+    place_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
+    voted, count = np.unique(place_PV[answers_PV >= 0], return_counts=True)
+    place, answer = np.divmod(voted, width)
+    names = {"problem": problems_P[place], "answer": answer, "count": count}
+    return {"replicate": 0, "visit": visit, **names}

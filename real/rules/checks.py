@@ -1,0 +1,86 @@
+"""Which rules a run can have, told in one line when settings are made. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guard_core import ConfigError
+from guard_core.rules import Need, Rule, make_rule
+from lab.errors import UserError
+
+if TYPE_CHECKING:
+    from real.config import TrainConfig
+
+PLAIN = "ttrl"
+"""The rule that the trainer pays without this package."""
+_ON_ONE_RANK = frozenset(
+    {Need.ENTROPY, Need.CERTAINTY, Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS}
+)
+"""What takes further passes of the model, which all ranks would have to make together."""
+
+
+def rule_of(config: TrainConfig) -> Rule | None:
+    """The run's rule; None for plain TTRL, which needs none of this."""
+    return None if config.rule == PLAIN else make_rule(config.rule, config.rule_options)
+
+
+def check_rule(config: TrainConfig) -> None:
+    """Refuse a rule that the other settings contradict.
+
+    Raises:
+        UserError: the rule or one of its settings is unknown, or it cannot go with the guard, the
+            labels or the loss.
+    """
+    try:
+        rule = make_rule(config.rule, config.rule_options)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    _check_guard(rule, config)
+    if config.labels == "truth" and not (rule.has_label and rule.follows_label):
+        raise UserError(
+            f"labels = 'truth': the rewards of rule {rule.name} follow no label that is given; "
+            "leave it out"
+        )
+    if rule.loss == "entropy":
+        for name in ("drop_uniform", "kl_coef", "importance_cap"):
+            if getattr(config, name):
+                raise UserError(
+                    f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
+                    "ratios; leave it out"
+                )
+    if Need.VERDICTS in rule.needs and config.is_tiny:
+        raise UserError(
+            f"rule = {rule.name!r}: the tiny task's model cannot judge a response; give a "
+            "language model that follows instructions with --model and --problems"
+        )
+
+
+def check_ranks(rule: Rule | None, world: int) -> None:
+    """Refuse a rule that several ranks cannot serve.
+
+    Raises:
+        UserError: it needs passes of the model besides votes and updates.
+    """
+    if rule is not None and world > 1 and rule.needs & _ON_ONE_RANK:
+        needs = ", ".join(sorted(rule.needs & _ON_ONE_RANK))
+        raise UserError(
+            f"rule = {rule.name!r}: needs {needs}, which is computed in one process; start it "
+            f"without torchrun instead of on {world} ranks"
+        )
+
+
+def _check_guard(rule: Rule, config: TrainConfig) -> None:
+    guard = config.guard
+    acts = guard.frs or guard.mps or guard.rcsu
+    alone = f"take --arm {rule.name} or --profile off"
+    if not rule.has_label and (acts or guard.label_from != "current"):
+        raise UserError(f"rule = {rule.name!r}: has no label that a guard could work on; {alone}")
+    if rule.loss == "none" and acts:
+        raise UserError(
+            f"rule = {rule.name!r}: trains nothing that a guard could hold back; {alone}"
+        )
+    if guard.label_from == "frozen" and not rule.follows_label:
+        raise UserError(
+            f"guard.label_from = 'frozen': rule {rule.name} makes its labels anew on every visit; "
+            "take current or memory"
+        )

@@ -1,0 +1,125 @@
+"""A visit under a rule: what was observed to labels and advantage streams. NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guard_core import Decision, GuardConfig, PolicyStreams, Votes, group_advantages, policy_streams
+from guard_core.advantages import STD_FLOOR
+from guard_core.arrays import widen
+from guard_core.rules import Need, Rule, Seen, response_streams, weighed
+from guard_core.rules.coverrl import CoVerRL
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the rule asked to be told of a batch beside its answers."""
+
+    fields: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Observations by their names in `Seen`."""
+    verify: Callable[[Ints], tuple[Ints, Bools]] | None = None
+    """(P, Q) responses, as places among the V or -1, to (P, Q) verdicts and what was asked."""
+
+
+class Paid(NamedTuple):
+    """What a rule's batch is trained on."""
+
+    streams: PolicyStreams
+    """Of the K trained responses."""
+    second: PolicyStreams | None = None
+    """Of the first K responses of the second vote set, where these are trained as well."""
+    verifier_PQ: Floats | None = None
+    """Advantages of the verifications; NaN where nothing was asked."""
+
+
+def seen_of(
+    votes: Votes,
+    answers_PV: Ints,
+    draws_PD: Floats,
+    observed: Observed | None,
+    memory_PA: Floats | None,
+) -> Seen:
+    """What the rule sees of a batch.
+
+    Args:
+        votes: the answers, counted.
+        answers_PV: (P, V) answer ids.
+        draws_PD: (P, D) the rule's random numbers.
+        observed: whatever could be observed.
+        memory_PA: remembered scores before this visit; None where labels do not remember.
+    """
+    prior = None if memory_PA is None else widen(memory_PA, votes.counts.shape[-1])
+    fields = {} if observed is None else observed.fields
+    return Seen(votes, draws_PD, answers_PV, prior=prior, **fields)
+
+
+def scores_of(rule: Rule, seen: Seen) -> NDArray[Any] | None:
+    """What the guard picks labels by; None for the votes themselves."""
+    scores = rule.scores(seen)
+    return None if scores is seen.votes.counts else scores
+
+
+def pay(
+    rule: Rule, seen: Seen, decision: Decision, config: GuardConfig, observed: Observed | None
+) -> Paid:
+    """The batch's streams, once its labels are settled.
+
+    Args:
+        rule: of the run.
+        seen: of the batch.
+        decision: of the guard; its label is the one to train on.
+        config: of the guard.
+        observed: asks the verifier, where the rule wants one.
+    """
+    asked_PQ = None
+    if observed is not None and observed.verify is not None:
+        verdicts_PQ, asked_PQ = observed.verify(rule.questions(seen, decision.label))
+        seen = replace(seen, verdicts=verdicts_PQ)
+    streams = policy_streams(*response_streams(rule, seen, decision, config), decision, config)
+    streams = weighed(rule, seen, decision.label, streams)
+    if isinstance(rule, CoVerRL) and asked_PQ is not None:
+        return Paid(streams, verifier_PQ=_verifier(rule, seen, asked_PQ))
+    if rule.name == "co_rewarding_1":
+        return Paid(streams, _other_way_round(seen, decision, config))
+    return Paid(streams)
+
+
+def _other_way_round(seen: Seen, decision: Decision, config: GuardConfig) -> PolicyStreams:
+    """Streams of the responses to the paraphrase, on the label of the original's votes.
+
+    Remembered and frozen labels are one for both views of the problem. The guard's weights and
+    skips hold for both; its minority stream belongs to the original's votes.
+    """
+    label = decision.label
+    if config.label_from == "current":
+        counts = seen.votes.counts
+        label = np.where(counts.max(axis=-1) > 0, counts.argmax(axis=-1), -1)
+    twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))
+    second_PK = seen.of("second")[:, : seen.votes.n_samples]
+    return policy_streams(*group_advantages(second_PK, twin, config), twin, config)
+
+
+def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
+    """(P, Q) the verifier's rewards, standardised within each problem's verifications."""
+    rewards_PQ = rule.verifier_rewards(seen)
+    found = np.full(rewards_PQ.shape, np.nan)
+    for place, asked_Q in enumerate(asked_PQ):
+        rewards = rewards_PQ[place, asked_Q]
+        if rewards.size:
+            spread = rewards.std(ddof=1) if rewards.size > 1 else 0.0
+            found[place, asked_Q] = (rewards - rewards.mean()) / (spread + STD_FLOOR)
+    return found
+
+
+def needs_stats(rule: Rule | None) -> bool:
+    """Whether entropies or certainties are to be told with the votes."""
+    return rule is not None and bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})

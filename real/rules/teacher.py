@@ -1,0 +1,117 @@
+"""Co-rewarding II's teacher: a slowly moving average of the trained weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lab.errors import UserError
+from real.engines.rollouts import Engine
+from real.problems.prompts import PromptSet
+
+if TYPE_CHECKING:
+    from real.run import Run
+
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""The average moves towards the weights at this rate, along a cosine over the run."""
+
+
+class Teacher:
+    """`w' <- w' + rate * (w - w')` after every batch, in single precision at least.
+
+    It costs that copy of the trained weights (of the adapters alone with LoRA), and a second one
+    while it votes: the model then holds the teacher's weights, for the engine to take over.
+    """
+
+    def __init__(self, model: Any, engine: Engine, n_steps: int) -> None:
+        """Start at the model as it is now.
+
+        Args:
+            model: that is trained.
+            engine: to hand the teacher's weights to.
+            n_steps: batches of the whole run.
+        """
+        self._model, self._engine, self._n_steps = model, engine, n_steps
+        self.weights = {
+            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in self._trained()
+        }
+        self.moved = False
+        """At first it is the model itself, and nothing has to be swapped."""
+
+    def begin(self, run: Run) -> dict[str, Any]:
+        """See `SecondVotes`; nothing to do."""
+        return {}
+
+    def prompts(self, prompts: PromptSet) -> PromptSet:
+        """See `SecondVotes`; the problems themselves."""
+        return prompts
+
+    @contextmanager
+    def answering(self, version: int) -> Iterator[int]:
+        """See `SecondVotes`; the model holds the teacher's weights meanwhile."""
+        if not self.moved:
+            yield version
+            return
+        kept = {name: p.detach().clone() for name, p in self._trained()}
+        try:
+            self._put(self.weights)
+            # A number that no version of the trained weights has.
+            self._hand_over(-1 - version)
+            yield -1 - version
+        finally:
+            self._put(kept)
+        self._hand_over(version)
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        """See `SecondVotes`."""
+        rate = ema_rate(step - 1, self._n_steps)
+        for name, p in self._trained():
+            mean = self.weights[name]
+            mean.lerp_(p.detach().to(mean.dtype), rate)
+        self.moved = True
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `SecondVotes`."""
+        return self.weights
+
+    def values(self) -> Any:
+        """See `SecondVotes`."""
+        return {"moved": self.moved}
+
+    def restore(self, run: Run, tensors: dict[str, Tensor], values: Any) -> None:
+        """See `SecondVotes`.
+
+        Raises:
+            UserError: the weights are those of another model.
+        """
+        shapes = {name: t.shape for name, t in tensors.items()}
+        if shapes != {name: t.shape for name, t in self.weights.items()}:
+            raise UserError("checkpoint: the teacher's weights do not fit the model; start anew")
+        for name, mean in self.weights.items():
+            mean.copy_(tensors[name])
+        self.moved = bool(values["moved"])
+
+    def _trained(self) -> list[tuple[str, Tensor]]:
+        return [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+
+    @torch.no_grad()
+    def _put(self, weights: dict[str, Tensor]) -> None:
+        for name, p in self._trained():
+            p.copy_(weights[name])
+
+    def _hand_over(self, version: int) -> None:
+        self._engine.release()
+        self._engine.update_weights(self._model, version)
+
+
+def ema_rate(done: int, n_steps: int) -> float:
+    """The rate after `done` of `n_steps` batches before this one."""
+    share = done / max(1, n_steps - 1)
+    return LAST_RATE + (FIRST_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * share))

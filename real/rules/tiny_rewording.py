@@ -1,0 +1,37 @@
+"""Other words for problems of the tiny task: operands change places where the value allows it.
+
+Value and length stay as they are under the usual precedence, while the misconceptions that are
+planted in the task often read the two writings differently.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def reworded(prompt: str) -> str | None:
+    """The same expression written differently; None where nothing can be swapped.
+
+    The digits of the first product whose two differ change places; without one, the first term and
+    the first other that is added.
+
+    Args:
+        prompt: such as `3+0-1*6+0=`.
+    """
+    body, end = prompt.removesuffix("="), "=" * prompt.endswith("=")
+    for found in re.finditer(r"(?=(\d)\*(\d))", body):
+        left, right = found.groups()
+        if left != right:
+            return f"{body[: found.start()]}{right}*{left}{body[found.start() + 3 :]}{end}"
+    return _terms_swapped(body, end)
+
+
+def _terms_swapped(body: str, end: str) -> str | None:
+    signs = ["+", *re.findall(r"[+-]", body)]
+    terms = re.split(r"[+-]", body)
+    for place in range(1, len(terms)):
+        if signs[place] == "+" and terms[place] != terms[0]:
+            terms[0], terms[place] = terms[place], terms[0]
+            rest = zip(signs[1:], terms[1:], strict=True)
+            return terms[0] + "".join(sign + term for sign, term in rest) + end
+    return None

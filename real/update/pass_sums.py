@@ -1,0 +1,57 @@
+"""What the micro-batches of a mini-batch add up to, over all ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from real.update.packing import Place
+
+_N_NUMBERS = 4
+"""Of `Sums`."""
+
+
+class Sums(NamedTuple):
+    """What one micro-batch adds up to, on its device."""
+
+    numbers: Tensor
+    """(4,) sums: loss, clipped tokens, KL, broken rows."""
+    broken_R: Tensor
+    """(R,) bool, rows with a log-prob that is not finite."""
+
+
+def totals(found: list[Sums], world: int, device: torch.device) -> list[float]:
+    """`Sums.numbers` over micro-batches and ranks; every fetch waits for a GPU to catch up."""
+    added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=device)
+    for sums in found:
+        added += sums.numbers
+    if world > 1 and dist.is_initialized():
+        dist.all_reduce(added)
+    return added.tolist()
+
+
+def broken_rows(
+    found: list[Sums], passes: list[list[Place]], share: tuple[int, int]
+) -> tuple[Place, ...]:
+    """Where all ranks' broken rows stand in the mini-batch."""
+    rank, world = share
+    own = [place for places in passes[rank::world] for place in places]
+    flags = torch.cat([sums.broken_R for sums in found]).tolist() if found else []
+    broken = [place for place, flag in zip(own, flags, strict=True) if flag]
+    if world > 1 and dist.is_initialized():
+        broken = _all_places(broken, world)
+    return tuple(sorted(broken))
+
+
+def _all_places(own: list[Place], world: int) -> list[Place]:
+    """The places that all ranks name. They travel as numbers: nothing is pickled."""
+    count = torch.tensor(len(own))
+    dist.all_reduce(count, op=dist.ReduceOp.MAX)
+    padded = torch.full((int(count), 2), -1)
+    padded[: len(own)] = torch.tensor(own, dtype=torch.int64).view(-1, 2)
+    found = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(found, padded)
+    return [(place, row) for place, row in torch.cat(found).tolist() if place >= 0]

@@ -1,0 +1,146 @@
+"""Log-probs of steps, however a tokenizer spells its blank lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Metaspace, Sequence, Strip
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
+
+from real.engines.rollouts import Rollouts, Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.observations.steps import step_logprobs, steps_of, token_texts
+from real.policy import load_policy
+from real.tiny import CHECKPOINT, problems
+from real.tiny.vocabulary import encode
+
+# Ċ is a line feed and Ġ a space in byte-level vocabularies; Ã and © are the two bytes of é.
+BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©", "aĊ", "ĊaĊĊb"]
+PIECES = ["<pad>", "<eos>", "a", "b", ".", "<0x0A>", "▁a", "▁b", "▁", "<0xC3>", "<0xA9>"]
+
+
+def byte_level() -> Any:
+    backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(BYTES)}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    return wrapped(backend)
+
+
+def pieces() -> Any:
+    """As Llama 2 has it: spaces in front of words, line feeds as bytes."""
+    vocab = {t: i for i, t in enumerate(PIECES)}
+    backend = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
+    backend.decoder = Sequence([ByteFallback(), Metaspace(), Fuse(), Strip(" ", 1, 0)])  # pyright: ignore[reportArgumentType]
+    return wrapped(backend)
+
+
+def wrapped(backend: Any) -> Any:
+    backend.add_special_tokens([AddedToken("<pad>"), AddedToken("<eos>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
+    width = max(map(len, rows))
+    tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    values = torch.tensor([row + [-99.0] * (width - len(row)) for row in logprobs])
+    lengths = torch.tensor([[len(row) for row in rows]])
+    return Rollouts(tokens[None], values[None], lengths, lengths > 0, 0)
+
+
+def steps_by(tokenizer: Any, names: list[str], tokens: list[str]) -> list[int]:
+    ids = [names.index(token) for token in tokens]
+    text_of = token_texts(tokenizer, set(ids))
+    return steps_of([text_of[i] for i in ids]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["a", "b", "<eos>"], [0, 0, 0]),
+        (["a", ".ĊĊ", "b", "b"], [0, 0, 1, 1]),
+        (["a", "Ċ", "Ċ", "b"], [0, 0, 0, 1]),
+        (["a", "ĊĊ", "b", "ĊĊ", "a"], [0, 0, 1, 1, 2]),
+        (["a", "Ċ", "b"], [0, 0, 0]),
+        (["aĊ", "Ġ", "Ċ", "b"], [0, 0, 0, 1]),  # a line of blanks alone is blank
+        (["a", "ĊĊ", "Ċ", "Ċ", "Ċ", "b"], [0, 0, 0, 0, 0, 1]),  # one gap, however wide
+        (["ĊĊ", "a", "b"], [0, 0, 0]),
+        (["a", "b", "ĊĊ", "<eos>"], [0, 0, 0, 0]),
+        (["a", "ĊĊ", "Ã", "©", "Ċ", "Ċ", "b"], [0, 0, 1, 1, 1, 1, 2]),
+        (["b", "Ċ", "ĊaĊĊb", "b"], [0, 0, 0, 2]),  # no token begins in the step between
+        (["ĊĊ", "<eos>"], [0, 0]),
+    ],
+)
+def test_steps_of_a_byte_level_tokenizer(tokens: list[str], expected: list[int]):
+    assert steps_by(byte_level(), BYTES, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["▁a", "b", "<0x0A>", "<0x0A>", "▁b"], [0, 0, 0, 0, 1]),
+        (["▁a", "<0x0A>", "▁", "<0x0A>", "<0xC3>", "<0xA9>"], [0, 0, 0, 0, 1, 1]),
+        (["<0x0A>", "<0x0A>", "a", "<0x0A>", "b"], [0, 0, 0, 0, 0]),
+    ],
+)
+def test_steps_where_line_feeds_are_bytes(tokens: list[str], expected: list[int]):
+    assert steps_by(pieces(), PIECES, tokens) == expected
+
+
+def test_texts_of_tokens_make_the_decoded_text():
+    tokenizer, ids = byte_level(), [2, 7, 8, 3, 6, 11, 12, 1]
+    text_of = token_texts(tokenizer, ids)
+    assert "".join(text_of[i] for i in ids) == tokenizer.decode(ids, skip_special_tokens=True)
+    spaced = token_texts(pieces(), range(len(PIECES)))
+    assert (spaced[6], spaced[5], spaced[1]) == (" a", "\n", "")
+
+
+def test_mean_over_steps_of_the_mean_over_tokens():
+    rows = [[2, 3, 7, 2, 3], [2, 3, 2, 3, 1], [2, 6, 3], [2, 7, 3], [3, 3]]
+    nan = float("nan")
+    logprobs = [
+        [-1.0, -2.0, -3.0, -4.0, -8.0],  # (2 + 6) / 2
+        [-1.0, -2.0, -3.0, -4.0, -5.0],  # one step
+        [-1.0, nan, -4.0],  # (1 + 4) / 2
+        [nan, -float("inf"), -4.0],  # the first step has nothing
+        [nan, nan],
+    ]
+    found = step_logprobs(rollouts_of(rows, logprobs), byte_level())
+    assert found.shape == (1, 5) and found.dtype == np.float64
+    np.testing.assert_allclose(found[0], [-4.0, -3.0, -2.5, -4.0, nan])
+
+
+def test_token_ids_are_decoded_once():
+    tokenizer, calls = byte_level(), 0
+    decode = tokenizer.decode
+
+    def counted(*arguments: Any, **options: Any) -> str:
+        nonlocal calls
+        calls += 1
+        return decode(*arguments, **options)
+
+    tokenizer.decode = counted
+    rows = [[2, 7, 3, 3] * 20] * 30
+    step_logprobs(rollouts_of(rows, [[-1.0] * 80] * 30), tokenizer)
+    assert calls <= 3 + 4
+
+
+def test_without_blank_lines_it_is_the_mean_of_a_response():
+    policy = load_policy(CHECKPOINT, "cpu")
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+    prompts = [encode(problem.prompt) for problem in problems(3)]
+    generator = torch.Generator().manual_seed(0)
+    rollouts = engine.sample(prompts, 8, Sampling(22, 0.6), generator)
+    found = step_logprobs(rollouts, policy.tokenizer)
+    means = rollouts.logprobs_PNT.double().sum(-1) / rollouts.lengths_PN
+    np.testing.assert_allclose(found, means.numpy())
+    assert found.shape == (3, 8) and found.std() > 0

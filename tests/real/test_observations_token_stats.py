@@ -1,0 +1,236 @@
+"""Entropy and self-certainty of responses: from sampling, from a pass, over ranks; in memory."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from real.engines.ranked_engine import RankedEngine
+from real.engines.rollouts import Rollouts, Sampling
+from real.engines.token_spread import spread
+from real.engines.transformers_engine import TransformersEngine
+from real.observations.token_stats import token_stats
+from real.policy import Policy, load_policy
+from real.ranks.distributed import Ranks
+from real.tiny import CHECKPOINT, problems
+from real.tiny.vocabulary import encode
+from real.update.logprobs import Scorer
+
+PROMPTS = [encode(problem.prompt) for problem in problems(5)]
+N = 12
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(CHECKPOINT, "cpu")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any) -> Rollouts:
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id, **options)
+    return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
+
+
+def close(found: Tensor | None, expected: Tensor | None) -> bool:
+    assert found is not None and expected is not None
+    assert found.dtype == torch.float64
+    return found.shape == expected.shape and bool((found - expected).abs().max() < 1e-4)
+
+
+def test_spread_by_its_definition():
+    logp = torch.log_softmax(torch.randn(7, 11, generator=seeded()).double(), -1)
+    entropy, certainty = spread(logp, logp.exp())
+    torch.testing.assert_close(entropy, -(logp.exp() * logp).sum(-1))
+    uniform = torch.full_like(logp, 1 / 11)
+    torch.testing.assert_close(certainty, (uniform * (uniform.log() - logp)).sum(-1))
+    flat = spread(torch.full((1, 8), -math.log(8)), torch.full((1, 8), 1 / 8))
+    assert flat[0].item() == pytest.approx(math.log(8)) and abs(flat[1].item()) < 1e-6
+    sure = spread(torch.tensor([[0.0, -torch.inf]]), torch.tensor([[1.0, 0.0]]))
+    assert sure[0].item() == 0 and sure[1].item() == torch.inf
+    assert all(values.isnan().all() for values in spread(*torch.full((2, 1, 3), torch.nan)))
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: float):
+    rollouts = sample(policy, True, temperature)
+    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, temperature, 256)
+    assert close(rollouts.entropy_PV, found[0])
+    assert close(rollouts.certainty_PV, found[1])
+    assert rollouts.entropy_PV is not None and rollouts.entropy_PV.std() > 0.01
+    assert rollouts.certainty_PV is not None and rollouts.certainty_PV.min() > 0
+
+
+def test_one_response_by_hand(policy: Policy):
+    rollouts = sample(policy, True)
+    length = int(rollouts.lengths_PN[2, 5])
+    ids = torch.tensor([PROMPTS[2] + rollouts.tokens_PNT[2, 5, :length].tolist()])
+    with torch.no_grad():
+        logits = policy.model(input_ids=ids).logits[0, len(PROMPTS[2]) - 1 : -1].double()
+    logp = torch.log_softmax(logits / 0.6, -1)
+    entropy = -(logp.exp() * logp).sum(-1).mean()
+    certainty = (-math.log(logp.shape[-1]) - logp.mean(-1)).mean()
+    assert rollouts.entropy_PV is not None and rollouts.certainty_PV is not None
+    assert rollouts.entropy_PV[2, 5].item() == pytest.approx(entropy.item(), abs=1e-5)
+    assert rollouts.certainty_PV[2, 5].item() == pytest.approx(certainty.item(), abs=1e-4)
+
+
+def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: Policy):
+    calls: list[int] = []
+    hook = policy.model.register_forward_hook(lambda *_: calls.append(1))
+    plain = sample(policy, False)
+    without = len(calls)
+    asked = sample(policy, True)
+    hook.remove()
+    assert len(calls) == 2 * without
+    assert plain.entropy_PV is None and plain.certainty_PV is None
+    for name in ("tokens_PNT", "logprobs_PNT", "lengths_PN", "finished_PN"):
+        assert torch.equal(getattr(plain, name), getattr(asked, name))
+    assert torch.equal(asked.to("cpu").entropy_PV, asked.entropy_PV)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("options", [{"max_rows": 7}, {"max_rows": 24, "compact_at": 0.0}])
+def test_batching_does_not_matter(policy: Policy, options: dict[str, Any]):
+    whole, parts = sample(policy, True), sample(policy, True, **options)
+    assert close(parts.entropy_PV, whole.entropy_PV)
+    assert close(parts.certainty_PV, whole.certainty_PV)
+
+
+def test_the_cut_at_top_p_is_not_seen(policy: Policy):
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+    rollouts = engine.sample(PROMPTS, N, Sampling(22, 0.9, 0.8, stats=True), seeded())
+    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, 0.9, 4096)
+    assert close(rollouts.entropy_PV, found[0]) and close(rollouts.certainty_PV, found[1])
+
+
+def test_equal_responses_go_through_the_model_once(policy: Policy):
+    tokens = torch.tensor([[[4, 5, 1], [4, 5, 1], [4, 5, 6], [4, 5, 9]]])
+    lengths = torch.tensor([[3, 3, 2, 2]])  # what stands behind the end is no difference
+    rollouts = Rollouts(tokens, torch.zeros(1, 4, 3), lengths, lengths > 2, 0)
+    rows: list[int] = []
+    scorer = Scorer(policy.model)
+    hook = policy.model.base_model.register_forward_pre_hook(
+        lambda _, __, inputs: rows.append(inputs["input_ids"].shape[0]), with_kwargs=True
+    )
+    entropy, _ = token_stats(scorer, PROMPTS[:1], rollouts, 0.6, 4096)
+    hook.remove()
+    assert sum(rows) == 2
+    assert entropy[0, 0] == entropy[0, 1] and entropy[0, 2] == entropy[0, 3]
+    assert entropy[0, 0] != entropy[0, 2]
+
+
+def test_a_log_prob_that_the_engine_did_not_give_does_not_matter(policy: Policy):
+    rollouts = sample(policy, False)
+    scorer = Scorer(policy.model)
+    expected = token_stats(scorer, PROMPTS, rollouts, 0.6, 4096)
+    rollouts.logprobs_PNT[:, :, 1] = torch.nan
+    found = token_stats(scorer, PROMPTS, rollouts, 0.6, 4096)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+class LargestTensor(TorchDispatchMode):
+    """Bytes of the largest tensor made meanwhile, and most that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.peak = 0
+        self.live: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.live[StorageWeakRef(storage)] = storage.nbytes()
+                self.largest = max(self.largest, storage.nbytes())
+        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
+        self.peak = max(self.peak, sum(self.live.values()))
+        return found
+
+
+def test_neither_way_holds_all_logits():
+    """8 rows x 32 tokens x 16k words: 16 MiB in single precision."""
+    torch.manual_seed(0)
+    vocabulary, rows, length = 2**14, 8, 32
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+            num_attention_heads=1, max_position_embeddings=64, eos_token_id=None,
+        )
+    ).eval()  # fmt: skip
+    whole = rows * length * vocabulary * 4
+    with LargestTensor() as sampled:
+        rollouts = TransformersEngine(model).sample(
+            [[1, 2]], rows, Sampling(length, stats=True), seeded()
+        )
+    assert sampled.largest <= whole / length
+    assert sampled.peak < whole / 3
+    scorer = Scorer(model, chunk_elements=8 * vocabulary)
+    with LargestTensor() as passed:
+        found = token_stats(scorer, [[1, 2]], rollouts, 1.0, 10**6)
+    assert passed.largest <= whole / 32
+    assert passed.peak < whole / 3
+    assert close(rollouts.entropy_PV, found[0])
+
+
+class Threads(Ranks):
+    """Two ranks of one process, a thread each."""
+
+    met: dict[int, Tensor]
+    barrier: Barrier
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        self.met[self.rank] = tensor
+        self.barrier.wait(10)
+        found = torch.stack([self.met[rank] for rank in range(self.world)])
+        self.barrier.wait(10)
+        return found
+
+    def highest(self, number: int) -> int:
+        return int(self.gather(torch.tensor(int(number))).max())
+
+
+@pytest.mark.parametrize("n_prompts", [5, 1])
+@pytest.mark.parametrize("stats", [True, False])
+def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
+    """With one prompt a rank has none, and knows nothing of the fields itself."""
+    prompts, sampling = PROMPTS[:n_prompts], Sampling(22, 0.6, stats=stats)
+    Threads.met, Threads.barrier = {}, Barrier(2)
+
+    def engine() -> TransformersEngine:
+        return TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+
+    def one(rank: int) -> Rollouts:
+        ranked = RankedEngine(engine(), Threads(rank, 2), policy.device, policy.pad_token_id)
+        return ranked.sample(prompts, N, sampling, seeded(3))
+
+    expected = engine().sample(prompts, N, sampling, seeded(3))
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(one, range(2)):
+            assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
+            if stats:
+                assert close(found.entropy_PV, expected.entropy_PV)
+                assert close(found.certainty_PV, expected.certainty_PV)
+            else:
+                assert found.entropy_PV is None and found.certainty_PV is None
+
+
+def test_ranks_share_the_passes(policy: Policy):
+    """Without a process group each rank's part stays its own, and the rest is 0."""
+    rollouts, scorer = sample(policy, False), Scorer(policy.model)
+    whole, _ = token_stats(scorer, PROMPTS, rollouts, 0.6, 128)
+    parts = [token_stats(scorer, PROMPTS, rollouts, 0.6, 128, (rank, 2))[0] for rank in range(2)]
+    assert all((part == 0).any() and (part != 0).any() for part in parts)
+    assert close(parts[0] + parts[1], whole)

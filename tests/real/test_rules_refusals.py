@@ -1,0 +1,125 @@
+"""What cannot be run is told in one line, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guard_core import GuardConfig
+from guard_core.rules import RULES, make_rule
+from lab.errors import UserError
+from real import TrainConfig
+from real.cli import main
+from real.compare import compare
+from real.rules.checks import check_ranks
+from real.run import arm_of
+
+OFF = GuardConfig.off()
+FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
+SMALL = ["--n-problems", "4", "--batch-size", "4", "--n-votes", "8", "--n-samples", "4"]
+SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rule": "nope"}, "rule = 'nope': unknown"),
+        ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
+        ({"rule": "srt", "rule_options": {"threshold": 2.0}}, "srt.threshold = 2.0"),
+        ({"rule": "srt", "rule_options": {"threshold": "high"}}, "must be of type float"),
+        ({"rule_options": {"threshold": 0.5}}, "rule ttrl: no setting"),
+        ({"rule": "rent"}, "no label that a guard could work on; take --arm rent"),
+        ({"rule": "empo", "guard": FROZEN}, "no label that a guard could work on"),
+        ({"rule": "maj_at_n"}, "trains nothing that a guard could hold back"),
+        ({"rule": "scope", "guard": FROZEN}, "makes its labels anew"),
+        ({"rule": "coverrl", "guard": OFF}, "tiny task's model cannot judge"),
+        ({"rule": "rent", "guard": OFF, "labels": "truth"}, "follow no label"),
+        ({"rule": "scope", "guard": OFF, "labels": "truth"}, "follow no label"),
+        ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
+        ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
+        ({"rule": "one_shot_em", "guard": OFF, "importance_cap": 2.0}, "importance_cap = 2.0"),
+    ],
+)
+def test_settings_that_contradict(settings: dict[str, Any], told: str):
+    with pytest.raises(UserError) as error:
+        TrainConfig(**settings)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_several_ranks():
+    for name, kind in RULES.items():
+        rule = make_rule(name)
+        if name in ("rent", "intuitor", "scrl", "scrl_continuous", "coverrl", "self_harmony") or (
+            name.startswith("co_rewarding")
+        ):
+            with pytest.raises(UserError, match=f"rule = '{name}'.*without torchrun"):
+                check_ranks(rule, 2)
+        else:
+            check_ranks(rule, 2)
+        check_ranks(rule, 1)
+        assert kind.name == name
+    check_ranks(None, 8)
+
+
+def test_arms_are_found_from_the_settings():
+    assert arm_of(TrainConfig(rule="srt")) == "srt+guard"
+    assert arm_of(TrainConfig(rule="srt", guard=OFF)) == "srt"
+    assert arm_of(TrainConfig(rule="srt", guard=FROZEN)) == "srt+frozen"
+    assert arm_of(TrainConfig(rule="empo", guard=OFF)) == "empo"
+    assert arm_of(TrainConfig(rule="srt", guard=OFF, rule_options={"keep": 0.5})) == "custom"
+    assert arm_of(TrainConfig(rule="srt", guard=OFF, step_factor=0.5)) == "custom"
+    assert arm_of(TrainConfig(guard=OFF, step_factor=0.5)) == "matched"
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def manifest(name: str) -> dict[str, Any]:
+        return json.loads((tmp_path / name / "run.json").read_text())
+
+    out = str(tmp_path / "a")
+    options = ["--rule-options", "threshold", "0.25", "keep", "0.5"]
+    assert main(["run", "--out", out, "--arm", "srt", *options, *SMALL]) == 0
+    config = manifest("a")["config"]
+    assert config["rule"] == "srt" and config["rule_options"] == {"threshold": 0.25, "keep": 0.5}
+    # A rule without a label has no guard, unless one is asked for.
+    assert main(["run", "--out", str(tmp_path / "b"), "--rule", "empo", *SMALL]) == 0
+    assert manifest("b")["arm"] == "empo" and manifest("b")["title"] == "EMPO"
+    capsys.readouterr()
+    for words in (
+        ["--rule", "empo", "--profile", "paper"],
+        ["--arm", "rent+guard"],
+        ["--arm", "coverrl"],
+        ["--arm", "ttrl", "--rule", "nope"],
+        ["--arm", "srt", "--rule-options", "size", "3"],
+        ["--arm", "scope+frozen"],
+    ):
+        assert main(["run", "--out", str(tmp_path / "c"), *words]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("guard-train: ") and told.count("\n") == 1, told
+
+
+def test_settings_file(tmp_path: Path):
+    path = tmp_path / "srt.toml"
+    path.write_text('rule = "srt"\n[rule_options]\nkeep = 0.5\n[guard]\nfrs = false\nmps = false\n')
+    command = ["run", "--out", str(tmp_path / "run"), "--config", str(path), *SMALL]
+    assert main(command) == 0
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert config["rule_options"] == {"keep": 0.5} and config["guard"]["rcsu"]
+
+
+def test_comparisons(tmp_path: Path):
+    small = TrainConfig(
+        n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=1, eval_samples=1,
+        rule="srt", rule_options={"keep": 0.25},
+    )  # fmt: skip
+    done = compare(small, tmp_path / "out", ("ttrl", "srt", "srt+guard", "empo"), (0,))
+    assert not done.failed and [len(found.seeds) for found in done.arms] == [1] * 4
+    for name, kept in (("ttrl", {}), ("srt", small.rule_options), ("empo", {})):
+        found = json.loads((tmp_path / "out" / name / "seed-0" / "run.json").read_text())
+        assert found["config"]["rule_options"] == kept and found["arm"] == name
+    for arms in (("ttrl", "empo"), ("srt", "rent+guard"), ("srt", "coverrl")):
+        with pytest.raises(UserError):
+            compare(small, tmp_path / "not", arms, (0,))
+    assert not (tmp_path / "not").exists()

@@ -1,0 +1,151 @@
+"""Every rule in the trainer on the tiny task: it trains as it must, and never on the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import real.rules.observing
+import real.run
+import real.supervision
+from guard_core import GuardConfig
+from guard_core.rules import RULES, make_rule
+from lab.arms import arm
+from lab.trace import Trace
+from real import TrainConfig, train
+from real.answers import AnswerBook
+from real.engines.transformers_engine import TransformersEngine
+from real.problems import ProblemSet
+
+TINY = TrainConfig(
+    n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0
+)
+HERE = [name for name in RULES if name != "coverrl"]
+TRUTH = ["label_accuracy", "label_correct", "correct_competitive"]
+
+
+def of_arm(name: str, **changes: Any) -> TrainConfig:
+    chosen = arm(name)
+    return replace(TINY, guard=chosen.guard, labels=chosen.labels, rule=chosen.rule, **changes)
+
+
+def untimed(trace: Trace, but: tuple[str, ...] = ()) -> pd.DataFrame:
+    names = [n for n in trace.steps if "second" not in n and n not in but]
+    return trace.steps[names]
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    trace = train(of_arm(name), progress=False)
+    steps = trace.steps
+    assert trace.run.arm == name and trace.run.title == RULES[name].title
+    assert trace.run.config["rule"] == name and len(steps) == 2
+    assert np.isfinite(trace.visits["match_rate"]).all()
+    if name == "maj_at_n":
+        assert (steps["update_norm"] == 0).all() and (steps["n_updates"] == 0).all()
+    elif name == "format":
+        same = trace.visits.loc[trace.visits["visit"] > 0, "n_unparseable"] == 0
+        assert same.all() and (steps["grad_norm"] == 0).all() and (steps["n_uniform"] == 4).all()
+    else:
+        assert (steps["grad_norm"] > 0).any() and (steps["update_norm"] > 1e-3).any()
+
+    read = real.run.read_problems
+
+    def shifted(config: TrainConfig) -> ProblemSet:
+        found = read(config)
+        truths = [str((int(p.answer or 0) + 1) % 10) for p in found.problems]
+        pairs = zip(found.problems, truths, strict=True)
+        return replace(found, problems=[replace(p, answer=t) for p, t in pairs])
+
+    monkeypatch.setattr(real.run, "read_problems", shifted)
+    other = train(of_arm(name), progress=False)
+    quality = ("label_correct", "reward_correct")
+    pd.testing.assert_frame_equal(
+        untimed(trace, quality), untimed(other, quality), check_exact=True
+    )
+    pd.testing.assert_frame_equal(
+        trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
+    )
+    assert not trace.visits[TRUTH].equals(other.visits[TRUTH])
+
+
+@pytest.mark.parametrize("guard", [GuardConfig.off(), GuardConfig.paper()], ids=["off", "paper"])
+def test_ttrl_by_the_rules_road_is_plain_ttrl(guard: GuardConfig, monkeypatch: pytest.MonkeyPatch):
+    config = replace(TINY, guard=guard, epochs=4)
+    plain = train(config, progress=False)
+    for module in (real.supervision, real.rules.observing):
+        monkeypatch.setattr(module, "rule_of", lambda _: make_rule("ttrl"))
+    ruled = train(config, progress=False)
+    pd.testing.assert_frame_equal(plain.visits, ruled.visits, check_exact=True)
+    pd.testing.assert_frame_equal(untimed(plain), untimed(ruled), check_exact=True)
+    pd.testing.assert_frame_equal(plain.evals, ruled.evals, check_exact=True)
+
+
+def test_rules_differ_in_what_they_train():
+    losses = {
+        name: train(of_arm(name), progress=False).steps["loss"].tolist()
+        for name in ("ttrl", "srt_soft", "scope", "co_rewarding_2", "intuitor")
+    }
+    assert len({str(values) for values in losses.values()}) == len(losses)
+
+
+def test_settings_of_a_rule_reach_it():
+    kept = train(of_arm("srt", rule_options={"keep": 0.5}), progress=False)
+    assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "custom"
+    none = train(of_arm("random", rule_options={"chance": 0.0}), progress=False)
+    assert (none.steps["n_uniform"] == 4).all()
+
+
+def test_a_guarded_rule_under_memory_and_true_labels():
+    both = train(of_arm("scope+memory_guard"), progress=False)
+    assert both.run.arm == "scope+memory_guard" and (both.steps["update_norm"] > 0).all()
+    told = train(replace(of_arm("srt"), labels="truth"), progress=False)
+    assert (told.steps["reward_correct"] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["scope", "scrl", "evol_rl", "self_harmony", "co_rewarding_1"])
+def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
+    def none(self: AnswerBook, problem: int, responses: Any) -> np.ndarray:
+        return np.full(len(responses), -1)
+
+    monkeypatch.setattr(AnswerBook, "ids", none)
+    trace = train(of_arm(name), progress=False)
+    assert (trace.visits["label"] == -1).all()
+    assert np.isfinite(trace.steps["update_norm"]).all() and (trace.steps["n_refused"] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["scope", "rent", "one_shot_em"])
+def test_numbers_that_are_not_finite_spoil_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    sample = TransformersEngine.sample
+
+    def spoilt(self: TransformersEngine, *arguments: Any, **options: Any) -> Any:
+        found = sample(self, *arguments, **options)
+        for values in (found.logprobs_PNT, found.entropy_PV, found.certainty_PV):
+            if values is not None:
+                values[:, 0] = torch.nan
+        return found
+
+    monkeypatch.setattr(TransformersEngine, "sample", spoilt)
+    trace = train(of_arm(name), progress=False)
+    assert (trace.steps["n_left_out"] > 0).all() and (trace.steps["n_refused"] == 0).all()
+    assert (trace.steps["update_norm"] > 0).all()
+
+
+def test_the_order_of_problems_in_a_batch_does_not_matter():
+    config = of_arm("scope")
+    answers_PV = np.array([[0, 1, 0, 1, 2, 0, -1, 1], [0, 0, 1, 1, 1, 2, 2, 0]])
+    logprob_PV = -np.arange(1.0, 17.0).reshape(2, 8) / 16
+    found = []
+    for order in ([0, 1], [1, 0]):
+        supervisor = real.supervision.Supervisor(config, ["1", "2"])
+        for problem in (0, 1):
+            supervisor.book.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
+        told = real.rules.observing.Observed({"step_logprob": logprob_PV[order]})
+        done = supervisor.visit(np.array(order), answers_PV[order], 1, told)
+        found.append(done.streams.majority[order])
+    np.testing.assert_array_equal(*found)

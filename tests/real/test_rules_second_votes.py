@@ -1,0 +1,223 @@
+"""Second vote sets: rewordings that keep the value, a teacher that lags behind, exact resumes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import real.trainer
+from lab.arms import arm
+from lab.errors import UserError
+from lab.trace import Trace, load
+from real import TrainConfig, resume, train
+from real.batches import batches
+from real.rules.observing import observe
+from real.rules.paraphrases import REQUEST, Paraphrases
+from real.rules.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
+from real.rules.tiny_rewording import reworded
+from real.run import Run, prepare
+from real.tiny import CHECKPOINT
+from real.tiny.task import Expression, Rule, evaluate, problems
+
+SMALL = TrainConfig(
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=1, checkpoint_every=1
+)
+
+
+class Enough(Exception):
+    pass
+
+
+def stop(done: float) -> None:
+    if done >= 0.75:
+        raise Enough
+
+
+def of_rule(name: str, **changes: Any) -> TrainConfig:
+    chosen = arm(name)
+    return replace(SMALL, guard=chosen.guard, rule=chosen.rule, **changes)
+
+
+def same(first: Trace, second: Trace) -> None:
+    for table in ("visits", "evals", "votes", "answers"):
+        pair = getattr(first, table), getattr(second, table)
+        pd.testing.assert_frame_equal(*pair, check_exact=True)
+    steps = [t.steps[[n for n in t.steps if "second" not in n]] for t in (first, second)]
+    pd.testing.assert_frame_equal(*steps, check_exact=True)
+
+
+def test_rewordings_keep_value_and_form():
+    n_same = 0
+    for problem in problems(300):
+        text = reworded(problem.prompt)
+        if text is None:
+            n_same += 1
+            continue
+        assert text != problem.prompt and sorted(text) == sorted(problem.prompt)
+        expression = Expression.parse(text)
+        assert f"{expression}=" == text
+        assert evaluate(expression, Rule.RIGHT) == int(problem.answer)
+    assert 0 < n_same < 30
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("3+0-1*6+0=", "3+0-6*1+0="),
+        ("3+0-1-6+9=", "0+3-1-6+9="),
+        ("3-0-1-6+9=", "9-0-1-6+3="),
+        ("5*5+2-1-1=", "2+5*5-1-1="),
+        ("3-0-1-6-9=", None),
+        ("4*4-4*4-4=", None),
+        ("4+4+4+4+4=", None),
+        ("7*7*2-1-1=", "7*2*7-1-1="),
+    ],
+)
+def test_single_rewordings(prompt: str, text: str | None):
+    assert reworded(prompt) == text
+
+
+@pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1", "scope+memory"])
+def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
+    config = of_rule(name)
+    whole = train(config, tmp_path / "whole", progress=False)
+    with pytest.raises(Enough):
+        train(config, tmp_path / "run", progress=stop)
+    same(resume(tmp_path / "run", progress=False), whole)
+    if name == "co_rewarding_1":
+        texts = json.loads((tmp_path / "run" / "paraphrases.json").read_text())["paraphrases"]
+        assert texts == [reworded(p.prompt) for p in problems(4)]
+        assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
+
+
+def test_a_checkpoint_of_another_rule_is_refused(tmp_path: Path):
+    with pytest.raises(Enough):
+        train(of_rule("co_rewarding_2"), tmp_path / "run", progress=stop)
+    with pytest.raises(UserError, match="rule = 'co_rewarding_1'"):
+        resume(tmp_path / "run", of_rule("co_rewarding_1"), progress=False)
+
+
+def test_every_answer_of_a_label_has_its_text():
+    trace = train(of_rule("co_rewarding_2", temperature=1.5), progress=False)
+    known = set(zip(trace.answers["problem"], trace.answers["answer"], strict=True))
+    labels = trace.visits[trace.visits["label"] >= 0]
+    assert {*zip(labels["problem"], labels["label"], strict=True)} <= known
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
+
+
+def test_the_teacher_votes_and_leaves_no_trace():
+    run = prepare(of_rule("co_rewarding_2").settled())
+    assert run.observer is not None and isinstance(run.observer.second, Teacher)
+    teacher, before = run.observer.second, weights(run)
+    with teacher.answering(0) as version:
+        assert version == 0  # it is the model itself
+    with torch.no_grad():
+        for p in run.policy.model.parameters():
+            p.add_(0.5)
+    teacher.after_step(1)
+    moved = weights(run)
+    for name, value in teacher.weights.items():
+        torch.testing.assert_close(value, before[name] + FIRST_RATE * 0.5, rtol=0, atol=1e-6)
+    run.engine.update_weights(run.policy.model, version=1)
+    with teacher.answering(1) as version:
+        assert version == -2 and all(
+            torch.equal(value, teacher.weights[name]) for name, value in weights(run).items()
+        )
+    assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
+    batch = next(batches(run.config, 4, after=1))
+    rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
+    assert rollouts.version == 1
+    seen = observe(run, batch, rollouts)
+    assert seen is not None and seen.second is not None and seen.second.rollouts.version == -2
+
+
+def test_a_teacher_that_fails_gives_the_weights_back():
+    run = prepare(of_rule("co_rewarding_2").settled())
+    teacher = Teacher(run.policy.model, run.engine, 10)
+    with torch.no_grad():
+        next(run.policy.model.parameters()).add_(1.0)
+    teacher.after_step(1)
+    before = weights(run)
+    with pytest.raises(Enough), teacher.answering(1):
+        raise Enough
+    assert all(torch.equal(value, before[name]) for name, value in weights(run).items())
+
+
+def test_the_rate_follows_a_cosine():
+    rates = [ema_rate(done, 11) for done in range(11)]
+    assert rates[0] == FIRST_RATE and rates[-1] == pytest.approx(LAST_RATE)
+    assert rates[5] == pytest.approx((FIRST_RATE + LAST_RATE) / 2)
+    assert rates == sorted(rates, reverse=True) and math.isfinite(ema_rate(0, 1))
+
+
+def test_both_views_of_a_problem_are_trained(monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[Any]] = []
+    step = real.update.optimizer.PolicyOptimizer.step
+
+    def watched(self: Any, groups: Any) -> Any:
+        seen.append(list(groups))
+        return step(self, groups)
+
+    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
+    train(of_rule("co_rewarding_1", epochs=1), progress=False)
+    assert [len(groups) for groups in seen] == [2] * 4
+    for original, twin in seen:
+        assert original.prompt_L.tolist() != twin.prompt_L.tolist()
+        assert sorted(original.prompt_L.tolist()) == sorted(twin.prompt_L.tolist())
+    assert any(bool(twin.majority_K.any()) for _, twin in seen)
+
+
+def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "problems.json"
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]
+    path.write_text(json.dumps(rows))
+    config = of_rule(
+        "self_harmony", problems=str(path), model=str(CHECKPOINT), prompt_suffix="",
+        max_response_tokens=22, answer_check="strings", lr=1e-4, save_model=False,
+    )  # fmt: skip
+    run = prepare(config.settled())
+    told = ["<think>hm</think> 1+1=", "2+2=", "", "1" * 3000]
+    texts = run.policy.texts
+    monkeypatch.setattr(
+        type(run.policy), "texts", lambda self, t, n: told if len(t) == 4 else texts(t, n)
+    )
+    second = Paraphrases()
+    assert second.begin(run) == {"paraphrases_missing": 2}
+    assert second.texts_N == ["1+1=", "2+2=", None, None]
+    asked = second.prompts(run.prompts).tokens
+    assert asked[2:] == run.prompts.tokens[2:] and len(asked[0]) == 4
+    other = Paraphrases()
+    other.restore(run, {}, json.loads(json.dumps(second.values())))
+    assert other.prompts(run.prompts).tokens == asked and "Do not solve" in REQUEST
+    monkeypatch.undo()
+    first, again = Paraphrases(), Paraphrases()
+    assert first.begin(run) == again.begin(run) and first.texts_N == again.texts_N
+
+
+def test_the_other_view_is_trained_on_the_votes_of_the_first():
+    from real.rules.observing import Observed
+    from real.supervision import Supervisor
+
+    supervisor = Supervisor(of_rule("co_rewarding_1"), ["1"])
+    supervisor.book.ids(0, ["\\boxed{1}", "\\boxed{2}"])
+    answers_PV = np.array([[0, 1, 0, 0, 1, 0, 0, 0]])
+    second_PV = np.array([[1, 0, 1, 1, 1, 1, 0, -1]])
+    done = supervisor.visit(
+        np.array([0]), answers_PV, 1, Observed({"second": copy.copy(second_PV)})
+    )
+    assert done.rows["label"].tolist() == [1]
+    assert done.paid is not None and done.paid.second is not None
+    assert (np.sign(done.streams.majority[0]) == [-1, 1, -1, -1]).all()
+    assert (np.sign(done.paid.second.majority[0]) == [-1, 1, -1, -1]).all()

@@ -1,0 +1,98 @@
+"""CoVerRL in the trainer: doubted problems leave, and the verifier is trained on its verdicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import real.observations.verifier as verifier
+import real.trainer
+import real.update.optimizer
+from lab.arms import arm
+from real import TrainConfig, train
+from real.tiny import CHECKPOINT, problems
+from real.update.group import Group
+
+Q = 2
+"""Verifications of the majority, and as many of the rival."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]))
+    return TrainConfig(
+        guard=arm("coverrl").guard, rule="coverrl", rule_options={"verifications": Q},
+        problems=str(path), model=str(CHECKPOINT), prompt_suffix="", answer_check="strings",
+        max_response_tokens=22, lr=3e-4, save_model=False, threads=1, temperature=1.5,
+        batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
+    seen: list[list[Group]] = []
+    step = real.update.optimizer.PolicyOptimizer.step
+
+    def watched(self: Any, groups: Any) -> Any:
+        seen.append(list(groups))
+        return step(self, groups)
+
+    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
+    # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
+    monkeypatch.setattr(verifier, "_QUESTION", "{attempt}=")
+    return seen
+
+
+def test_trusted_problems_train_answers_and_verdicts(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
+    monkeypatch.setattr(verifier, "read_verdict", lambda _: next(verdicts))
+    trace = train(config, progress=False)
+    assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
+    asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
+    assert asked  # problems with a rival
+    for own, *verifications in asked:
+        assert own.tokens_KT.shape[0] == 4 and not own.dropped
+        advantages = [float(group.majority_K[0]) for group in verifications]
+        np.testing.assert_allclose(sum(advantages), 0, atol=1e-5)
+        assert advantages[0] == advantages[1] > advantages[3] < advantages[2]
+        assert all(g.tokens_KT.shape[0] == 1 and g.weight == 1 for g in verifications)
+        assert len({tuple(g.prompt_L.tolist()) for g in verifications}) <= Q + 1
+
+
+def test_doubted_problems_leave(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verifier, "read_verdict", lambda _: 0)
+    train(config, progress=False)
+    asked = [groups for groups in steps if len(groups) > 1]
+    assert asked and all(group.dropped for groups in asked for group in groups)
+    assert not any(groups[0].dropped for groups in steps if len(groups) == 1)
+
+
+def test_verdicts_that_nobody_can_read_change_nothing(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verifier, "read_verdict", lambda _: -1)
+    train(config, progress=False)
+    assert max(map(len, steps)) > 1 and not any(g.dropped for groups in steps for g in groups)
+    assert all(group.silent for groups in steps for group in groups[1:])
+
+
+def test_its_numbers_follow_from_the_seed(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verifier, "read_verdict", lambda text: len(text) % 2)
+    first, second = (train(replace(config, epochs=1), progress=False) for _ in range(2))
+    names = [n for n in first.steps if "second" not in n]
+    pd.testing.assert_frame_equal(first.steps[names], second.steps[names], check_exact=True)
+    assert len(steps) == 8
