@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from lab.errors import UserError
+from sim.rule_checks import check_rule
 
 if TYPE_CHECKING:
     from sim.config import SimConfig
@@ -26,6 +27,18 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "n_answers": (2, 1000),
     "unparseable": (0, 1),
     "skip_rate": (0, 1),
+    "signal": (0, 1 - 1e-12),
+    "confidence_signal": (0, 1 - 1e-12),
+    "confidence_share": (0, 1 - 1e-12),
+    "tool_tpr": (0, 1),
+    "tool_fpr": (0, 1),
+    "verifier_tpr": (0, 1),
+    "verifier_fpr": (0, 1),
+    "second_independence": (0, 1),
+    "second_votes": (1, 65_536),
+    "similarity_answer": (0, 1),
+    "teacher_rate": (0, 1),
+    "teacher_rate_end": (0, 1),
     "step": (0, math.inf),
     "step_factor": (0, math.inf),
     "warmup_ratio": (0, 1),
@@ -47,6 +60,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "ability_floor": (0, 0.5),
     "ability_concentration": (_TINY, _HUGE),
     "replicates": (1, _LAST_REPLICATE + 1),
+    "vote_replicates": (0, _LAST_REPLICATE + 1),
     "first_replicate": (0, _LAST_REPLICATE),
     "seed": (0, 2**63 - 1),
 }
@@ -75,6 +89,7 @@ def check(config: SimConfig) -> None:
     _check_population(config)
     _check_readers(config)
     _check_device(config)
+    check_rule(config)
 
 
 @functools.cache
@@ -88,6 +103,10 @@ def _check_type(name: str, value: object, kind: Any) -> None:
             raise UserError(f"{name} = {value!r}: must be one of {', '.join(get_args(kind))}")
         return
     if get_origin(kind) is tuple:
+        return
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{name} = {value!r}: must be a table of settings by name")
         return
     kinds = get_args(kind) or (kind,)
     allowed = (*kinds, int) if float in kinds else kinds

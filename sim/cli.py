@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from lab.arms import DEMO_ARMS, MATCHED, Arm, arm
+from lab.arms import BASELINE, DEMO_ARMS, MATCHED, Arm, arm
 from lab.cli import read_option, run_cli
 from lab.columns import floats
 from lab.errors import UserError
 from sim.calibrate.command import Calibrate
 from sim.config import SimConfig
 from sim.explore.command import Explore
-from sim.options import FLAT, read_settings, with_profile
+from sim.options import FLAT, read_settings, with_profile, with_rule
+from sim.run import of_arm, simulate
 from sim.sweep.command import SweepCommand
 from sim.theory.command import Theory
 
@@ -35,7 +36,9 @@ class Run:
     profile: str | None = None
     """The guard: paper (default), release, off, frs, mps or rcsu."""
     arm: str | None = None
-    """A named arm in place of a profile: ttrl, guard, frozen, memory, memory_guard, truth."""
+    """A named arm in place of a profile: ttrl, guard, frozen, memory, memory_guard, truth, a rule
+    by name (scope), or a rule with one of them (scope+guard); --rule scope --arm guard is the
+    same."""
     config: Path | None = None
     """TOML file with settings; options on the command line win."""
     quiet: bool = False
@@ -46,21 +49,20 @@ class Run:
     def defaults(cls, argv: Sequence[str]) -> Run:
         """Settings of --config, --population, --profile and --arm for what is not given."""
         settings = with_profile(argv, read_settings(argv, SimConfig()))
-        chosen = _arm(argv)
+        chosen = _arm(argv, settings)
         if chosen is not None:
-            settings = replace(settings, guard=chosen.guard, labels=chosen.labels)
-        return cls(out=tyro.MISSING, settings=settings)
+            settings = of_arm(settings, replace(chosen, step_factor=settings.step_factor))
+        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
 
     def run(self) -> None:
         """Simulate, then print a summary."""
         from sim.compare import rows_of
-        from sim.run import simulate
         from sim.summary import print_summary
 
         own = None
         if self.arm is not None:
             s = self.settings
-            own = replace(arm(self.arm), guard=s.guard, labels=s.labels, step_factor=s.step_factor)
+            own = _own(self.arm, s)
             if self.arm == MATCHED and s.step_factor == 1.0:
                 raise UserError(
                     "arm 'matched': needs --step-factor; guard-sim compare finds it by itself"
@@ -78,8 +80,9 @@ class Compare:
     """New folder; every arm gets a folder of its name in it."""
     arms: tuple[str, ...] = DEMO_ARMS
     """Arms: ttrl, guard, frozen, memory, memory_guard, truth; the profile release, the ablations
-    frs, mps, rcsu; the controls matched (same update norm) and random_skip (same share of skipped
-    visits) of the guard, or of another arm as in matched_release."""
+    frs, mps, rcsu; a rule by name (scope) or with one of these (scope+guard); the controls matched
+    (same update norm) and random_skip (same share of skipped visits) of the guard, or of another
+    arm as in matched_release or matched_scope+guard. With --rule scope, guard is scope+guard."""
     own_best: bool = False
     """Also run all arms at seven step sizes from .001 to 1 and compare each at its own best."""
     steps: tuple[float, ...] = ()
@@ -100,24 +103,24 @@ class Compare:
     def defaults(cls, argv: Sequence[str]) -> Compare:
         """Settings of --config, --population and --profile for what is not given."""
         settings = with_profile(argv, read_settings(argv, SimConfig(replicates=20)))
-        return cls(out=tyro.MISSING, settings=settings)
+        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
-        from sim.compare import compare, named, rows_of, run_grid
+        from sim.arms import named, under
+        from sim.compare import compare, rows_of, run_grid
         from sim.own_best import STEPS
         from sim.sweep.pool import Pool
 
         pool = Pool(workers=self.workers)
-        arms = [named(name, self.settings) for name in self.arms]
+        names = tuple(under(name, self.settings.rule) for name in self.arms)
+        arms = [named(name, self.settings) for name in names]
         traces = compare(self.settings, arms, self.out, progress=not self.quiet)
         rows = rows_of(traces, self.settings)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
-            grid = run_grid(
-                self.settings, self.arms, self.out, steps, self.null, pool, not self.quiet
-            )
+            grid = run_grid(self.settings, names, self.out, steps, self.null, pool, not self.quiet)
             rows = pd.concat([rows, grid], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
         self._report(rows)
@@ -160,11 +163,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _arm(argv: Sequence[str]) -> Arm | None:
+def _arm(argv: Sequence[str], settings: SimConfig) -> Arm | None:
     name = read_option(argv, "--arm")
     if name is not None and read_option(argv, "--profile") is not None:
         raise UserError("--arm and --profile: give one of them")
-    return None if name is None else arm(name)
+    return None if name is None else _of_rule(name, read_option(argv, "--rule") or settings.rule)
+
+
+def _own(name: str, s: SimConfig) -> Arm:
+    """The arm of that name with the guard, labels and factor that the settings ended up with."""
+    found = _of_rule(name, s.rule)
+    return replace(found, guard=s.guard, labels=s.labels, step_factor=s.step_factor)
+
+
+def _of_rule(name: str, rule: str) -> Arm:
+    from sim.arms import under
+
+    found = arm(under(name, rule))
+    if rule not in (BASELINE, found.rule):
+        raise UserError(
+            f"arm {name!r}: trains by rule {found.rule}, and --rule is {rule}; give one of them"
+        )
+    return found
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from lab import Trace
-from lab.arms import GUARD, Arm
-from lab.arms import arm as lab_arm
+from lab.arms import Arm
 from lab.errors import UserError
 from sim.config import SimConfig
 from sim.controls import Control, check_arms, control, find
@@ -30,8 +29,10 @@ def compare(
     """Run every arm from the same seeds into `out/<arm>`.
 
     Args:
-        config: settings shared by all arms; an arm brings its guard, labels and step factor.
-        arms: in the order of the runs, see `named`; controls come last whatever their place.
+        config: settings shared by all arms; an arm brings its guard, labels, rule and step
+            factor.
+        arms: in the order of the runs, see `sim.arms.named`; controls come last whatever their
+            place.
         out: a new or empty folder.
         progress: show progress bars.
 
@@ -56,19 +57,6 @@ def compare(
             arm = replace(arm, step_factor=own.step_factor)
         traces[arm.name] = simulate(own, out / arm.name, progress, arm=arm, extra=facts)
     return {arm.name: traces[arm.name] for arm in arms}
-
-
-def named(name: str, config: SimConfig) -> Arm:
-    """An arm or control by name; the arm `guard` has the guard of the settings.
-
-    Raises:
-        UserError: no arm has that name.
-    """
-    found = control(name)
-    if found is not None:
-        return found.arm
-    plain = lab_arm(name)
-    return replace(plain, guard=config.guard) if name == GUARD else plain
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:

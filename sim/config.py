@@ -45,6 +45,39 @@ class SimConfig:
     labels: Literal["votes", "truth"] = "votes"
     """`truth` trains on the true answers while the guard goes on watching the votes."""
 
+    rule: str = "ttrl"
+    """Which label-free rule pays the responses, see `guard_core.rules`."""
+    rule_options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    """Settings of the rule by name; what is left out takes the rule's default."""
+
+    signal: float = 0.3
+    """How much a rule's observations beside the votes know of the truth, in [0, 1): nothing at 0.
+    The settings below say it one by one, see `sim.observe.strength`."""
+    confidence_signal: float | None = None
+    """Lead of right responses in confidence, in place of `signal`."""
+    confidence_share: float = 0.0
+    """Share of the confidence that follows the answer's own log-probability."""
+    tool_tpr: float | None = None
+    """Chance that a tool confirms a right response; (1 + signal) / 2 if left out."""
+    tool_fpr: float | None = None
+    """Chance that a tool confirms a wrong response; (1 - signal) / 2 if left out."""
+    verifier_tpr: float | None = None
+    """Chance that the verifier judges a right response right; (1 + signal) / 2 if left out."""
+    verifier_fpr: float | None = None
+    """Chance that the verifier judges a wrong response right; (1 - signal) / 2 if left out."""
+    second_independence: float | None = None
+    """How far a rewording makes other errors than the question, in place of `signal`."""
+    second_errors: Literal["permuted", "fresh"] = "permuted"
+    """The rewording's own wrong answers: the same at every visit, or drawn anew."""
+    second_votes: int | None = None
+    """Responses of the second vote set; `n_votes` if left out."""
+    similarity_answer: float | None = None
+    """How much more alike responses with one answer are, in place of `signal`."""
+    teacher_rate: float = 0.01
+    """Rate of the moving-average teacher at the first batch; it falls along a cosine."""
+    teacher_rate_end: float = 1e-5
+    """The same at the last batch."""
+
     skip_rate: float = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.skips`."""
 
@@ -110,6 +143,8 @@ class SimConfig:
 
     replicates: int = 1
     """R, independent runs that are computed side by side."""
+    vote_replicates: int = 1
+    """So many of them, the first, keep every answer's votes in the trace (`votes`)."""
     first_replicate: int = 0
     """Number of the first replicate; replicate r is the same run whatever is run beside it."""
     seed: int = 0

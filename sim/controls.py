@@ -5,8 +5,9 @@
 `random_skip`  the unguarded run in which problems sit visits out at random, at the share that the
                guard skipped.
 
-Both exist for every guarded arm: `matched_frs` is matched to `frs`. The unguarded run is plain
-TTRL, for `memory_guard` it is vote memory without the guard.
+Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
+SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
+vote memory without the guard.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal
 
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD, MATCHED, Arm, arm, title
+from lab.arms import GUARD, MATCHED, UNGUARDED, Arm, arm, title, unguarded
 from lab.errors import UserError
 from sim.config import SimConfig
 
@@ -30,10 +31,6 @@ CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MOST_RUNS = 4
 """Runs that the search for a factor may take."""
-
-_UNGUARDED = {GUARD: BASELINE, "release": BASELINE, "frs": BASELINE, "mps": BASELINE}
-_UNGUARDED |= {"rcsu": BASELINE, "memory_guard": "memory"}
-"""Guarded arm to the same arm without a guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,9 @@ class Control:
     @property
     def unguarded(self) -> str:
         """The arm that it runs, before its number is set."""
-        return _UNGUARDED[self.target]
+        plain = unguarded(self.target)
+        assert plain is not None
+        return plain
 
     @property
     def arm(self) -> Arm:
@@ -83,16 +82,18 @@ def control(name: str) -> Control | None:
             return Control(name, kind, GUARD)
         if name.startswith(f"{kind}_"):
             target = name.removeprefix(f"{kind}_")
-            if target not in _UNGUARDED:
-                known = ", ".join(_UNGUARDED)
-                raise UserError(f"arm {name!r}: {target} is no guard, use one of {known}")
+            if unguarded(target) is None:
+                known = ", ".join(UNGUARDED)
+                raise UserError(
+                    f"arm {name!r}: {target} is no guard, use one of {known}, or RULE+ one of them"
+                )
             return Control(name, kind, target)
     return None
 
 
 def is_guarded(name: str) -> bool:
     """The arm has a guard; its controls and all other arms have none."""
-    return name in _UNGUARDED
+    return unguarded(name) is not None
 
 
 def rivals(names: Iterable[str]) -> list[str]:

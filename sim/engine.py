@@ -27,6 +27,8 @@ from sim.random import PICK, SKIP, TIE, orders, uniforms
 from sim.reference import PLAIN, ReferenceGuard
 from sim.reference import gradient as gradient
 from sim.rows import SEEN, Epoch, Tables, tables, tally
+from sim.rule_checks import plain_rule
+from sim.rule_engine import Ruled
 from sim.sampling import draw_votes
 from sim.skips import sit_out
 
@@ -122,6 +124,8 @@ class Simulation:
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
+        self._n_kept = min(config.vote_replicates, config.replicates)
+        self.ruled = None if plain_rule(config) else Ruled(config, self._truth_RN)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -133,10 +137,9 @@ class Simulation:
         """Vote on every problem before training and start the guard with it."""
         c = self.config
         problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
-        votes, _ = self._vote(problems_RN, 0)
+        votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
-        state = self._primed(votes, tie_RN)
-        self.learner: Learner = LEARNERS[c.engine](c, state)
+        state, self.learner = self._started(votes, p_RNA, tie_RN)
         # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
         vote = choose_label(votes, votes.counts, state.label * 0 - 1, tie_RN, PLAIN)
         seen_RN = np.zeros(problems_RN.shape, SEEN)
@@ -147,7 +150,9 @@ class Simulation:
         seen_RN["match_rate"] = vote.got / c.n_votes
         seen_RN["mean_match_rate"] = np.nan
         seen_RN["weight"] = 1
-        return tables(c, Epoch(0, problems_RN, self._truth_RN, seen_RN), self.pass_at_1())
+        counts_SNA = votes.counts[: self._n_kept] if self._n_kept else None
+        done = Epoch(0, problems_RN, self._truth_RN, seen_RN, counts_SNA=counts_SNA)
+        return tables(c, done, self.pass_at_1())
 
     def epoch(self, epoch: int) -> Tables:
         """Visit every problem once and learn from it."""
@@ -157,6 +162,7 @@ class Simulation:
         draws = Draws(*(self._uniforms(purpose, epoch) for purpose in (TIE, SKIP, PICK)))
         seen_RN = np.empty(order_RN.shape, SEEN)
         norm_RN = np.empty(order_RN.shape)
+        counts_SNA = np.empty((self._n_kept, c.n_problems, c.n_answers), np.int32)
         lr: list[float] = []
         self.learner.begin(order_RN, truth_RN, draws, seen_RN)
         for start in range(0, c.n_problems, c.batch_size):
@@ -164,6 +170,8 @@ class Simulation:
             problems_RP = order_RN[:, at].copy()
             votes, p_RPA = self._vote(problems_RP, epoch)
             tally(votes.counts, truth_RN, c.n_votes, start, seen_RN)
+            if self._n_kept:
+                counts_SNA[:, at] = votes.counts[: self._n_kept]
             update = self.learner.step(start, votes, self._trained(votes, p_RPA), p_RPA)
             if c.skip_rate:
                 skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
@@ -172,7 +180,8 @@ class Simulation:
             norm_RN[:, at] = self._update(problems_RP, lr[-1], update, epoch)
             self._batch += 1
         self.learner.end()
-        done = Epoch(epoch, order_RN, truth_RN, seen_RN, np.array(lr), norm_RN)
+        kept = counts_SNA if self._n_kept else None
+        done = Epoch(epoch, order_RN, truth_RN, seen_RN, np.array(lr), norm_RN, kept)
         return tables(c, done, self.pass_at_1())
 
     def pass_at_1(self) -> NDArray[np.float64]:
@@ -192,13 +201,21 @@ class Simulation:
         rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
 
-    def _primed(self, votes: Votes, tie_RN: NDArray[np.float64]) -> GuardState:
+    def _started(
+        self, votes: Votes, p_RNA: NDArray[np.float64], tie_RN: NDArray[np.float64]
+    ) -> tuple[GuardState, Learner]:
+        """The guard's state after visit 0, and who decides from then on."""
         c = self.config
         guard = Guard(c.guard)
         state = guard.init(
             c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
         )
-        return guard.prime(state, votes, Draws(tie_RN, tie_RN, tie_RN))
+        draws = Draws(tie_RN, tie_RN, tie_RN)
+        if self.ruled is None:
+            state = guard.prime(state, votes, draws)
+            return state, LEARNERS[c.engine](c, state)
+        state = guard.prime(state, votes, draws, self.ruled.first_scores(votes, p_RNA))
+        return state, self.ruled.learner(state)
 
     def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
         if self.config.update == "sampled":

@@ -8,6 +8,7 @@ units; only the update's norm is absolute, since a sweep may have no TTRL run to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def measure(config: SimConfig) -> pd.DataFrame:
         UserError: the logits stopped being finite.
     """
     tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
-    for epoch, part in enumerate(run_epochs(config)):
+    for epoch, part in enumerate(run_epochs(replace(config, vote_replicates=0))):
         tally.add(epoch, part.visits, part.steps, part.evals)
     return tally.table()
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import tyro
 
 from guard_core import GuardConfig
+from guard_core.rules import make_rule
+from lab.arms import GUARD, arm
 from lab.cli import read_option
 from lab.errors import UserError
 from lab.settings import read_toml
 from sim.config import SimConfig
 from sim.populations import NAMED
+from sim.rule_checks import can_guard
 
 FLAT = tyro.conf.arg(name="")
 """The settings' names are options as they are."""
@@ -38,6 +41,21 @@ def with_profile(argv: Sequence[str], settings: SimConfig) -> SimConfig:
     """The settings with the guard that --profile names."""
     profile = read_option(argv, "--profile")
     return settings if profile is None else replace(settings, guard=GuardConfig.profile(profile))
+
+
+def with_rule(argv: Sequence[str], settings: SimConfig) -> SimConfig:
+    """The settings with the rule that --rule names.
+
+    Where nothing was said about the guard, a rule without a label to guard has none.
+    """
+    rule = read_option(argv, "--rule")
+    if rule is None or rule == settings.rule:
+        return settings
+    make_rule(rule)
+    said = [read_option(argv, flag) for flag in ("--profile", "--arm", "--config")]
+    if any(word is not None for word in said) or can_guard(rule, GUARD):
+        return replace(settings, rule=rule, rule_options={})
+    return replace(settings, rule=rule, rule_options={}, guard=arm(rule).guard)
 
 
 def _read(path: Path) -> SimConfig:

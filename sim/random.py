@@ -17,6 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 VOTES, TIE, SKIP, PICK, ORDER = range(5)
+SECOND, SECOND_ORDER, CONFIDENCE, TOOL, VERDICT, ODDNESS, RULE = range(5, 12)
 """What a random number is for; numbers of different purposes are independent."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

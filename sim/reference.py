@@ -71,33 +71,50 @@ class ReferenceGuard:
     ) -> Update:
         """See `sim.engine.Learner`."""
         at = slice(start, start + p_RPA.shape[1])
-        # The batch's rows in visiting order: views, where `take` would copy.
-        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
-        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
-        rows, decision = self._guard.step(rows, votes, draws)
-        self._done.append(rows)
-        for name, decided in DECIDED.items():
-            self._seen_RN[name][:, at] = getattr(decision, decided)
-        self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
-        self._seen_RN["majority"][:, at] = self._majority(votes, decision.label, draws)
+        rows, draws = self._batch(at)
+        decision = self._decide(at, rows, votes, draws, None)
         if self._config.labels == "truth":
-            decision = _trained_on(decision, self._truth_RN[:, at])
+            decision = trained_on(decision, self._truth_RN[:, at])
         trained = replace(votes, samples=trained_RPA)
         config = self._config.guard
         dropped_RP = decision.skip & (config.skip_by == "drop")
         return Update(gradient(trained, decision, p_RPA, config), dropped_RP)
+
+    def _batch(self, at: slice) -> tuple[GuardState, Draws]:
+        """The batch's rows in visiting order and its draws: views, where `take` would copy."""
+        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
+        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
+        return rows, draws
+
+    def _decide(
+        self,
+        at: slice,
+        rows: GuardState,
+        votes: Votes,
+        draws: Draws,
+        scores_RPA: NDArray[np.float64] | None,
+    ) -> Decision:
+        """Take the guard's step and record it; `scores_RPA` are a rule's, if it has its own."""
+        rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
+        self._done.append(rows)
+        for name, decided in DECIDED.items():
+            self._seen_RN[name][:, at] = getattr(decision, decided)
+        self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
+        by_votes = self._config.guard.label_from == "current" and scores_RPA is None
+        label_RP = decision.label
+        self._seen_RN["majority"][:, at] = (
+            label_RP if by_votes else _majority(votes, label_RP, draws)
+        )
+        return decision
 
     def end(self) -> None:
         """See `sim.engine.Learner`."""
         joined = (np.concatenate([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
         self._state = self._state.put(self._order_RN, GuardState(*joined))
 
-    def _majority(
-        self, votes: Votes, label_RP: NDArray[np.int32], draws: Draws
-    ) -> NDArray[np.int32]:
-        if self._config.guard.label_from == "current":
-            return label_RP
-        return choose_label(votes, votes.counts, label_RP, draws.tie, PLAIN).label
+
+def _majority(votes: Votes, label_RP: NDArray[np.int32], draws: Draws) -> NDArray[np.int32]:
+    return choose_label(votes, votes.counts, label_RP, draws.tie, PLAIN).label
 
 
 def gradient(
@@ -130,7 +147,7 @@ def gradient(
     return out_RPA
 
 
-def _trained_on(decision: Decision, label_RP: NDArray[np.int32]) -> Decision:
+def trained_on(decision: Decision, label_RP: NDArray[np.int32]) -> Decision:
     """The decision with another label, which is then no minority candidate."""
     others_RPA = np.arange(decision.minority.shape[-1]) != label_RP[..., None]
     return replace(decision, label=label_RP, minority=decision.minority & others_RPA)

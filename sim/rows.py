@@ -24,6 +24,8 @@ class Tables(NamedTuple):
     """Replicate by replicate, batch by batch; None before training."""
     evals: Columns
     """One row per replicate."""
+    votes: Columns | None = None
+    """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
 SEEN = np.dtype(
@@ -68,6 +70,8 @@ class Epoch:
     """Step size of every batch."""
     norm_RN: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     """Norm of the update on every visit, 0 where it was skipped."""
+    counts_SNA: NDArray[np.integer] | None = None
+    """Votes per answer of the first S replicates, if they are kept; copied."""
 
 
 @njit(cache=True)
@@ -107,16 +111,15 @@ def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) ->
     """
     visits = _visits(config, epoch)
     steps = _steps(config, epoch) if epoch.epoch else None
-    return Tables(visits, steps, _evals(config, epoch, pass_at_1_R))
+    return Tables(visits, steps, _evals(config, epoch, pass_at_1_R), _votes(config, epoch))
 
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     shape = epoch.problems_RN.shape
-    step_N = _first_step(config, epoch.epoch) + np.arange(shape[1]) // config.batch_size
     right_M, seen = _columns(epoch.seen_RN)
     columns: Columns = {
         "replicate": _numbers(config)[:, None],
-        "step": (step_N if epoch.epoch else np.zeros_like(step_N)).astype(np.int32),
+        "step": _step_of_visits(config, epoch.epoch),
         "problem": epoch.problems_RN.astype(np.int32),
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
@@ -126,6 +129,24 @@ def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     rows["correct_competitive"] = 4 * right_M >= config.n_votes
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value) for name, value in same.items()}
+
+
+def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
+    if epoch.counts_SNA is None:
+        return None
+    S, N, A = epoch.counts_SNA.shape
+    counts_M = epoch.counts_SNA.reshape(-1)
+    voted = np.flatnonzero(counts_M)
+    visit, answer = np.divmod(voted, A)
+    return {
+        "replicate": np.repeat(_numbers(config)[:S], N)[visit],
+        "step": np.tile(_step_of_visits(config, epoch.epoch), S)[visit],
+        "epoch": np.array(epoch.epoch),
+        "visit": np.array(epoch.epoch),
+        "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
+        "answer": answer.astype(np.int32),
+        "count": counts_M[voted].astype(np.int32),
+    }
 
 
 def _columns(
@@ -206,6 +227,14 @@ def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) ->
 def _first_step(config: SimConfig, epoch: int) -> int:
     """Number of the epoch's first batch; the run's first is 1."""
     return (epoch - 1) * config.n_batches + 1
+
+
+def _step_of_visits(config: SimConfig, epoch: int) -> NDArray[np.int32]:
+    """(N,) batch of each visit of an epoch, in visiting order."""
+    if not epoch:
+        return np.zeros(config.n_problems, np.int32)
+    batch_N = np.arange(config.n_problems) // config.batch_size
+    return (_first_step(config, epoch) + batch_N).astype(np.int32)
 
 
 def _numbers(config: SimConfig) -> NDArray[np.int16]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 from tqdm import tqdm
 
 from lab import Manifest, MemoryRun, RunFolder, Trace, load
-from lab.arms import ALL_ARMS, Arm
+from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm
 from lab.arms import arm as named_arm
+from lab.arms import title as rule_title
 from lab.settings import to_values
 from sim.config import SimConfig
 from sim.engine import backend, run_epochs
+from sim.rule_checks import can_guard, plain_rule
 
 
 def simulate(
@@ -59,6 +62,8 @@ def simulate(
             if part.steps is not None:
                 recorder.write_steps(part.steps, copy=False)
             recorder.write_evals(part.evals, copy=False)
+            if part.votes is not None:
+                recorder.write_votes(part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
     if isinstance(recorder, MemoryRun):
         manifest.end("finished")
@@ -67,18 +72,44 @@ def simulate(
 
 
 def of_arm(config: SimConfig, arm: Arm) -> SimConfig:
-    """The settings of one arm: its guard, its labels and its factor on the step."""
-    return replace(config, guard=arm.guard, labels=arm.labels, step_factor=arm.step_factor)
+    """The settings of one arm: its guard, its labels, its rule and its factor on the step.
+
+    The settings of the rule stay where they are the arm's own rule's.
+    """
+    options = config.rule_options if arm.rule == config.rule else {}
+    return replace(
+        config,
+        guard=arm.guard,
+        labels=arm.labels,
+        step_factor=arm.step_factor,
+        rule=arm.rule,
+        rule_options=options,
+    )
 
 
 def _arm_of(config: SimConfig) -> Arm:
     """The named arm with these settings, or one that says what it is."""
-    found = Arm("custom", "Custom guard", config.guard, config.labels, config.step_factor)
-    for name in (*ALL_ARMS, "release", "frs", "mps", "rcsu"):
+    for name in _names(config.rule):
         named = named_arm(name, config.step_factor)
         if (named.guard, named.labels) == (config.guard, config.labels):
             return named
-    return found
+    title = "Custom guard"
+    if not plain_rule(config):
+        title = f"{rule_title(config.rule)} + {title.lower()}"
+    name = "custom" if plain_rule(config) else f"{config.rule}+custom"
+    return Arm(name, title, config.guard, config.labels, config.step_factor, config.rule)
+
+
+def _names(rule: str) -> Iterator[str]:
+    """Arms with this rule."""
+    plain = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
+    if rule == BASELINE:
+        yield from plain
+        return
+    yield rule
+    for other in WITH_RULES:
+        if other in plain and can_guard(rule, other):
+            yield f"{rule}+{other}"
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:

@@ -47,14 +47,15 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     width = [max(len(name), 8) for name in settings]
     heads = [f"{name:<{w}}" for name, w in zip(settings, width, strict=True)]
     columns = "".join(f"{name:>9}" for name in [*_COLUMNS.values(), "step*"])
-    print("  ".join([*heads, f"{'arm':<14}{columns}"]))
+    wide = max(14, *(len(arm) + 1 for arm in unique(rows, "arm")))
+    print("  ".join([*heads, f"{'arm':<{wide}}{columns}"]))
     for line, (key, part) in enumerate(cells):
         if line == _MOST_LINES:
             print(f"... {len(cells) - line} more lines; all are in the file")
             break
         *values, arm = key
         heads = [f"{_value(v):<{w}}" for v, w in zip(values, width, strict=True)]
-        print("  ".join([*heads, f"{arm:<14}{_numbers(part)}"]))
+        print("  ".join([*heads, f"{arm:<{wide}}{_numbers(part)}"]))
     print(f"percent of problems, mean over {len(unique(rows, 'replicate'))} replicate(s)")
 
 

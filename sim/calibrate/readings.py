@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import pandas as pd
@@ -29,7 +30,7 @@ def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
         UserError: the logits stopped being finite.
     """
     tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
-    for epoch, part in enumerate(run_epochs(config)):
+    for epoch, part in enumerate(run_epochs(replace(config, vote_replicates=0))):
         visits = {**part.visits, "label_accuracy": part.visits[_COLUMN[reading]]}
         tally.add(epoch, visits, part.steps, part.evals)
     return tally.table()

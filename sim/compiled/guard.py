@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,21 @@ from sim.compiled.rules import rules
 from sim.compiled.state import State, fetch
 from sim.config import SimConfig
 from sim.gradient import Update
+
+
+class Settled(NamedTuple):
+    """What the guard decided about a batch, as `learn` needs it."""
+
+    counted_RPA: NDArray[np.int64]
+    """Responses per answer that minority candidates were chosen by."""
+    minority_RPA: NDArray[np.bool_]
+    """Minority candidates, what is trained on not among them."""
+    label_RP: NDArray[np.int64]
+    """What is trained on."""
+    hits_RP: NDArray[np.float64]
+    """Trained samples that hit it."""
+    rival_hits_RP: NDArray[np.float64]
+    """Trained samples that hit a minority candidate."""
 
 
 class CompiledGuard:
@@ -44,10 +59,18 @@ class CompiledGuard:
         self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
     ) -> Update:
         """See `sim.engine.Learner`."""
+        settled = self._settle(start, votes, trained_RPA)
+        return self._learn(start, votes, trained_RPA, p_RPA, settled)
+
+    def end(self) -> None:
+        """See `sim.engine.Learner`; the state was changed in place."""
+
+    def _settle(self, start: int, votes: Votes, trained_RPA: NDArray[Any]) -> Settled:
+        """Decide, record it, and count who is rewarded."""
         counted_RPA = candidate_votes(votes, self._config.guard)
-        minority_RPA = np.empty(p_RPA.shape, np.bool_)
+        minority_RPA = np.empty(trained_RPA.shape, np.bool_)
         self._decide(start, votes, counted_RPA, minority_RPA)
-        label_RP = np.empty(p_RPA.shape[:2], np.int64)
+        label_RP = np.empty(trained_RPA.shape[:2], np.int64)
         hits_RP, rival_hits_RP = np.empty(label_RP.shape), np.empty(label_RP.shape)
         count_hits(
             self._config.labels == "truth",
@@ -63,25 +86,34 @@ class CompiledGuard:
         if self._config.update == "expected":
             # Sums of fractions depend on the order of the terms: take that of guard_core.
             rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
-        update = Update(np.empty_like(p_RPA), np.empty(label_RP.shape, np.bool_))
+        return Settled(counted_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
+
+    def _learn(
+        self,
+        start: int,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
+        settled: Settled,
+    ) -> Update:
+        """The gradient of the rewards that go to the label."""
+        s = settled
+        update = Update(np.empty_like(p_RPA), np.empty(s.label_RP.shape, np.bool_))
         learn(
             self._rules_1,
             trained_RPA,
             votes.n_samples,
-            hits_RP,
-            rival_hits_RP,
-            counted_RPA,
-            label_RP,
-            minority_RPA,
+            s.hits_RP,
+            s.rival_hits_RP,
+            s.counted_RPA,
+            s.label_RP,
+            s.minority_RPA,
             self._seen_RN,
             start,
             p_RPA,
             *update,
         )
         return update
-
-    def end(self) -> None:
-        """See `sim.engine.Learner`; the state was changed in place."""
 
     def _decide(
         self,
@@ -94,17 +126,7 @@ class CompiledGuard:
         guard, state, draws = self._config.guard, self._state, self._draws
         histories = (state.flips_RNW, state.match_rates_RNW)
         fetch(state.facts_RN, *histories, self._order_RN, start, start + counted_RPA.shape[1])
-        choose_labels(
-            self._rules_1,
-            state.facts_RN,
-            state.memory_RNA,
-            self._order_RN,
-            draws.tie,
-            votes.counts,
-            votes.n_votes,
-            start,
-            self._seen_RN,
-        )
+        self._choose_labels(start, votes)
         decide(
             self._rules_1,
             state.facts_RN,
@@ -118,4 +140,19 @@ class CompiledGuard:
             start,
             self._seen_RN,
             minority_RPA,
+        )
+
+    def _choose_labels(self, start: int, votes: Votes) -> None:
+        """Write the batch's labels into `seen_RN`."""
+        state, draws = self._state, self._draws
+        choose_labels(
+            self._rules_1,
+            state.facts_RN,
+            state.memory_RNA,
+            self._order_RN,
+            draws.tie,
+            votes.counts,
+            votes.n_votes,
+            start,
+            self._seen_RN,
         )

@@ -53,7 +53,44 @@ def choose_labels(
         _label_by_memory(rules, facts_RN, memory_RNA, order_RN, tie_RN, counts_RPA, start, seen_RN)
     else:
         _label_by_votes(rules, facts_RN, order_RN, tie_RN, counts_RPA, start, seen_RN)
-    _find_majority(rules, order_RN, tie_RN, counts_RPA, start, seen_RN)
+    _find_majority(rules.current, order_RN, tie_RN, counts_RPA, start, seen_RN)
+    _record_label(facts_RN, order_RN, counts_RPA, n_votes, start, seen_RN)
+
+
+@njit(cache=True)
+def choose_scored_labels(
+    rules_1: Records,
+    facts_RN: Records,
+    memory_RNA: Floats,
+    order_RN: Ints,
+    tie_RN: Floats,
+    scores_RPA: Floats,
+    counts_RPA: Ints,
+    n_votes: int,
+    start: int,
+    seen_RN: Records,
+) -> None:
+    """The same where labels, and what a memory sums, come from a rule's scores.
+
+    Args:
+        rules_1: see `choose_labels`.
+        facts_RN: the same.
+        memory_RNA: the same.
+        order_RN: the same.
+        tie_RN: the same.
+        scores_RPA: at least 0; the answer with the most becomes the label, 0 never does.
+        counts_RPA: votes per answer.
+        n_votes: V.
+        start: place of the batch's first visit in the epoch.
+        seen_RN: output.
+    """
+    rules = rules_1[0]
+    if rules.memory:
+        _remember(rules.discount, memory_RNA, order_RN, scores_RPA, start)
+        _label_by_memory(rules, facts_RN, memory_RNA, order_RN, tie_RN, counts_RPA, start, seen_RN)
+    else:
+        _label_by_votes(rules, facts_RN, order_RN, tie_RN, scores_RPA, start, seen_RN)
+    _find_majority(False, order_RN, tie_RN, counts_RPA, start, seen_RN)
     _record_label(facts_RN, order_RN, counts_RPA, n_votes, start, seen_RN)
 
 
@@ -63,11 +100,11 @@ def _label_by_votes(
     facts_RN: Records,
     order_RN: Ints,
     tie_RN: Floats,
-    counts_RPA: Ints,
+    counts_RPA: Any,
     start: int,
     seen_RN: Records,
 ) -> None:
-    """By this visit's votes, or by those before training."""
+    """By this visit's votes or scores, or by those before training."""
     R, P, _A = counts_RPA.shape
     first, incumbent = rules.tie_first, rules.tie_incumbent
     for r in range(R):
@@ -82,7 +119,7 @@ def _label_by_votes(
 
 @njit
 def _remember(
-    discount: float, memory_RNA: Floats, order_RN: Ints, counts_RPA: Ints, start: int
+    discount: float, memory_RNA: Floats, order_RN: Ints, counts_RPA: Any, start: int
 ) -> None:
     """Add the votes to the discounted ones of all visits before."""
     R, P, A = counts_RPA.shape
@@ -111,17 +148,18 @@ def _label_by_memory(
         for p in range(P):
             n = order_RN[r, start + p]
             old = facts_RN[r, n].label
-            _top, n_tied, winner = _winner(memory_RNA, r, n, tie_RN, n, old, first, incumbent)
+            top, n_tied, winner = _winner(memory_RNA, r, n, tie_RN, n, old, first, incumbent)
             voted = False
             for a in range(A):
                 voted |= counts_RPA[r, p, a] > 0
+            voted = voted and top > 0
             seen_RN[r, start + p].label = winner if voted else old
             seen_RN[r, start + p].tie = voted and n_tied > 1
 
 
 @njit
 def _find_majority(
-    rules: Any,
+    is_label: bool,
     order_RN: Ints,
     tie_RN: Floats,
     counts_RPA: Ints,
@@ -133,7 +171,7 @@ def _find_majority(
     for r in range(R):
         for p in range(P):
             seen_RN[r, start + p].majority = seen_RN[r, start + p].label
-            if not rules.current:
+            if not is_label:
                 n = order_RN[r, start + p]
                 top, _n_tied, winner = _winner(counts_RPA, r, p, tie_RN, n, -1, False, False)
                 if top > 0:

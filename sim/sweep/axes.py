@@ -25,7 +25,8 @@ Assignments = Mapping[str, Value]
 """Dotted name to value."""
 
 GUARD_FIELDS = "guard."
-_OF_ARMS = {"guard", "labels", "guard.frs", "guard.mps", "guard.rcsu", "guard.label_from"}
+_OF_ARMS = {"guard", "labels", "rule", "rule_options"}
+_OF_ARMS |= {"guard.frs", "guard.mps", "guard.rcsu", "guard.label_from"}
 _OF_ROWS = {"replicates", "first_replicate"}
 
 

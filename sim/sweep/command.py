@@ -12,8 +12,9 @@ import tyro
 from lab.arms import GUARD
 from lab.cli import read_option
 from lab.errors import UserError
+from sim.arms import under
 from sim.config import SimConfig
-from sim.options import FLAT, read_settings, with_profile
+from sim.options import FLAT, read_settings, with_profile, with_rule
 from sim.sweep.axes import Range, parse
 from sim.sweep.plan import RandomCells, Sweep
 from sim.sweep.pool import Backend, Pool
@@ -32,8 +33,8 @@ class SweepCommand:
     random: int | None = None
     """Draw this many cells at random in place of a grid."""
     preset: Preset | None = None
-    """A named sweep: the paper's sensitivities (24 settings, or one of its rows), or where each arm
-    wins over step size, coupling and positive transfer."""
+    """A named sweep: the paper's sensitivities (24 settings, or one of its rows), where each arm
+    wins over step size, coupling and positive transfer, or all label-free rules."""
     arms: tuple[str, ...] = ()
     """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
     workers: int = 1
@@ -59,10 +60,11 @@ class SweepCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> SweepCommand:
-        """Settings of --config, --preset, --population and --profile for what is not given."""
+        """Settings of --config, --preset, --population, --profile and --rule."""
         name = read_option(argv, "--preset")
         base = preset_settings(_preset(name)) if name is not None else SimConfig(replicates=20)
-        return cls(out=tyro.MISSING, settings=with_profile(argv, read_settings(argv, base)))
+        settings = with_profile(argv, read_settings(argv, base))
+        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""
@@ -79,7 +81,7 @@ class SweepCommand:
             retry_failed=self.retry_failed,
         )
         charts = self.winners or self.preset == "winners"
-        if self.preset != "winners":
+        if self.preset not in ("winners", "rules"):
             print_summary(rows, sweep.names)
         print_failures(rows)
         if charts:
@@ -87,17 +89,23 @@ class SweepCommand:
 
             for line in write_winners(rows, sweep.names, self.settings.seed, self.out):
                 print(line)
+        if self.preset == "rules":
+            from sim.sweep.rule_tables import write_rules
+
+            for line in write_rules(rows, sweep, self.out):
+                print(line)
         print(self.out)
 
     def _sweep(self) -> Sweep:
+        own = tuple(under(name, self.settings.rule) for name in self.arms)
         if self.preset is not None:
             if self.vary or self.random is not None:
                 raise UserError("--preset: has its own axes; give it or --vary")
-            return preset(self.preset, self.settings, self.arms)
+            return preset(self.preset, self.settings, own)
         axes = dict(parse(text) for text in self.vary)
         if len(axes) < len(self.vary):
             raise UserError("vary: a setting is there twice; give all its values at once")
-        arms = self.arms or (GUARD,)
+        arms = own or (under(GUARD, self.settings.rule),)
         if self.random is not None:
             draws = RandomCells(cells=self.random, axes=axes)
             return Sweep(base=self.settings, arms=arms, draws=draws)

@@ -21,9 +21,12 @@ from guard_core import ConfigError, GuardConfig
 from lab.arms import GUARD, arm
 from lab.errors import UserError
 from lab.settings import from_values, to_values
+from sim.arms import has_own_guard
 from sim.config import SimConfig
 from sim.controls import Control, check_arms, control
+from sim.observe.strength import only_read
 from sim.populations import NAMED
+from sim.run import of_arm
 from sim.sweep import content
 from sim.sweep.axes import Assignments, Axis, Range, assign, check_axis, draw, parse, read
 
@@ -211,12 +214,10 @@ def _arm_config(sweep: Sweep, cell: Cell, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
     own = arm(name)
     base = sweep.base
-    guard = base.guard if name == GUARD else own.guard
-    base = replace(
-        base, guard=guard, labels=own.labels, step_factor=base.step_factor * own.step_factor
-    )
-    config = assign(base, {**_size(sweep, cell), **cell.values})
-    return replace(config, guard=_needed(config.guard))
+    guard = base.guard if has_own_guard(name) else own.guard
+    own = replace(own, guard=guard, step_factor=base.step_factor * own.step_factor)
+    config = assign(of_arm(base, own), {**_size(sweep, cell), **cell.values})
+    return only_read(replace(config, guard=_needed(config.guard)))
 
 
 def _needed(guard: GuardConfig) -> GuardConfig:

@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from guard_core import GuardConfig
+from guard_core.rules import RULES
 from lab.arms import BASELINE, GUARD
 from sim.config import SimConfig
+from sim.own_best import STEPS
 from sim.populations import NAMED
 from sim.sweep.plan import Sweep
 
-Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "winners"]
+Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "winners", "rules"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 _PAPER = {
@@ -37,8 +39,23 @@ RIVALS = ("ttrl", "guard", "matched", "random_skip", "frozen", "memory", "memory
 """Every control and rival of a guard, and the ceiling."""
 
 
+_RULES = {
+    "population": ("llama-math500", "qwen-math500"),
+    "signal": (0.0, 0.3),
+    "step": STEPS,
+}
+"""Two models, observations that know nothing and a little, and the steps every arm chooses from."""
+
+RULE_ARMS = ("ttrl", "guard", "memory", "frozen", "truth")
+RULE_ARMS += tuple(name for name in RULES if name != BASELINE)
+"""Every rule by itself, beside the named arms; `--arms` takes RULE+guard and RULE+memory too."""
+
+
 def preset_settings(name: Preset) -> SimConfig:
     """The population, size and replicates that a preset is meant for."""
+    if name == "rules":
+        # Fewer problems than the data sets have: the numbers are means over paired replicates.
+        return SimConfig(n_problems=200, replicates=16)
     population = "llama-math500" if name == "winners" else "qwen-math500"
     law = NAMED[population]
     config = SimConfig(population=population, n_problems=law.n_problems, epochs=law.epochs)
@@ -47,7 +64,8 @@ def preset_settings(name: Preset) -> SimConfig:
 
 def preset_arms(name: Preset) -> tuple[str, ...]:
     """The arms of a preset; TTRL stands beside the guard as what it departs from."""
-    return RIVALS if name == "winners" else (BASELINE, GUARD)
+    named = {"winners": RIVALS, "rules": RULE_ARMS}
+    return named.get(name, (BASELINE, GUARD))
 
 
 def preset(name: Preset, base: SimConfig, arms: tuple[str, ...] = ()) -> Sweep:
@@ -55,12 +73,15 @@ def preset(name: Preset, base: SimConfig, arms: tuple[str, ...] = ()) -> Sweep:
 
     Args:
         name: `sensitivity` (all three rows of the paper, 24 settings), one of its rows, or
-            `winners` (step size x coupling x positive transfer).
+            `winners` (step size x coupling x positive transfer) or `rules` (every rule over step
+            size, two populations and two strengths of what rules observe).
         base: all that is not varied, at best from `preset_settings`.
         arms: in place of `preset_arms`.
     """
     arms = arms or preset_arms(name)
     if name == "winners":
         return Sweep(base=base, arms=arms, groups=(_WINNERS,))
+    if name == "rules":
+        return Sweep(base=base, arms=arms, groups=(_RULES,))
     rows = _PAPER if name == "sensitivity" else {name: _PAPER[name]}
     return Sweep(base=base, arms=arms, groups=tuple({f"guard.{n}": v} for n, v in rows.items()))

@@ -103,7 +103,7 @@ class TorchSimulation:
         )
         whole = replace(votes[0], counts=counts_RNA, samples=samples_RNA)
         seen = self._guard.prime(whole, epoch)
-        return self._columns(epoch, seen)
+        return self._columns(epoch, seen | self._kept([counts_RNA]))
 
     def _start(self, epoch: int) -> Columns:
         """Have the device visit every problem once."""
@@ -118,15 +118,16 @@ class TorchSimulation:
         c = self.config
         epoch = self._begin()
         self._guard.begin(epoch)
-        norms = []
+        norms, counts = [], []
         for batch in range(c.n_batches):
             start = batch * c.batch_size
             at = slice(start, min(start + c.batch_size, c.n_problems))
             votes, p_RPA = self._vote(at, epoch)
+            counts.append(votes.counts)
             step = self._guard.step(at, votes, p_RPA)
             norms.append(self._policy.update(at, self._in.rate_B[batch], step))
         seen = self._guard.end() | {"norm": torch.cat(norms, 1)}
-        return self._columns(epoch, seen)
+        return self._columns(epoch, seen | self._kept(counts))
 
     def _begin(self) -> Epoch:
         order_RN = self._in.order_RN
@@ -136,6 +137,11 @@ class TorchSimulation:
         self._policy.begin(order_RN)
         self._vote_key_RN = fold(self._stream(random.VOTES), order_RN)
         return Epoch(order_RN, self._truth_RN.gather(1, order_RN), Draws(tie, skip, pick))
+
+    def _kept(self, counts: list[Tensor]) -> Columns:
+        """The counts (R, P, A) that go into the trace, as one column (S, N, A)."""
+        n_kept = min(self.config.vote_replicates, self.config.replicates)
+        return {"counts": torch.cat([c[:n_kept] for c in counts], 1)} if n_kept else {}
 
     def _columns(self, epoch: Epoch, seen: Columns) -> Columns:
         """Everything that the host needs of an epoch; ends it."""
@@ -193,7 +199,7 @@ class TorchSimulation:
         c = self.config
         passes_R = landed.pop("pass_at_1").copy()
         order_RN, truth_RN = landed.pop("order"), landed.pop("truth")
-        if epoch == 0:
-            return tables(c, Rows(0, order_RN, truth_RN, landed), passes_R)
-        norm_RN, rate_B = landed.pop("norm"), self._rates(epoch)
-        return tables(c, Rows(epoch, order_RN, truth_RN, landed, rate_B, norm_RN), passes_R)
+        rows = Rows(epoch, order_RN, truth_RN, landed, counts_SNA=landed.pop("counts", None))
+        if epoch:
+            rows = replace(rows, norm_RN=landed.pop("norm"), lr_B=self._rates(epoch))
+        return tables(c, rows, passes_R)

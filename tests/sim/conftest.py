@@ -1,10 +1,16 @@
-"""Rows of a sweep with scores of one's choice."""
+"""Rows of a sweep with scores of one's choice, and small runs of rules."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lab.arms import arm as named
+from sim import SimConfig
+from sim.engine import Simulation
 from sim.measure import MEASURES
+from sim.run import of_arm
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)
@@ -28,3 +34,52 @@ def _rows(scores, **others):
 def scored():
     """Rows from mean scores by (kappa_att, step, arm), 55 before training, 12 replicates."""
     return _rows
+
+
+SMALL = {
+    "n_problems": 12,
+    "epochs": 5,
+    "replicates": 2,
+    "n_votes": 16,
+    "n_samples": 8,
+    "n_answers": 6,
+    "unparseable": 0.1,
+    "step": 0.3,
+}
+
+
+def _small(name, **settings):
+    return of_arm(SimConfig(**SMALL | settings), named(name))
+
+
+def _play(simulation):
+    parts = list(simulation.run())
+    c = simulation.config
+    p_RNA = np.empty((c.replicates, c.n_problems, c.n_answers))
+    problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
+    simulation.policy.probabilities(problems_RN, p_RNA)
+    return parts, p_RNA
+
+
+def _differences(first, second, tolerance=0.0):
+    found = []
+    for epoch, (one, other) in enumerate(zip(first, second, strict=True)):
+        for a, b in zip(one, other, strict=True):
+            for name in a or ():
+                x, y = (np.asarray(t[name], np.float64) for t in (a, b))
+                close = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+                if x.shape != y.shape or not np.allclose(x, y, **close):
+                    found.append(f"{epoch}:{name}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def runs():
+    """`small(arm, **settings)` settings, `play(config)` tables and probabilities at the end,
+    `differences(tables, tables)` columns in which two runs differ."""
+    return SimpleNamespace(
+        small=_small,
+        play=lambda config: _play(Simulation(config)),
+        finish=_play,
+        differences=_differences,
+    )

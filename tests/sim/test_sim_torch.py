@@ -52,7 +52,7 @@ def on_torch(config: SimConfig) -> SimConfig:
 
 def assert_same_trace(one, two, tolerance: float) -> None:
     for first, second in zip(one, two, strict=True):
-        for table in ("visits", "steps", "evals"):
+        for table in ("visits", "steps", "evals", "votes"):
             a, b = getattr(first, table) or {}, getattr(second, table) or {}
             assert set(a) == set(b)
             for name in a:

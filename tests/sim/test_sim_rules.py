@@ -1,0 +1,143 @@
+"""Every rule of the field runs in the simulator, and only on what it may know."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guard_core.rules import RULES
+from sim.engine import Simulation
+from sim.rule_checks import can_guard
+
+PEERS = tuple(name for name in RULES if name != "ttrl")
+GUARDED = tuple(f"{name}+guard" for name in PEERS if can_guard(name, "guard"))
+REMEMBERED = tuple(f"{name}+memory" for name in PEERS if can_guard(name, "memory"))
+KNOWS_NOTHING = {"signal": 0.0}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_rule_moves_the_policy_unless_it_does_not_train(runs, name):
+    simulation = Simulation(runs.small(name))
+    parts, p_RNA = runs.finish(simulation)
+    norms = np.concatenate([part.steps["update_norm"] for part in parts[1:]])
+    moved = np.abs(p_RNA - simulation.population.p0_RNA).max()
+    assert np.isfinite(p_RNA).all()
+    if name == "maj_at_n":
+        assert moved < 1e-12 and not norms.any()
+    else:
+        assert moved > 1e-4 and norms.any()
+
+
+@pytest.mark.parametrize("name", (*PEERS, *GUARDED, *REMEMBERED))
+def test_compiled_rules_agree_with_guard_core(runs, name):
+    config = runs.small(name, confidence_share=0.2)
+    tables = [runs.play(replace(config, engine=engine))[0] for engine in ("compiled", "reference")]
+    assert runs.differences(*tables, tolerance=1e-9) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("srt", {"threshold": 0.6, "keep": 0.5}),
+        ("scope", {"confidence": "release"}),
+        ("empo", {"unparseable": "alone"}),
+        ("t3rl", {"verified_weight": 1.7}),
+        ("t3rl", {"verified_weight": 3}),
+        ("scrl_continuous", {"positive_from": "t_pos"}),
+        ("coverrl", {"verifications": 3}),
+        ("random", {"chance": 0.2}),
+    ],
+)
+def test_their_settings_reach_both_engines(runs, name, options):
+    config = replace(runs.small(name), rule_options=options)
+    compiled, _ = runs.play(config)
+    reference, _ = runs.play(replace(config, engine="reference"))
+    usual, _ = runs.play(replace(config, rule_options={}))
+    assert runs.differences(compiled, reference, tolerance=1e-9) == []
+    assert runs.differences(compiled, usual, tolerance=1e-9) != []
+
+
+@pytest.mark.parametrize("guard", [{"weight_on": "reward"}, {"mix": "bonus"}, {"W": 2}])
+def test_settings_of_the_guard_that_compiled_rules_lack_fall_back(runs, guard):
+    config = runs.small("mm_upt+guard", unparseable=0.4)
+    config = replace(config, guard=replace(config.guard, **guard))
+    compiled, _ = runs.play(config)
+    reference, _ = runs.play(replace(config, engine="reference"))
+    assert runs.differences(compiled, reference, tolerance=1e-9) == []
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_permuting_the_truth_changes_nothing_that_is_trained(runs, name, engine):
+    # With observations that know something of the truth this cannot hold: that is what they are.
+    config = runs.small(name, **KNOWS_NOTHING, engine=engine)
+    honest, lied = Simulation(config), Simulation(config)
+    truth_RN = (lied._truth_RN + 1 + lied._truth_RN % 2) % config.n_answers
+    assert (truth_RN != lied._truth_RN).all()
+    lied._truth_RN = truth_RN
+    lied.ruled._truth_RN = truth_RN
+    parts, p_RNA = runs.finish(honest)
+    other_parts, other_RNA = runs.finish(lied)
+    assert p_RNA.tobytes() == other_RNA.tobytes()
+    assert runs.differences(parts[1:], other_parts[1:]) != []  # right and wrong did change
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_same_seed_same_bits_and_replicates_do_not_see_each_other(runs, name):
+    config = runs.small(name)
+    _, both_RNA = runs.play(config)
+    _, again_RNA = runs.play(config)
+    _, alone_RNA = runs.play(replace(config, first_replicate=1, replicates=1))
+    _, other_RNA = runs.play(replace(config, seed=7))
+    assert both_RNA.tobytes() == again_RNA.tobytes() != other_RNA.tobytes()
+    # The size of the subgroups is chosen per replicate, everything else per problem.
+    assert both_RNA[1:].tobytes() == alone_RNA.tobytes()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("name", (*PEERS, "srt+guard", "scope+memory"))
+def test_runs_at_the_edges(runs, name, engine):
+    for edge in (
+        {"unparseable": 1.0},
+        {"n_votes": 1, "n_samples": 1},
+        {"n_votes": 7, "n_samples": 7, "n_answers": 2},
+    ):
+        simulation = Simulation(runs.small(name, engine=engine, epochs=2, **edge))
+        _, p_RNA = runs.finish(simulation)
+        assert np.isfinite(p_RNA).all()
+        if "unparseable" in edge and name != "one_shot_em":
+            assert np.abs(p_RNA - simulation.population.p0_RNA).max() < 1e-12
+
+
+@pytest.mark.parametrize("guard", ["", "+guard", "+memory", "+frozen"])
+def test_a_rule_that_changes_nothing_is_ttrl_to_the_bit(runs, guard):
+    # SRT as released keeps every problem; its run goes through all of the rules' machinery.
+    plain, _ = runs.play(runs.small(guard[1:] or "ttrl"))
+    ruled, _ = runs.play(runs.small(f"srt{guard}"))
+    assert runs.differences(plain, ruled) == []
+
+
+def test_plain_ttrl_has_none_of_the_machinery(runs):
+    assert Simulation(runs.small("guard")).ruled is None
+    assert Simulation(runs.small("srt+guard")).ruled is not None
+
+
+def test_all_arms_share_problems_order_and_votes(runs):
+    visits = [runs.play(runs.small(name))[0] for name in ("ttrl", "scope", "random")]
+    for other in visits[1:]:
+        assert np.array_equal(visits[0][1].visits["problem"], other[1].visits["problem"])
+        assert np.array_equal(
+            visits[0][0].visits["label_accuracy"], other[0].visits["label_accuracy"]
+        )
+        # Before the first update of the run the votes are the same too.
+        first = visits[0][1].visits["step"] == 1
+        mine, its = (t[1].visits["label_accuracy"][first] for t in (visits[0], other))
+        assert np.array_equal(mine, its)
+
+
+def test_true_labels_are_the_ceiling_of_a_rule(runs):
+    config = runs.small("coverrl", verifier_tpr=1.0, verifier_fpr=0.0, epochs=12)
+    votes, _ = runs.play(config)
+    truth, _ = runs.play(replace(config, labels="truth"))
+    last = [tables[-1].evals["pass_at_1"].mean() for tables in (votes, truth)]
+    assert last[1] > last[0]

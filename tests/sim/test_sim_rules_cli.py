@@ -1,0 +1,168 @@
+"""Rules from the command line, in comparisons, and in sweeps."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from lab import load
+from lab.arms import arm
+from lab.report_cli import main as report
+from sim import SimConfig
+from sim.arms import named, under
+from sim.cli import main
+from sim.compare import compare
+from sim.controls import control
+from sim.run import of_arm
+from sim.sweep import Sweep, run_sweep
+from sim.sweep.plan import job_of
+from sim.sweep.presets import RULE_ARMS, preset, preset_settings
+
+FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "rule"),
+    [
+        (["--rule", "scope"], "scope+guard", "scope"),
+        (["--rule", "scope", "--arm", "guard"], "scope+guard", "scope"),
+        (["--arm", "scope+guard"], "scope+guard", "scope"),
+        (["--arm", "srt"], "srt", "srt"),
+        (["--rule", "srt", "--profile", "off"], "srt", "srt"),
+        (["--rule", "srt", "--arm", "memory"], "srt+memory", "srt"),
+        (["--rule", "intuitor"], "intuitor", "intuitor"),
+        (["--rule", "maj_at_n"], "maj_at_n", "maj_at_n"),
+        (["--rule", "t3rl", "--guard.W", "3"], "t3rl+custom", "t3rl"),
+    ],
+)
+def test_a_rule_by_option_or_arm(tmp_path, options, name, rule):
+    assert main(["run", "--out", str(tmp_path / "a"), *options, *FEW]) == 0
+    run = load(tmp_path / "a").run
+    assert (run.arm, run.config["rule"]) == (name, rule)
+
+
+def test_the_rules_own_settings(tmp_path):
+    options = ["--rule", "srt", "--rule-options", "threshold", "0.5", "keep", "0.5"]
+    assert main(["run", "--out", str(tmp_path / "a"), *options, *FEW]) == 0
+    assert load(tmp_path / "a").run.config["rule_options"] == {"threshold": 0.5, "keep": 0.5}
+    settings = tmp_path / "s.toml"
+    settings.write_text('rule = "coverrl"\n[rule_options]\nverifications = 2\n[guard]\nW = 3\n')
+    assert main(["run", "--out", str(tmp_path / "b"), "--config", str(settings), *FEW]) == 0
+    assert load(tmp_path / "b").run.config["rule_options"] == {"verifications": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rule", "nope"], "unknown, use one of ttrl"),
+        (["--rule", "srt", "--rule-options", "keeps", "1"], "no setting 'keeps'"),
+        (["--rule", "srt", "--rule-options", "keep", "2"], "srt.keep = 2"),
+        (["--rule", "intuitor", "--profile", "paper"], "has no label for the guard"),
+        (["--rule", "empo", "--profile", "off", "--guard.label-from", "memory"], "has no label"),
+        (["--rule", "intuitor", "--arm", "guard"], "has no label that guard"),
+        (["--rule", "scope", "--arm", "frozen"], "makes its labels anew"),
+        (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
+        (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
+        (["--rule", "srt", "--engine", "torch"], "engine = torch runs rule = ttrl only"),
+        (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),
+        (["--arm", "scope", "--labels", "truth"], "labels = truth"),
+        (["--arm", "rent", "--signal", "1"], "signal = 1"),
+        (["--arm", "rent", "--signal", ".8", "--confidence-share", ".8"], "at most 1"),
+        (["--arm", "t3rl", "--tool-tpr", "2"], "tool_tpr = 2"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, options, words):
+    assert main(["run", "--out", str(tmp_path / "a"), *options, *FEW]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and words in said[0]
+    assert not (tmp_path / "a").exists()
+
+
+def test_under_a_rule_guards_and_their_controls_are_its_own():
+    names = ("guard", "memory", "matched", "random_skip_release", "ttrl", "truth", "rent")
+    shown = [under(name, "srt") for name in names]
+    assert shown[:3] == ["srt+guard", "srt+memory", "matched_srt+guard"]
+    assert shown[3:] == ["random_skip_srt+release", "ttrl", "truth", "rent"]
+    assert [under(name, "ttrl") for name in names] == list(names)
+    own = control("matched_srt+guard")
+    assert own is not None and (own.unguarded, own.target) == ("srt", "srt+guard")
+    assert own.arm.rule == "srt" and "SRT" in own.arm.title
+
+
+def test_settings_of_a_rule_belong_to_its_arms_alone():
+    base = SimConfig(rule="srt", rule_options={"keep": 0.5})
+    assert of_arm(base, arm("srt+memory")).rule_options == {"keep": 0.5}
+    assert of_arm(base, arm("scope")).rule_options == {}
+    assert of_arm(base, arm("ttrl")).rule == "ttrl"
+
+
+def test_many_rules_side_by_side_and_in_the_report(tmp_path, capsys):
+    arms = ["ttrl", "srt", "srt+guard", "matched_srt+guard", "scope", "intuitor", "maj_at_n"]
+    out, page = tmp_path / "c", tmp_path / "report.html"
+    assert main(["compare", "--out", str(out), "--arms", *arms, *FEW]) == 0
+    assert {p.name for p in out.iterdir() if p.is_dir()} == set(arms)
+    table = pd.read_parquet(out / "comparison.parquet")
+    assert {"scope", "matched_srt+guard"} <= set(table["arm"]) | set(table["against"])
+    facts = json.loads((out / "matched_srt+guard" / "run.json").read_text())
+    assert facts["extra"]["achieved_ratio"] == pytest.approx(1, abs=0.02)
+    capsys.readouterr()
+    folders = [str(out / name) for name in arms]
+    assert report([*folders, "-o", str(page)]) == 0
+    html = page.read_text(encoding="utf-8")
+    for title in ("SCOPE", "SRT + TTRL-Guard", "maj@n, no training", "Intuitor"):
+        assert title in html
+
+
+def test_compare_with_a_rule_takes_its_guard(tmp_path):
+    options = ["--rule", "t3rl", "--arms", "t3rl", "guard"]
+    assert main(["compare", "--out", str(tmp_path / "c"), *options, *FEW]) == 0
+    assert (tmp_path / "c" / "t3rl+guard").is_dir()
+    arms = [named(name, SimConfig(n_problems=9)) for name in ("t3rl", "t3rl+guard")]
+    base = SimConfig(n_problems=9, epochs=2, guard=arms[0].guard)
+    traces = compare(base, arms, tmp_path / "d")
+    assert traces["t3rl+guard"].run.config["guard"]["frs"] is True
+
+
+def test_a_sweep_shares_runs_that_the_signal_cannot_reach():
+    groups = ({"signal": (0.0, 0.3), "step": (0.1,)},)
+    sweep = Sweep(base=SimConfig(n_problems=9, epochs=2), arms=("ttrl",), groups=groups)
+    keys = {
+        name: {job_of(sweep, cell, name).key for cell in sweep.cells()}
+        for name in ("ttrl", "srt", "co_rewarding_2", "t3rl", "scope", "coverrl+guard")
+    }
+    assert {name: len(found) for name, found in keys.items()} == {
+        "ttrl": 1, "srt": 1, "co_rewarding_2": 1, "t3rl": 2, "scope": 2, "coverrl+guard": 2,
+    }  # fmt: skip
+    assert len(set().union(*keys.values())) == 9
+
+
+def test_a_sweep_over_rules_with_their_controls(tmp_path):
+    arms = ("ttrl", "mm_upt", "mm_upt+guard", "matched_mm_upt+guard", "evol_rl")
+    base = SimConfig(n_problems=12, epochs=12, replicates=2, unparseable=0.3)
+    rows = run_sweep(Sweep(base=base, arms=arms, groups=({"step": (0.1, 0.3)},)), tmp_path / "s")
+    assert (rows["status"] == "done").all() and set(rows["arm"]) == set(arms)
+    ratio = rows.loc[rows["arm"] == "matched_mm_upt+guard", "achieved_ratio"]
+    assert ratio.to_numpy() == pytest.approx(1, abs=0.05)
+
+
+def test_the_preset_names_every_rule_and_its_settings():
+    sweep = preset("rules", preset_settings("rules"))
+    assert sweep.arms == RULE_ARMS and {"scope", "one_shot_em", "truth"} <= set(sweep.arms)
+    assert sweep.names == ["population", "signal", "step"] and len(sweep.cells()) == 28
+    assert sweep.base.replicates >= 16
+
+
+def test_the_preset_writes_its_tables(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sim.sweep.rule_tables.COST_REPLICATES", 2)
+    monkeypatch.setattr("sim.sweep.rule_tables.COST_PROBLEMS", 8)
+    out, size = tmp_path / "s", ["--replicates", "4", "--n-problems", "8", "--epochs", "10"]
+    arms = ["--arms", "ttrl", "rent", "srt+guard"]
+    assert main(["sweep", "--preset", "rules", "--out", str(out), *arms, *size, "--quiet"]) == 0
+    table = pd.read_csv(out / "rules.csv")
+    assert len(table) == 4 * 3 and set(table["arm"]) == {"ttrl", "rent", "srt+guard"}
+    plain = table[table["arm"] == "ttrl"]
+    assert (plain["over_ttrl"] == 0).all() and plain["update"].to_numpy() == pytest.approx(1)
+    assert (table["low"] <= table["gain"]).all() and (table["cpu"] > 0).all()
+    page = (out / "rules.md").read_text(encoding="utf-8")
+    assert "## population qwen-math500, signal 0.3" in page and "SRT + TTRL-Guard" in page
+    assert page.count("| RENT |") == 4
