@@ -117,6 +117,12 @@ def title(name: str) -> str:
     return rule.title if other == BASELINE else f"{rule.title} + {_ARMS[other][0]}"
 
 
+def rule_of(name: str) -> str | None:
+    """Name of the rule that pays an arm's responses; None where `arm` knows no such arm."""
+    rule, _ = _split(name)
+    return None if rule is None else rule.name
+
+
 def unguarded(name: str) -> str | None:
     """The same arm without its guard; None where it has none."""
     rule, other = _split(name)

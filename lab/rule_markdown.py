@@ -26,16 +26,18 @@ NOTE = (
 _SIDES = {"smallest": "<", "largest": ">"}
 
 
-def rule_markdown(table: pd.DataFrame, base: str = BASELINE) -> str:
-    """The table for a docs page or an issue, with the note that says how to read it.
+def rule_markdown(table: pd.DataFrame, base: str = BASELINE, note: bool = True) -> str:
+    """The table for a docs page or an issue.
 
     Args:
         table: from `lab.rule_table.rule_table`.
         base: as given to it.
+        note: put `NOTE`, which says how to read it, on top.
     """
     name = title(base)
     head = [cell.format(base=name) for cell in _HEAD]
-    lines = [NOTE.format(base=name), "", _row(head), _row(["---"] * len(head))]
+    lines = [NOTE.format(base=name), ""] if note else []
+    lines += [_row(head), _row(["---"] * len(head))]
     lines += [_row(_cells(dict(row), base)) for row in table.to_dict("records")]
     return "\n".join(lines) + "\n"
 
@@ -50,7 +52,7 @@ def _cells(row: dict[Any, Any], base: str) -> list[str]:
         _difference(row["gain"]),
         "" if own else _difference(row["against"]),
         "" if own else _difference(row["effort"]),
-        *(_value(row[name]) for name in ("labels", "TotalDeg", "Learned")),
+        *(_value(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         _number(row["update"]),
         _number(row["seconds"]),
     ]

@@ -18,7 +18,7 @@ from lab.trace import Trace
 
 METRIC = "pass_final"
 """What an arm's best step size is chosen by."""
-SHOWN = ("pass_final", "gain", "against", "effort", "labels", "TotalDeg", "Learned")
+SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "Learned")
 """Columns of the table that are estimates."""
 
 
@@ -29,8 +29,8 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         comparisons: one per step size.
 
     Returns:
-        `lab.step_sizes.over_steps` with `update_norm`, `labels` (% of problems whose label is right
-        at the last visit) and `seconds` (median of a step; NaN where no clock was read).
+        `lab.step_sizes.over_steps` with `update_norm`, `label_final` (% of problems whose label is
+        right at the last visit) and `seconds` (median of a step; NaN where no clock was read).
 
     Raises:
         UserError: a problem has fewer visits than its fate needs.
@@ -57,9 +57,9 @@ def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
         comma separated), edge (`smallest`, `largest` where one of them ends the grid), and as
         `lab.paired.Estimate` over seeds: pass_final (%), gain (over the start, points), against
         (minus the baseline at its own best, points), effort (minus the baseline at an equal update
-        norm, points), labels (% right at the end), TotalDeg and Learned (% of problems); update
-        (mean update norm by that of the baseline at its own best), seconds (a step's, by the
-        baseline's at the same step size).
+        norm, points), label_final (% of labels right at the end), TotalDeg and Learned (% of
+        problems); update (mean update norm by that of the baseline at its own best), seconds (a
+        step's, by the baseline's at the same step size).
     """
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
@@ -71,6 +71,24 @@ def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
     scores = {arm: floats(where(best, "arm", arm), METRIC).mean() for arm in arms}
     ranked = sorted(arms, key=lambda arm: -scores[arm])
     return pd.DataFrame([_line(rows, best, arm, base) for arm in ranked])
+
+
+def flat(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column per number: an estimate `x` becomes `x`, `x_sd`, `x_low`, `x_high`.
+
+    Args:
+        table: from `rule_table`.
+    """
+    columns: dict[str, list[object]] = {}
+    for name in table.columns:
+        values = table[name].tolist()
+        if name not in SHOWN:
+            columns[str(name)] = values
+            continue
+        columns[str(name)] = [value.mean for value in values]
+        for part in ("sd", "low", "high"):
+            columns[f"{name}_{part}"] = [getattr(value, part) for value in values]
+    return pd.DataFrame(columns)
 
 
 def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[str, object]:
@@ -116,7 +134,7 @@ def _facts(trace: Trace) -> list[dict[str, float]]:
         records.append(
             {
                 "update_norm": norms[replicate],
-                "labels": right[replicate],
+                "label_final": right[replicate],
                 "seconds": seconds,
             }
         )

@@ -27,14 +27,16 @@ MEASURES = (
     "pass_best",
     "maj_start",
     "maj_final",
+    "label_final",
     *FATES,
     "TotalDeg",
     "L/D",
     "update_norm",
     "skipped",
 )
-"""Columns in percent; L/D is a ratio, NaN where nothing degraded; `update_norm` is the mean norm of
-the logit change per scheduled step. Fates are NaN in runs that are too short to have them."""
+"""Columns in percent; `label_final` is that of problems whose label is right at the end. L/D is a
+ratio, NaN where nothing degraded; `update_norm` is the mean norm of the logit change per
+scheduled step. Fates are NaN in runs that are too short to have them."""
 
 Rows = Mapping[str, Any]
 
@@ -50,6 +52,7 @@ class Tally:
         self._skipped_R = np.zeros(replicates)
         self._moved_R = np.zeros(replicates)
         self._scheduled_R = np.zeros(replicates)
+        self._right_R = np.zeros(replicates)
         self._scores: list[NDArray[np.float64]] = []
         """(2, R) pass@1 and majority accuracy after every epoch, 0 first."""
 
@@ -67,6 +70,8 @@ class Tally:
             self._initial_RN[r, n] += visits["label_accuracy"]
         if epoch > self._epochs - LAST:
             self._final_RN[r, n] += visits["label_accuracy"]
+        if epoch == self._epochs:
+            self._right_R += np.bincount(r, visits["label_correct"], len(self._right_R))
         b = np.asarray(steps["replicate"]) - self._first
         sizes = np.asarray(steps["n_problems"], np.float64)
         self._moved_R += np.bincount(b, steps["update_norm"] * sizes, len(self._moved_R))
@@ -84,6 +89,7 @@ class Tally:
                 "pass_best": passes_RE.max(axis=1),
                 "maj_start": majority_RE[:, 0],
                 "maj_final": majority_RE[:, -1],
+                "label_final": 100 * self._right_R / self._n_problems,
                 "update_norm": self._moved_R / self._scheduled_R,
                 "skipped": 100 * self._skipped_R / self._scheduled_R,
             },

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.arms import BASELINE, GUARD, MATCHED, rule_of, title
 from lab.collection import Comparison
 from lab.columns import floats
 from lab.paired import Estimate, estimate
 from lab.report.digest import World
+from lab.rule_markdown import rule_markdown
+from lab.rule_table import rule_rows, rule_table
 from lab.step_sizes import difference, over_steps, own_best, where
 from lab.tables import METRICS
 
@@ -42,6 +44,7 @@ def markdown(worlds: Sequence[World]) -> str:
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for found in _same_task(worlds):
         lines += _own_best(over_steps(found))
+        lines += _rules(found)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -117,6 +120,16 @@ def _own_best(rows: pd.DataFrame) -> Iterator[str]:
         ]
         yield _line(title(arm), chosen, *numbers, *gaps)
     yield ""
+
+
+def _rules(found: Sequence[Comparison]) -> list[str]:
+    """The table of rules, where another one than TTRL's was run beside it."""
+    arms = {arm for comparison in found for arm in comparison.arms}
+    ruled = any(rule_of(arm) not in (None, BASELINE) for arm in arms)
+    if BASELINE not in arms or not ruled:
+        return []
+    table = rule_table(rule_rows(found))
+    return ["", "## Rules", "", *rule_markdown(table).splitlines(), ""]
 
 
 def _spread(value: Estimate, digits: int) -> str:

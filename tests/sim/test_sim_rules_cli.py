@@ -161,8 +161,9 @@ def test_the_preset_writes_its_tables(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(out / "rules.csv")
     assert len(table) == 4 * 3 and set(table["arm"]) == {"ttrl", "rent", "srt+guard"}
     plain = table[table["arm"] == "ttrl"]
-    assert (plain["over_ttrl"] == 0).all() and plain["update"].to_numpy() == pytest.approx(1)
-    assert (table["low"] <= table["gain"]).all() and (table["cpu"] > 0).all()
+    assert (plain["against"] == 0).all() and plain["update"].to_numpy() == pytest.approx(1)
+    assert (table["gain_low"] <= table["gain"]).all() and (table["seconds"] > 0).all()
+    assert table["label_final"].between(0, 100).all()
     page = (out / "rules.md").read_text(encoding="utf-8")
     assert "## population qwen-math500, signal 0.3" in page and "SRT + TTRL-Guard" in page
     assert page.count("| RENT |") == 4

@@ -55,3 +55,24 @@ def test_markup_of_a_trace_stays_text(add_run, tmp_path):
     text = markdown(read([tmp_path])[0])
     assert "<img" not in text
     assert not re.search(r"(?<!\\)\[x\]\(", text)
+
+
+def test_rules_have_a_table_of_their_own(make_trace):
+    traces = []
+    for arm, step, final in (
+        ("ttrl", 0.1, 0.6),
+        ("ttrl", 0.2, 0.3),
+        ("empo", 0.1, 0.5),
+        ("empo", 0.2, 0.7),
+    ):
+        score_RE = np.linspace(np.full(2, 0.5), np.full(2, final), 9).T
+        trace = make_trace(arm, np.repeat(score_RE[:, None], 2, axis=1), score_RE, seeds=[0, 1])
+        trace.run.config["step"] = step
+        traces.append(trace)
+    text = markdown([digest(comparison) for comparison in gather(traces)[0]])
+    rules = text.split("## Rules")[1]
+    line = next(line for line in rules.splitlines() if line.startswith("| EMPO"))
+    # EMPO is best at 0.2, TTRL at 0.1; both move equally far at either step here.
+    assert line.startswith("| EMPO | 0.2 > | 70.0 ± 0.0 | **+20.0 [+20.0, +20.0]** | **+10.0")
+    plain = [trace for trace in traces if trace.run.arm == "ttrl"]
+    assert "## Rules" not in markdown([digest(c) for c in gather(plain)[0]])
