@@ -1,13 +1,14 @@
 """The arms of every comparison: what is trained on, by which guard, with how large a step.
 
 An arm is one of the named ones, a rule of `guard_core.rules` by its name (`scope`), or a rule under
-one of the named guards or label sources (`scope+guard`, `scope+memory`).
+one of the named guards or label sources (`scope+guard`, `scope+memory`). Every guarded arm has a
+control at matched effort, `matched_scope+guard`; `matched` is that of `guard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from guard_core import GuardConfig
@@ -91,6 +92,11 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         UserError: no arm has that name, or the rule has no labels, trains on none, or makes them
             anew, so that the named arm has nothing to work on.
     """
+    target = matched_target(name)
+    if target not in (None, GUARD):
+        arm(target)  # a guard that cannot be has no control either
+        plain = arm(str(unguarded(target)), step_factor)
+        return replace(plain, name=name, title=title(name))
     rule, other = _split(name)
     if rule is None or other not in _ARMS:
         raise UserError(
@@ -111,6 +117,9 @@ def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
     if name in _ARMS:
         return _ARMS[name][0]
+    target = matched_target(name)
+    if target is not None:
+        return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
     rule, other = _split(name)
     if rule is None:
         return _OTHER_TITLES.get(name, name)
@@ -119,8 +128,16 @@ def title(name: str) -> str:
 
 def rule_of(name: str) -> str | None:
     """Name of the rule that pays an arm's responses; None where `arm` knows no such arm."""
-    rule, _ = _split(name)
+    rule, _ = _split(matched_target(name) or name)
     return None if rule is None else rule.name
+
+
+def matched_target(name: str) -> str | None:
+    """The guarded arm that an arm is matched to; None where it is no arm at matched effort."""
+    if name == MATCHED:
+        return GUARD
+    target = name.removeprefix(f"{MATCHED}_")
+    return target if target != name and unguarded(target) is not None else None
 
 
 def unguarded(name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from guard_core import GuardConfig
-from lab.arms import DEMO_ARMS, MATCHED, arm
+from lab.arms import DEMO_ARMS, arm, matched_target
 from lab.cli import read_option, run_cli
 from lab.errors import UserError
 from lab.manifest import FILE_NAME, Manifest, read_manifest
@@ -92,7 +92,7 @@ class RunCommand:
             chosen.rule,
             {},
         )
-        own_step = self.arm == MATCHED or self.settings.step_factor == 1
+        own_step = matched_target(self.arm) or self.settings.step_factor == 1
         return self.arm if same and own_step else None
 
 
@@ -183,11 +183,8 @@ def _tell(result: Comparison) -> None:
     say(result.notices)
     for found in result.arms:
         print(found.line)
-    if result.achieved_ratio is not None:
-        print(
-            f"matched effort: learning rate x {result.step_factor:.3f}, mean update "
-            f"{result.achieved_ratio:.3f} of the guard's"
-        )
+    for match in result.matches:
+        print(match.line)
     for outcome in result.failed:
         log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
         print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)

@@ -1,26 +1,25 @@
 """Arms times seeds: every arm on the same seeds, then how accurate each of them ended.
 
-The arm at matched effort needs to know how far the guard moved the weights, so it comes last: one
-factor on the learning rate, pooled over the seeds, and a note of how well it was met.
+Arms at matched effort need to know how far the guard moved the weights, so they come last: one
+factor on the learning rate each, pooled over the seeds, and a note of how well it was met.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, GUARD, MATCHED, arm
-from lab.effort import achieved_ratio, matched_factor
+from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
 from lab.errors import UserError
-from lab.manifest import FILE_NAME, encode, read_manifest
+from lab.manifest import read_manifest
 from lab.trace import load
+from real.compared_runs import failed, finished, job_of, run_folder
 from real.config import TrainConfig
-from real.jobs import Job, Outcome, run_jobs
+from real.jobs import Outcome, run_jobs
+from real.matched_effort import Match, partners, run_matched
 from real.problems.sources import model_folder, read_problems
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
@@ -59,10 +58,8 @@ class Comparison:
     arms: list[ArmResult]
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
-    step_factor: float | None = None
-    """Factor on the learning rate of the arm at matched effort."""
-    achieved_ratio: float | None = None
-    """Mean update norm of that arm by the guard's; 1 is a perfect match."""
+    matches: list[Match] = field(default_factory=list)
+    """How the arms at matched effort met theirs."""
 
     @property
     def notices(self) -> list[str]:
@@ -99,13 +96,18 @@ def compare(
     folder = Path(folder)
     _check(config, folder, arms, seeds, n_parallel)
     _make(folder, arms)
-    first = [name for name in arms if name != MATCHED]
-    jobs = [_job(config, folder, name, seed) for name in first for seed in seeds]
+    last = [name for name in arms if matched_target(name)]
+    first = [name for name in arms if name not in last]
+    jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
     result = Comparison(folder, [])
-    result.failed += _failed(run_jobs(jobs, n_parallel, report))
-    if MATCHED in arms:
-        done = len(jobs)
-        _run_matched(config, result, seeds, n_parallel, lambda now: report(done + now))
+    result.failed += failed(run_jobs(jobs, n_parallel, report))
+    for place, name in enumerate(last):
+        done = len(jobs) + place * len(seeds)
+        match, lost = run_matched(
+            config, folder, name, seeds, n_parallel, lambda now, done=done: report(done + now)
+        )
+        result.matches += [match] if match else []
+        result.failed += lost
     result.arms += [_result(folder, name, seeds) for name in arms]
     return result
 
@@ -147,82 +149,8 @@ def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
     return len(arms) * len(seeds)
 
 
-def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
-    """Where one run of a comparison is."""
-    return folder / arm_name / f"seed-{seed}"
-
-
-def _job(config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0) -> Job:
-    chosen = arm(name, step_factor)
-    settings = replace(
-        config,
-        guard=chosen.guard,
-        labels=chosen.labels,
-        rule=chosen.rule,
-        rule_options=config.rule_options if chosen.rule == config.rule else {},
-        step_factor=chosen.step_factor,
-        seed=seed,
-    )
-    return Job(name, settings, run_folder(folder, name, seed))
-
-
-def _run_matched(
-    config: TrainConfig,
-    result: Comparison,
-    seeds: Sequence[int],
-    n_parallel: int,
-    report: Callable[[float], None],
-) -> None:
-    """Run the arm at matched effort on the seeds of which both partners finished."""
-    partners = (BASELINE, GUARD)
-    usable = [s for s in seeds if all(_finished(result.folder, name, s) for name in partners)]
-    for seed in sorted(set(seeds) - set(usable)):
-        lacking = Outcome(_job(config, result.folder, MATCHED, seed))
-        lacking.error = f"left out: {BASELINE} or {GUARD} did not finish on this seed"
-        result.failed.append(lacking)
-    if not usable:
-        return
-    guard_steps = _steps(result.folder, GUARD, usable)
-    factor = matched_factor(guard_steps, _steps(result.folder, BASELINE, usable))
-    jobs = [_job(config, result.folder, MATCHED, seed, factor) for seed in usable]
-    result.failed += _failed(run_jobs(jobs, n_parallel, report))
-    result.step_factor = factor
-    matched = [seed for seed in usable if _finished(result.folder, MATCHED, seed)]
-    if not matched:
-        return
-    ratio = achieved_ratio(
-        _steps(result.folder, MATCHED, matched), _steps(result.folder, GUARD, matched)
-    )
-    result.achieved_ratio = ratio
-    for seed in matched:
-        _note(run_folder(result.folder, MATCHED, seed), achieved_ratio=ratio)
-
-
-def _note(folder: Path, **extra: float) -> None:
-    """Add facts to a finished run's manifest."""
-    manifest = read_manifest(folder)
-    manifest.extra.update(extra)
-    temporary = folder / f"{FILE_NAME}.tmp"
-    temporary.write_bytes(encode(manifest))
-    os.replace(temporary, folder / FILE_NAME)
-
-
-def _steps(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """The steps of one arm, all seeds together."""
-    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
-
-
-def _finished(folder: Path, name: str, seed: int) -> bool:
-    path = run_folder(folder, name, seed)
-    return (path / FILE_NAME).is_file() and read_manifest(path).status == "finished"
-
-
-def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.error is not None]
-
-
 def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
-    found = [seed for seed in seeds if _finished(folder, name, seed)]
+    found = [seed for seed in seeds if finished(folder, name, seed)]
     curves = [load(run_folder(folder, name, seed)).evals["pass_at_1"] for seed in found]
     return ArmResult(
         name=name,
@@ -241,7 +169,7 @@ def _check(
         if getattr(config, name) != getattr(default, name):
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:
-        _job(config, folder, name, 0)
+        job_of(config, folder, name, 0)
     if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
         raise UserError(
             f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
@@ -252,8 +180,10 @@ def _check(
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
     if n_parallel < 1:
         raise UserError(f"jobs = {n_parallel}: must be at least 1")
-    if MATCHED in arms and not {BASELINE, GUARD} <= set(arms):
-        raise UserError(f"arms: {MATCHED} needs {BASELINE} and {GUARD}; add them")
+    for name in filter(matched_target, arms):
+        target, plain = partners(name)
+        if not {plain, target} <= set(arms):
+            raise UserError(f"arms: {name} needs {plain} and {target}; add them")
     # Mistakes that every run would repeat are told once.
     if config.problems is not None:
         read_problems(config)

@@ -52,10 +52,11 @@ class Control:
     @property
     def arm(self) -> Arm:
         """As an arm for run folders and reports."""
+        if self.kind == "matched":
+            return arm(self.name)
         plain = arm(self.unguarded)
         of = "" if self.target == GUARD else f" of {title(self.target)}"
-        at = "matched effort" if self.kind == "matched" else "random skips"
-        return replace(plain, name=self.name, title=f"{plain.title} at {at}{of}")
+        return replace(plain, name=self.name, title=f"{plain.title} at random skips{of}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from lab.arms import (
     UNGUARDED,
     WITH_RULES,
     arm,
+    matched_target,
+    rule_of,
     title,
     unguarded,
 )
@@ -133,3 +135,18 @@ def test_random_skips_have_a_title_and_are_no_plain_arm():
     assert title("random_skip") == "TTRL at random skips"
     with pytest.raises(UserError, match="arm 'random_skip': unknown"):
         arm("random_skip")
+
+
+def test_every_guard_has_an_arm_at_matched_effort():
+    assert matched_target("matched") == "guard"
+    for name in ("frs", "memory_guard", "srt+guard", "scope+memory_guard"):
+        own = arm(f"matched_{name}", step_factor=0.5)
+        plain = arm(unguarded(name) or "")
+        assert matched_target(own.name) == name
+        assert (own.guard, own.rule, own.step_factor) == (plain.guard, plain.rule, 0.5)
+        assert own.title == title(own.name) == f"{plain.title} at matched effort of {title(name)}"
+        assert rule_of(own.name) == plain.rule
+    for name in ("matched_srt", "matched_ttrl", "guard", "matched_"):
+        assert matched_target(name) is None
+    with pytest.raises(UserError, match="RENT has no label"):
+        arm("matched_rent+guard")

@@ -55,6 +55,22 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert not list((tmp_path / "all").rglob("*.log"))
 
 
+def test_a_rule_under_the_guard_has_its_own_matched_effort(tmp_path: Path):
+    arms = ("matched_srt+guard", "srt+guard", "srt")
+    found = compare(replace(QUICK, epochs=1), tmp_path / "all", arms, [0], n_parallel=2)
+    assert not found.failed and [arm.name for arm in found.arms] == list(arms)
+    (match,) = found.matches
+    assert (match.name, match.target) == ("matched_srt+guard", "srt+guard")
+    traces = {name: load(run_folder(tmp_path / "all", name, 0)) for name in arms}
+    norm = {name: trace.steps["update_norm"].mean() for name, trace in traces.items()}
+    assert match.step_factor == pytest.approx(norm["srt+guard"] / norm["srt"])
+    assert match.achieved_ratio == pytest.approx(norm["matched_srt+guard"] / norm["srt+guard"])
+    run = traces["matched_srt+guard"].run
+    assert run.config["rule"] == "srt" and run.extra["achieved_ratio"] == match.achieved_ratio
+    with pytest.raises(UserError, match=r"matched_srt\+guard needs srt and srt\+guard"):
+        compare(QUICK, tmp_path / "b", ("matched_srt+guard", "srt"), [0])
+
+
 def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["--seeds", "0", "--arms", "ttrl", "--epochs", "1", "--quiet", *WORDS]
     place = str(tmp_path / "all")
