@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -72,6 +73,10 @@ class Skipped:
     reason: str
 
 
+_READERS = 3
+"""Folders that are read at once."""
+
+
 @dataclass(slots=True)
 class Collection:
     """What was found."""
@@ -89,15 +94,11 @@ def collect(folders: Sequence[Path | str]) -> Collection:
     Raises:
         UserError: a given folder does not exist, or no run in them can be used.
     """
-    traces: list[Trace] = []
-    skipped: list[Skipped] = []
-    for folder in find_runs(folders):
-        try:
-            trace = load(folder)
-            _check_tables(trace, folder)
-            traces.append(trace)
-        except UserError as error:
-            skipped.append(Skipped(folder, str(error)))
+    # Reading and decoding leave the interpreter free for another folder.
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = list(pool.map(_read_run, find_runs(folders)))
+    traces = [item for item in found if isinstance(item, Trace)]
+    skipped = [item for item in found if isinstance(item, Skipped)]
     comparisons, repeated = gather(traces)
     skipped += repeated
     if not comparisons:
@@ -206,6 +207,15 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
 def _variants(base: dict[str, str]) -> dict[str, str]:
     varied = {own for arm, own in base.items() if arm != own}
     return {arm: own for arm, own in base.items() if own in varied}
+
+
+def _read_run(folder: Path) -> Trace | Skipped:
+    try:
+        trace = load(folder)
+        _check_tables(trace, folder)
+    except UserError as error:
+        return Skipped(folder, str(error))
+    return trace
 
 
 def _check_tables(trace: Trace, folder: Path) -> None:

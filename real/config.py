@@ -41,7 +41,7 @@ class TrainConfig:
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
     """What pays the responses: a rule of `guard_core.rules` by its name, such as srt or empo."""
-    rule_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
     similarity_model: str | None = None
     """Local folder of the model that embeds responses for rules that compare them (evol_rl); bags

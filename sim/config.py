@@ -47,7 +47,7 @@ class SimConfig:
 
     rule: str = "ttrl"
     """Which label-free rule pays the responses, see `guard_core.rules`."""
-    rule_options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    rule_options: dict[str, int | float | bool | str] = field(default_factory=dict, hash=False)
     """Settings of the rule by name; what is left out takes the rule's default."""
 
     signal: float = 0.3

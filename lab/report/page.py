@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 
 from lab.collection import Skipped
 from lab.manifest import now
 from lab.report import words
+from lab.report.beside import Beside
 from lab.report.digest import World
 from lab.report.html import Html, definitions, join, raw, tag
 from lab.report.numbers import arm_table, cards
@@ -25,6 +27,10 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 """The browser itself refuses to load anything from outside."""
+
+
+_COSTLY = ("scissor", "window")
+"""Sections that are made beside the others, as the problems are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +66,25 @@ def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
 
 
 def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_Part]:
+    sections = figure_sections()
+    work = {s.name: partial(render, s, worlds) for s in sections if s.name in _COSTLY}
+    beside = Beside(work | {"problems": partial(problem_sections, worlds)})
+    # All that is made here comes before the first result that has to be waited for.
+    made = {s.name: render(s, worlds) for s in sections if s.name not in work}
+    paper = paper_tables(worlds)
     yield _Part("numbers", "In short", "The numbers that matter", _numbers(worlds))
     yield _Part("arms", "In short", "What the arms are", _arms(worlds))
     yield _Part("table", "In short", "All arms in one table", _tables(worlds))
     drawing = across(worlds)
     if drawing is not None:
         yield _Part(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
-    for section in figure_sections():
-        yield _Part(section.name, section.group, section.heading, render(section, worlds))
-    paper = "Beside the paper's printed numbers"
-    yield _Part("paper", "Beside the paper", paper, paper_tables(worlds))
+    for section in sections:
+        inside = made.get(section.name) or beside.result(section.name)
+        yield _Part(section.name, section.group, section.heading, inside)
+    heading = "Beside the paper's printed numbers"
+    yield _Part("paper", "Beside the paper", heading, paper)
     title = "Every problem and its life"
-    yield _Part("problems", "The data", title, problem_sections(worlds))
+    yield _Part("problems", "The data", title, beside.result("problems"))
     runs = join(provenance(world) for world in worlds)
     yield _Part("runs", "The data", "The runs and their settings", runs)
     if skipped:
