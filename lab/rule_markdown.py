@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 
 from lab.arms import BASELINE, title
-from lab.paired import Estimate
+from lab.columns import floats
+from lab.paired import Estimate, estimate
+from lab.step_sizes import where
 
 _HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
@@ -23,6 +25,8 @@ NOTE = (
     "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
     "best at the smallest or largest step size: a better one may lie beyond."
 )
+_SHOWN = 0.05
+"""Points below this are not shown."""
 _SIDES = {"smallest": "<", "largest": ">"}
 
 
@@ -40,6 +44,28 @@ def rule_markdown(table: pd.DataFrame, base: str = BASELINE, note: bool = True) 
     lines += [_row(head), _row(["---"] * len(head))]
     lines += [_row(_cells(dict(row), base)) for row in table.to_dict("records")]
     return "\n".join(lines) + "\n"
+
+
+def steps_markdown(rows: pd.DataFrame) -> str:
+    """Final pass@1 and TotalDeg of every arm at every step size, means in percent.
+
+    Args:
+        rows: from `lab.rule_table.rule_rows`.
+    """
+    steps = sorted(set(floats(rows, "step_size")))
+    lines = [_row(["arm", *(f"{step:g}" for step in steps)]), _row(["---"] * (1 + len(steps)))]
+    for arm in dict.fromkeys(rows["arm"].tolist()):
+        own = where(rows, "arm", arm)
+        cells = [_pair(where(own, "step_size", step)) for step in steps]
+        lines.append(_row([title(arm), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _pair(own: pd.DataFrame) -> str:
+    score, lost = (estimate(floats(own, name)) for name in ("pass_final", "TotalDeg"))
+    if score.n == 0:
+        return ""
+    return f"{score.mean:.1f}" + (f" / {lost.mean:.1f}" if lost.n else "")
 
 
 def _cells(row: dict[Any, Any], base: str) -> list[str]:
@@ -69,6 +95,8 @@ def _difference(found: Estimate) -> str:
         return ""
     if not found.has_interval:
         return f"{found.mean:+.1f} (one pair)"
+    if max(abs(found.low), abs(found.high)) < _SHOWN:
+        return "0.0"  # whatever the sign, and however sure
     text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
     return text if found.within_noise else f"**{text}**"
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lab.collection import collect
-from lab.rule_markdown import rule_markdown
+from lab.rule_markdown import rule_markdown, steps_markdown
 from lab.rule_table import rule_rows, rule_table
 
 
@@ -63,3 +63,17 @@ def test_the_text_marks_what_is_beyond_noise(rows):
     assert cells[5] == ""
     assert cells[9] == "3.00"
     assert "| TTRL | 0.1 &lt; |" in text
+
+
+def test_what_rounds_to_nothing_is_not_made_much_of(rows):
+    tiny = rows.assign(pass_final=rows["pass_start"] + 0.01)
+    line = next(x for x in rule_markdown(rule_table(tiny)).splitlines() if x.startswith("| SRT |"))
+    assert line.split(" | ")[3:5] == ["0.0", "0.0"]
+
+
+def test_equal_steps_show_every_mean(rows):
+    lines = steps_markdown(rows).splitlines()
+    assert lines[0] == "| arm | 0.1 | 0.2 |"
+    found = {arm: lines[2 + place] for place, arm in enumerate(("ttrl", "srt"))}
+    assert found["ttrl"] == "| TTRL | 55.0 / 0.0 | 45.0 / 0.0 |"
+    assert found["srt"] == "| SRT | 65.0 / 0.0 | 80.0 / 0.0 |"
