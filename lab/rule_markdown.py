@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE, title
 from lab.columns import floats
+from lab.equal_effort import beyond_effort
 from lab.paired import Estimate, estimate
+from lab.rule_table import METRIC
 from lab.step_sizes import where
 
 _HEAD = (
@@ -52,11 +56,27 @@ def steps_markdown(rows: pd.DataFrame) -> str:
     Args:
         rows: from `lab.rule_table.rule_rows`.
     """
+    return _over_steps(rows, _pair)
+
+
+def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
+    """What every arm gains at every step size beyond a baseline that moves as far, in points.
+
+    Args:
+        rows: from `lab.rule_table.rule_rows`.
+        base: the baseline, see `lab.equal_effort.beyond_effort`.
+    """
+    beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
+    others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))
+    return _over_steps(others, lambda own: _difference(estimate(floats(own, "beyond"))))
+
+
+def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:
     steps = sorted(set(floats(rows, "step_size")))
     lines = [_row(["arm", *(f"{step:g}" for step in steps)]), _row(["---"] * (1 + len(steps)))]
     for arm in dict.fromkeys(rows["arm"].tolist()):
         own = where(rows, "arm", arm)
-        cells = [_pair(where(own, "step_size", step)) for step in steps]
+        cells = [cell(where(own, "step_size", step)) for step in steps]
         lines.append(_row([title(arm), *cells]))
     return "\n".join(lines) + "\n"
 

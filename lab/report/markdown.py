@@ -12,7 +12,7 @@ from lab.collection import Comparison
 from lab.columns import floats
 from lab.paired import Estimate, estimate
 from lab.report.digest import World
-from lab.rule_markdown import rule_markdown
+from lab.rule_markdown import effort_markdown, rule_markdown
 from lab.rule_table import rule_rows, rule_table
 from lab.step_sizes import difference, over_steps, own_best, where
 from lab.tables import METRICS
@@ -128,8 +128,10 @@ def _rules(found: Sequence[Comparison]) -> list[str]:
     ruled = any(rule_of(arm) not in (None, BASELINE) for arm in arms)
     if BASELINE not in arms or not ruled:
         return []
-    table = rule_table(rule_rows(found))
-    return ["", "## Rules", "", *rule_markdown(table).splitlines(), ""]
+    rows = rule_rows(found)
+    lines = ["", "## Rules", "", *rule_markdown(rule_table(rows)).splitlines()]
+    lines += ["", "Points of pass@1 beyond TTRL at equal effort, by step size:", ""]
+    return [*lines, *effort_markdown(rows).splitlines(), ""]
 
 
 def _spread(value: Estimate, digits: int) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from lab.arms import BASELINE, arm
 from lab.columns import floats
 from lab.files import whole
-from lab.rule_markdown import NOTE, rule_markdown, steps_markdown
+from lab.rule_markdown import NOTE, effort_markdown, rule_markdown, steps_markdown
 from lab.rule_table import flat, rule_table
 from sim.costs import cpu_per_visit
 from sim.frames import done, groups
@@ -57,6 +57,8 @@ def write_rules(rows: pd.DataFrame, sweep: Sweep, folder: Path) -> list[str]:
         lines += rule_markdown(table, note=False).splitlines()
         lines += ["", "Final pass@1 / TotalDeg (%) at equal step sizes:", ""]
         lines += steps_markdown(_rows(part)).splitlines()
+        lines += ["", "Points of pass@1 beyond TTRL at equal effort:", ""]
+        lines += effort_markdown(_rows(part)).splitlines()
         tables.append(flat(table).assign(**place))
     with whole(folder / TABLE) as temporary:
         pd.concat(tables, ignore_index=True).to_csv(temporary, index=False)

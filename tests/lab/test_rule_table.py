@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lab.collection import collect
-from lab.rule_markdown import rule_markdown, steps_markdown
+from lab.rule_markdown import effort_markdown, rule_markdown, steps_markdown
 from lab.rule_table import rule_rows, rule_table
 
 
@@ -77,3 +77,13 @@ def test_equal_steps_show_every_mean(rows):
     found = {arm: lines[2 + place] for place, arm in enumerate(("ttrl", "srt"))}
     assert found["ttrl"] == "| TTRL | 55.0 / 0.0 | 45.0 / 0.0 |"
     assert found["srt"] == "| SRT | 65.0 / 0.0 | 80.0 / 0.0 |"
+
+
+def test_equal_effort_is_read_at_every_step_size(rows):
+    lines = effort_markdown(rows).splitlines()
+    # SRT at 0.1 moves 0.15: TTRL is ln(1.5) / ln(2) = .585 of the way from 55 to 45, at 49.15.
+    assert lines == [
+        "| arm | 0.1 | 0.2 |",
+        "| --- | --- | --- |",
+        "| SRT | **+15.8 [+15.8, +15.8]** |  |",
+    ]

@@ -166,4 +166,4 @@ def test_the_preset_writes_its_tables(tmp_path, monkeypatch, capsys):
     assert table["label_final"].between(0, 100).all()
     page = (out / "rules.md").read_text(encoding="utf-8")
     assert "## population qwen-math500, signal 0.3" in page and "SRT + TTRL-Guard" in page
-    assert page.count("| RENT |") == 8
+    assert page.count("| RENT |") == 12
