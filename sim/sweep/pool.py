@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -78,13 +79,32 @@ def _unordered(tasks: list[Task], pool: Pool) -> Iterator[Outcome]:
         return
     work = joblib.delayed(perform)
     if pool.backend != "ray":
-        yield from _parallel(return_as="generator_unordered")(work(task) for task in tasks)
+        with _interrupts_held():
+            found = _parallel(return_as="generator_unordered")(work(task) for task in tasks)
+        yield from found
         return
     # joblib knows Ray as a pool of processes, which returns lists only.
     wave = _WAVE * joblib.effective_n_jobs(-1)
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
         yield from _parallel()(work(task) for task in part)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while local workers start, which leaves them deaf to it for good.
+
+    A terminal sends it to all; a worker that is still starting would die with a traceback. This
+    process hears it as soon as they run, and ends them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parallel(**options: Any) -> Any:
