@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import multiprocessing.resource_tracker
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import joblib
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lab.errors import UserError
@@ -100,6 +102,9 @@ def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # Their first start lets Ctrl-C through again, so it comes before.
+    for tracker in (multiprocessing.resource_tracker, loky_tracker):
+        tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
