@@ -5,13 +5,13 @@ The factor is pooled over the seeds, and how well it was met is noted in each ru
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.arms import matched_target, title, unguarded
 from lab.effort import achieved_ratio, matched_factor
+from lab.files import whole
 from lab.manifest import FILE_NAME, encode, read_manifest
 from real.compared_runs import failed, finished, job_of, run_folder, steps_of
 from real.config import TrainConfig
@@ -95,6 +95,5 @@ def _note(folder: Path, **extra: float) -> None:
     """Add facts to a finished run's manifest."""
     manifest = read_manifest(folder)
     manifest.extra.update(extra)
-    temporary = folder / f"{FILE_NAME}.tmp"
-    temporary.write_bytes(encode(manifest))
-    os.replace(temporary, folder / FILE_NAME)
+    with whole(folder / FILE_NAME) as temporary:
+        temporary.write_bytes(encode(manifest))

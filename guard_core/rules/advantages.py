@@ -107,12 +107,7 @@ def weighed(rule: Rule, seen: Seen, label: Array, streams: PolicyStreams) -> Pol
         streams: from `policy_streams`.
     """
     weight = rule.weigh(seen, label)
-    return replace_streams(streams, streams.weight * weight, streams.drop | (weight == 0))
-
-
-def replace_streams(streams: PolicyStreams, weight: Array, drop: Array) -> PolicyStreams:
-    """The streams with other weights and drops."""
-    return streams._replace(weight=weight, drop=drop)
+    return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))
 
 
 def watched(decision: Decision) -> Decision:

@@ -10,6 +10,7 @@ import pandas as pd
 from lab.arms import BASELINE, GUARD, MATCHED, rule_of, title
 from lab.collection import Comparison
 from lab.columns import floats
+from lab.markdown_text import escaped
 from lab.paired import Estimate, estimate
 from lab.report.digest import World
 from lab.rule_markdown import effort_markdown, rule_markdown
@@ -37,9 +38,9 @@ def markdown(worlds: Sequence[World]) -> str:
     """
     lines: list[str] = []
     for world in worlds:
-        lines += [f"## {_escaped(world.name)}", ""]
-        lines += [f"* {_escaped(finding.text)}" for finding in world.findings]
-        lines += [f"* {_escaped(note)}" for note in world.comparison.notes]
+        lines += [f"## {escaped(world.name)}", ""]
+        lines += [f"* {escaped(finding.text)}" for finding in world.findings]
+        lines += [f"* {escaped(note)}" for note in world.comparison.notes]
         rows = over_steps([world.comparison])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for found in _same_task(worlds):
@@ -154,11 +155,4 @@ def _head(*cells: str) -> Iterator[str]:
 
 
 def _line(*cells: str) -> str:
-    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
-
-
-def _escaped(text: str) -> str:
-    """Nothing of a trace may open a cell, a tag or a link."""
-    for mark, harmless in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
-        text = text.replace(mark, harmless)
-    return text
+    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"

@@ -15,9 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.errors import UserError
 from real.answers.boxes import last_box
-from real.config import TrainConfig
 from real.engines.rollouts import Engine, Rollouts, Sampling
 from real.policy import Policy
 from real.problems import Problem
@@ -81,19 +79,6 @@ class Asked:
             lengths_K=self.rollouts.lengths_PN[place],
             majority_K=torch.tensor([advantage], device=device),
             minority_K=torch.zeros(1, device=device),
-        )
-
-
-def can_verify(config: TrainConfig) -> None:
-    """Refuse a run whose model cannot judge responses.
-
-    Raises:
-        UserError: the problems are those of the tiny task.
-    """
-    if config.is_tiny:
-        raise UserError(
-            f"rule = {config.rule!r}: the tiny task's model was never taught to verify a response; "
-            "give an instruction-tuned model with --model and --problems"
         )
 
 

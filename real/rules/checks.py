@@ -48,9 +48,19 @@ def check_rule(config: TrainConfig) -> None:
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
                     "ratios; leave it out"
                 )
-    if Need.VERDICTS in rule.needs and config.is_tiny:
+    if Need.VERDICTS in rule.needs:
+        can_verify(config)
+
+
+def can_verify(config: TrainConfig) -> None:
+    """Refuse a run whose model cannot judge responses.
+
+    Raises:
+        UserError: the problems are those of the tiny task.
+    """
+    if config.is_tiny:
         raise UserError(
-            f"rule = {rule.name!r}: the tiny task's model cannot judge a response; give a "
+            f"rule = {config.rule!r}: the tiny task's model cannot judge a response; give a "
             "language model that follows instructions with --model and --problems"
         )
 

@@ -87,3 +87,9 @@ def test_equal_effort_is_read_at_every_step_size(rows):
         "| --- | --- | --- |",
         "| SRT | **+15.8 [+15.8, +15.8]** |  |",
     ]
+
+
+def test_an_arm_of_a_trace_opens_no_link_and_no_cell(rows):
+    hostile = rows.assign(arm=[{"srt": "[x](y)|<b>"}.get(arm, arm) for arm in rows["arm"]])
+    for text in (rule_markdown(rule_table(hostile)), steps_markdown(hostile)):
+        assert "| \\[x](y)\\|&lt;b> |" in text

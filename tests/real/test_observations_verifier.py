@@ -19,11 +19,12 @@ from real.config import TrainConfig
 from real.engines.responses import Response, to_rollouts
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.observations.verifier import Asked, ask, can_verify, read_verdict, verifier_prompt
+from real.observations.verifier import Asked, ask, read_verdict, verifier_prompt
 from real.policy import Policy, load_policy
 from real.problems import Problem
 from real.problems.chat import encode
 from real.problems.problem import Turn
+from real.rules.checks import can_verify
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 
