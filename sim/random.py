@@ -59,10 +59,43 @@ def stream(seed: Any, replicate: Any, purpose: Any, epoch: Any) -> Any:
 
 
 @njit(inline="always")
+def word(key: Any, draw: Any) -> Any:
+    """64 random bits: draw 0, 1, ... of a key."""
+    return mix(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
+
+
+@njit(inline="always")
 def unit(key: Any, draw: Any) -> Any:
     """A uniform number in [0, 1) with 53 bits: draw 0, 1, ... of a key."""
-    word = mix(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
-    return float(word >> _S11) * _ULP
+    return float(word(key, draw) >> _S11) * _ULP
+
+
+LANES, PLANES = 64, 32
+"""Numbers that are drawn together by `lanes`, and their bits."""
+
+
+@njit(inline="always")
+def plane(key: Any, block: Any, bit: Any) -> Any:
+    """One bit of each of 64 uniform numbers: bit 0, 1, ... after the point, one number a lane."""
+    return word(key, block * PLANES + bit)
+
+
+@njit(cache=True)
+def fill_lanes(key: Any, out_D: NDArray[np.float64]) -> None:
+    """Uniform numbers in [0, 1) with 32 bits, 64 to a block.
+
+    Who only asks how they compare reads them from the first bit on, and few of the bits.
+    """
+    for start in range(0, out_D.shape[0], LANES):
+        stop = min(start + LANES, out_D.shape[0])
+        out_D[start:stop] = 0.0
+        value = 1.0
+        for bit in range(PLANES):
+            x = plane(key, start // LANES, bit)
+            value /= 2
+            for d in range(start, stop):
+                if (x >> np.uint64(d - start)) & np.uint64(1):
+                    out_D[d] += value
 
 
 @njit(cache=True)

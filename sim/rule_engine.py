@@ -31,7 +31,9 @@ class Ruled:
         self._rule = make_rule(config.rule, config.rule_options)
         self.observer = Observer(config, self._rule)
         self._truth_RN = truth_RN
-        self._compiled = config.engine == "compiled" and is_fast(self._rule, config.guard)
+        self._compiled = config.engine == "compiled" and is_fast(
+            self._rule, config.guard, config.n_votes
+        )
 
     def first_scores(self, votes: Votes, p_of: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """The rule's scores at visit 0; None where they are the votes.

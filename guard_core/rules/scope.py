@@ -65,12 +65,13 @@ class Scope(Rule):
         answers, V = seen.of("answers"), seen.votes.n_votes
         xp = namespace(answers)
         draws = seen.drawn(self.n_draws(V, seen.votes.n_samples))
-        weights, start, cuts = self._weights(seen), 0, []
+        draws = xp.reshape(draws, (*answers.shape[:-1], -1, V))
+        labels = self._labels(seen, self._weights(seen), draws)
+        start, cuts = 0, []
         for size in subgroup_sizes(V):
-            stop = start + V * (V // size)
-            shape = (*answers.shape[:-1], V // size, V)
-            labels = self._labels(seen, weights, xp.reshape(draws[..., start:stop], shape))
-            cuts.append(cut_by(seen, labels, size, self.confidence == "release"))
+            stop = start + V // size
+            of_size = labels[..., start:stop]
+            cuts.append(cut_by(seen, of_size, size, self.confidence == "release"))
             start = stop
         return choose_cut(cuts, self.balance)[..., : seen.votes.n_samples]
 
@@ -96,11 +97,13 @@ class Scope(Rule):
         """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
         answers = seen.of("answers")
         xp = namespace(answers)
-        order = xp.argsort(draws, axis=-1, stable=True)
         if self.confidence == "logprob":
-            drawn = xp.astype(xp.argsort(order, axis=-1) < n_drawn, seen.real)
+            # Draws that equal the last one in are in too.
+            last = xp.sort(draws, axis=-1)[..., n_drawn - 1 : n_drawn]
+            drawn = xp.astype(draws <= last, seen.real)
             hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
             return xp.matmul(drawn, hot * weights[..., None])
+        order = xp.argsort(draws, axis=-1, stable=True)
         answers, weights = (
             xp.take_along_axis(
                 xp.broadcast_to(own[..., None, :], draws.shape), order[..., :n_drawn], axis=-1

@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_EQUAL = 1e-6
-"""Entropies, in nats, that differ by less are equal, as in guard_core."""
-
 
 @njit(cache=True)
 def soft_shares(counts_RPA: Ints, out_RPA: Floats) -> None:
@@ -98,8 +95,7 @@ def explored(
 def three_kinds(
     counts_RPA: Ints,
     n_votes: int,
-    answers_RPV: NDArray[np.int32],
-    entropy_RPV: Floats,
+    excess_RPA: Floats,
     label_RP: Ints,
     t_pos: float,
     t_margin: float,
@@ -109,52 +105,27 @@ def three_kinds(
 ) -> None:
     """`SCRL.pay` where `entropy_weight` is below 0, else `SCRLContinuous.pay` counted from 0.
 
-    Entropies must be finite.
+    `excess_RPA` is how much more entropy an answer's responses have than all.
     """
     R, P, A = counts_RPA.shape
-    excess_A = np.empty(A)
     for r in range(R):
         for p in range(P):
-            label = label_RP[r, p]
-            _excess(counts_RPA[r, p], answers_RPV[r, p], entropy_RPV[r, p], excess_A)
-            first = counts_RPA[r, p, label] / n_votes if label >= 0 else 0.0
-            second = 0.0
+            label, excess_A = label_RP[r, p], excess_RPA[r, p]
+            best, rival = 0, 0
             for a in range(A):
-                if a != label:
-                    second = max(second, counts_RPA[r, p, a] / n_votes)
-            leads = first - second > t_margin or second == 0
-            clear = first >= t_pos and first > 0 and leads
+                best = counts_RPA[r, p, a] if a == label else best
+                rival = max(rival, 0 if a == label else counts_RPA[r, p, a])
+            leads = best / n_votes - rival / n_votes > t_margin or rival == 0
+            clear = best / n_votes >= t_pos and best > 0 and leads
+            # Numbers in the place of conditions, which nothing could foretell.
             for a in range(A):
                 share = counts_RPA[r, p, a] / n_votes
-                positive = a == label and clear
-                negative = not positive and 0 < share < t_low and excess_A[a] >= 0
+                positive = 1.0 * clear * (a == label)
+                rare = 1.0 * (share > 0) * (share < t_low)
+                negative = (1 - positive) * rare * (excess_A[a] >= 0)
                 if entropy_weight < 0:
-                    out_RPA[r, p, a] = 1.0 * positive - 1.0 * negative
-                    continue
-                paid = share if positive else 0.0
-                paid -= (t_low - share) if negative else 0.0
-                out_RPA[r, p, a] = paid - entropy_weight * excess_A[a]
+                    out_RPA[r, p, a] = positive - negative
+                else:
+                    paid = positive * share - negative * (t_low - share)
+                    out_RPA[r, p, a] = paid - entropy_weight * excess_A[a]
             out_RPA[r, p, A] = -1.0
-
-
-@njit
-def _excess(
-    counts_A: Ints, answers_V: NDArray[np.int32], entropy_V: Floats, excess_A: Floats
-) -> None:
-    """Mean entropy of an answer's responses minus that of all V; 0 without any."""
-    A, V = counts_A.shape[0], answers_V.shape[0]
-    total, v = 0.0, 0
-    excess_A[:] = 0.0
-    while v < V:
-        # Responses of an answer lie side by side, those trained on apart from the others.
-        answer, own = answers_V[v], 0.0
-        while v < V and answers_V[v] == answer:
-            own += entropy_V[v]
-            v += 1
-        total += own
-        if answer >= 0:
-            excess_A[answer] += own
-    for a in range(A):
-        excess_A[a] = excess_A[a] / max(counts_A[a], 1) - (total / V if counts_A[a] > 0 else 0.0)
-        if abs(excess_A[a]) <= _EQUAL:
-            excess_A[a] = 0.0

@@ -22,11 +22,14 @@ from guard_core.rules.scope_sizes import subgroup_sizes
 from guard_core.rules.scrl import SCRL, SCRLContinuous
 from guard_core.rules.srt import SRTSoft
 from sim.compiled import answer_pay
-from sim.compiled.novelty import novelty_rewards
-from sim.compiled.paid import answer_sums, negate_parsed, response_sums
-from sim.compiled.scope import subgroup_rewards
+from sim.compiled.confident import confident_sums, excess_confidence
+from sim.compiled.novelty import novelty_sums
+from sim.compiled.paid import answer_sums
+from sim.compiled.random_pay import random_sums
+from sim.compiled.scope import subgroup_sums
+from sim.compiled.subsets import room_for
 from sim.compiled.told import Floats, Told
-from sim.observe.confidence import CERTAINTY, ENTROPY
+from sim.observe.confidence import CERTAINTY, ENTROPY, Scale
 
 Ints = NDArray[np.int64]
 Pay = Callable[[Any, Told, Ints, Floats], NDArray[np.bool_] | None]
@@ -36,12 +39,10 @@ Pay = Callable[[Any, Told, Ints, Floats], NDArray[np.bool_] | None]
 def paid_sums(rule: Rule, told: Told, label_RP: Ints) -> Floats:
     """(R, P, A) advantages of the majority stream, summed over every answer's trained responses."""
     votes, sums_RPA = told.votes, np.empty_like(told.visit.p_RPA)
-    R, P, A = sums_RPA.shape
-    if rule.pays == "response":
-        rewards_RPK = np.empty((R, P, votes.n_samples))
-        PAID[type(rule)](rule, told, label_RP, rewards_RPK)
-        response_sums(told.answers_RPK, rewards_RPK, sums_RPA)
+    if type(rule) in SUMS:
+        SUMS[type(rule)](rule, told, label_RP, sums_RPA)
         return sums_RPA
+    R, P, A = sums_RPA.shape
     rewards_RPA = np.empty((R, P, A + 1))
     direct_RP = PAID[type(rule)](rule, told, label_RP, rewards_RPA)
     if direct_RP is None:
@@ -81,53 +82,20 @@ def _disctt(rule: Any, told: Told, label_RP: Ints, out: Floats) -> NDArray[np.bo
 def _scrl(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
     weight = float(getattr(rule, "entropy_weight", -1.0))
     bounds = (float(rule.t_pos), float(rule.t_margin), float(rule.t_low))
-    responses = (told.answers_RPV, told.entropy_RPV)
-    votes = told.votes
-    answer_pay.three_kinds(votes.counts, votes.n_votes, *responses, label_RP, *bounds, weight, out)
-
-
-def _random(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
-    np.less(told.observer.draws(told.visit), rule.chance, out=out, casting="unsafe")
-
-
-def _intuitor(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
-    told.observer.confidence(told.visit, told.answers_RPK, CERTAINTY, out)
-
-
-def _rent(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
-    told.observer.confidence(told.visit, told.answers_RPK, ENTROPY, out)
-    negate_parsed(told.answers_RPK, float(rule.unparseable), out)
-
-
-def _evol_rl(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
-    strength = told.observer.strength.similarity_answer
-    A = told.visit.p_RPA.shape[-1]
-    ordinary_RPK = told.observer.ordinary(told.visit)
-    novelty_rewards(told.answers_RPK, ordinary_RPK, label_RP, strength, A, out)
-
-
-def _scope(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
-    V = told.votes.n_votes
-    n_drawn = max(1, floor_share(rule.subset, V))
-    prior_RPA = np.zeros_like(told.visit.p_RPA)
-    if told.prior_RPA is not None:
-        prior_RPA = (n_drawn / V) * told.prior_RPA
-    sizes_S = np.array(subgroup_sizes(V), np.int64)
-    seed, first = told.observer.seeds
-    visit, weights_RPV = told.visit, told.weights_RPV
-    subgroup_rewards(
-        seed,
-        first,
-        visit.epoch,
-        visit.problems_RP,
-        told.answers_RPV,
-        weights_RPV,
-        prior_RPA,
-        sizes_S,
-        n_drawn,
-        float(rule.balance),
-        out,
+    votes, excess_RPA = told.votes, np.empty_like(told.visit.p_RPA)
+    excess_confidence(
+        *told.place,
+        told.visit.truth_RP,
+        told.visit.p_RPA,
+        votes.counts,
+        votes.samples,
+        votes.n_votes,
+        votes.n_samples,
+        *told.confidence,
+        ENTROPY[1],
+        excess_RPA,
     )
+    answer_pay.three_kinds(votes.counts, votes.n_votes, excess_RPA, label_RP, *bounds, weight, out)
 
 
 PAID: dict[type[Rule], Pay] = {
@@ -139,10 +107,62 @@ PAID: dict[type[Rule], Pay] = {
     DiSCTT: _disctt,
     SCRL: _scrl,
     SCRLContinuous: _scrl,
+}
+"""Rules that pay answers."""
+
+
+def _random(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
+    votes = told.votes
+    random_sums(*told.place, votes.samples, votes.n_samples, float(rule.chance), out)
+
+
+def _intuitor(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
+    _confident(told, CERTAINTY, float("nan"), out)
+
+
+def _rent(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
+    _confident(told, (-ENTROPY[0], -ENTROPY[1]), float(rule.unparseable), out)
+
+
+def _confident(told: Told, scale: Scale, unparseable: float, out: Floats) -> None:
+    visit, votes = told.visit, told.votes
+    of = (visit.truth_RP, visit.p_RPA, votes.samples, votes.n_samples)
+    confident_sums(*told.place, *of, *told.confidence, scale, unparseable, out)
+
+
+def _evol_rl(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
+    strength, votes = told.observer.strength.similarity_answer, told.votes
+    novelty_sums(*told.place, votes.samples, votes.n_samples, label_RP, strength, out)
+
+
+def _scope(rule: Any, told: Told, label_RP: Ints, out: Floats) -> None:
+    votes = told.votes
+    V = votes.n_votes
+    n_drawn = max(1, floor_share(rule.subset, V))
+    prior_RPA = np.zeros_like(told.visit.p_RPA)
+    if told.prior_RPA is not None:
+        prior_RPA = (n_drawn / V) * told.prior_RPA
+    sizes_S = np.array(subgroup_sizes(V), np.int64)
+    subgroup_sums(
+        *told.place,
+        told.answers_RPV,
+        told.weights_RPV,
+        prior_RPA,
+        sizes_S,
+        n_drawn,
+        room_for(int((V // sizes_S).sum()), V),
+        float(rule.balance),
+        votes.n_samples,
+        votes.samples,
+        out,
+    )
+
+
+SUMS: dict[type[Rule], Callable[[Any, Told, Ints, Floats], None]] = {
     RandomReward: _random,
     Intuitor: _intuitor,
     Rent: _rent,
     EvolRL: _evol_rl,
     Scope: _scope,
 }
-"""Rules that pay answers or responses."""
+"""Rules that pay responses; what is written are advantages, summed over every answer's."""

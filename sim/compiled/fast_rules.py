@@ -22,7 +22,8 @@ from guard_core.rules.srt import SRT
 from guard_core.rules.t3rl import T3RL
 from guard_core.rules.ttcs import TTCS
 from sim.compiled import scores as compiled
-from sim.compiled.fast_pay import PAID
+from sim.compiled.fast_pay import PAID, SUMS
+from sim.compiled.subsets import fits
 from sim.compiled.told import Floats, Told
 from sim.observe import Observer, Visit
 
@@ -32,12 +33,16 @@ _USUAL = {"confidence": "logprob", "positive_from": "zero"}
 """Choices of SCOPE and SCRL; the others are left to guard_core."""
 
 
-def is_fast(rule: Rule, guard: GuardConfig) -> bool:
-    """Whether compiled code computes the rule under these settings of the guard."""
+def is_fast(rule: Rule, guard: GuardConfig, n_votes: int) -> bool:
+    """Whether compiled code computes the rule under these settings of the guard and V votes."""
     plain = guard.mix == "loss" and guard.advantage_scale == "group" and guard.weight_on != "reward"
     ours = RULES.get(rule.name) is type(rule) and type(rule).__module__.startswith("guard_core.")
-    known = rule.pays == "label" or type(rule) in PAID or rule.loss != "rewards"
+    known = (
+        rule.pays == "label" or type(rule) in PAID or type(rule) in SUMS or rule.loss != "rewards"
+    )
     if isinstance(rule, EMPO) and rule.unparseable != "zero":
+        return False
+    if isinstance(rule, Scope) and not fits(n_votes):
         return False
     usual = all(getattr(rule, name, word) == word for name, word in _USUAL.items())
     return ours and known and usual and plain

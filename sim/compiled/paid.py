@@ -59,51 +59,23 @@ def answer_sums(
                 out_RPA[r, p, a] = samples_RPA[r, p, a] * ((rewards_RPA[r, p, a] - mean) / scale)
 
 
-@njit(cache=True)
-def response_sums(answers_RPK: NDArray[np.int32], rewards_RPK: Floats, out_RPA: Floats) -> None:
-    """The same from rewards by response.
+@njit(inline="always")
+def two_valued_sums(samples_A: Any, n_samples: Any, hits_A: Any, all_hits: Any, out_A: Any) -> None:
+    """The same for one problem whose responses get 0 or 1.
 
     Args:
-        answers_RPK: answers of the trained responses, -1 for unparseable ones, each answer's side
-            by side as `sim.observe.responses.expand` writes them.
-        rewards_RPK: their rewards.
-        out_RPA: output.
+        samples_A: trained responses per answer.
+        n_samples: K.
+        hits_A: those that get 1.
+        all_hits: all that do, unparseable ones too.
+        out_A: output.
     """
-    R, P, K = answers_RPK.shape
-    n_A = np.empty(out_RPA.shape[2])
-    for r in range(R):
-        for p in range(P):
-            out_RPA[r, p, :], n_A[:] = 0.0, 0.0
-            # Seen from the first reward, so that the square of the mean cancels little.
-            origin, total, square = rewards_RPK[r, p, 0], 0.0, 0.0
-            k = 0
-            while k < K:
-                answer, first, own = answers_RPK[r, p, k], k, 0.0
-                while k < K and answers_RPK[r, p, k] == answer:
-                    reward = rewards_RPK[r, p, k] - origin
-                    own += reward
-                    square += reward * reward
-                    k += 1
-                total += own
-                if answer >= 0:
-                    out_RPA[r, p, answer], n_A[answer] = own, k - first
-            if square == 0:  # all are equal
-                continue
-            mean = total / K
-            scale = np.sqrt(max(square - total * mean, 0.0) / max(K - 1, 1)) + STD_FLOOR
-            for a in range(n_A.shape[0]):
-                out_RPA[r, p, a] = (out_RPA[r, p, a] - n_A[a] * mean) / scale
-
-
-@njit(cache=True)
-def negate_parsed(answers_RPK: NDArray[np.int32], unparseable: float, out_RPK: Floats) -> None:
-    """`Rent.pay` from entropies, in place."""
-    R, P, K = answers_RPK.shape
-    for r in range(R):
-        for p in range(P):
-            for k in range(K):
-                reward = -out_RPK[r, p, k]
-                out_RPK[r, p, k] = reward if answers_RPK[r, p, k] >= 0 else unparseable
+    mean = all_hits / n_samples
+    square = all_hits * (1 - mean)
+    scale = np.sqrt(square / max(n_samples - 1, 1)) + STD_FLOOR
+    varied = 0 < all_hits < n_samples
+    for a in range(samples_A.shape[0]):
+        out_A[a] = (hits_A[a] - samples_A[a] * mean) / scale if varied else 0.0
 
 
 @njit(cache=True)

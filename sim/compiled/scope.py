@@ -1,8 +1,7 @@
 """`Scope.pay`, compiled: labels of 2 V - 1 subgroups per problem instead of one.
 
-guard_core sorts V numbers per subgroup. All that is needed is which of them are the n smallest,
-and numbers that are uniform are nearly sorted by what they are: they are counted into V pieces of
-[0, 1), and only the piece in which the n-th falls is looked at closely.
+An answer's confidence in a subset is looked up, eight responses at a time. Where one answer wins in
+whatever subset, none is drawn.
 """
 
 from __future__ import annotations
@@ -11,14 +10,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.random import RULE, fold, stream, unit
+from sim.compiled.bits import size_of, span
+from sim.compiled.paid import two_valued_sums
+from sim.compiled.scope_cut import choose_cut
+from sim.compiled.subsets import Subsets, draw_subsets
+from sim.random import LANES, RULE, fold, stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+_BYTE = 8
 
 
 @njit(cache=True)
-def subgroup_rewards(
+def subgroup_sums(
     seed: int,
     first: int,
     epoch: int,
@@ -28,10 +34,13 @@ def subgroup_rewards(
     prior_RPA: Floats,
     sizes_S: Ints,
     n_drawn: int,
+    of: Subsets,
     balance: float,
-    out_RPK: Floats,
+    n_samples: int,
+    samples_RPA: Ints,
+    out_RPA: Floats,
 ) -> None:
-    """Rewards of the K trained responses.
+    """Advantages, summed over every answer's trained responses.
 
     Args:
         seed: of the run.
@@ -43,125 +52,165 @@ def subgroup_rewards(
         prior_RPA: remembered scores times the share that is drawn; all 0 without memory.
         sizes_S: sizes of subgroups.
         n_drawn: responses that a subgroup's label is drawn from.
+        of: room for all subgroups' subsets.
         balance: how much the reward counts beside the diversity.
-        out_RPK: output.
+        n_samples: K.
+        samples_RPA: trained responses per answer.
+        out_RPA: output.
     """
     R, P, V = answers_RPV.shape
-    n_sizes = sizes_S.shape[0]
-    paid_SPV = np.empty((n_sizes, P, V), np.bool_)
+    A, n_sizes, W = prior_RPA.shape[2], sizes_S.shape[0], -(-V // LANES)
+    paid_SPW = np.empty((n_sizes, P, W), np.uint64)
     reward_S, diversity_S = np.empty(n_sizes), np.empty(n_sizes)
+    label_G = np.empty(of.need_G.shape[0], np.int64)
+    member_AW, n_A = np.empty((A, W), np.uint64), np.empty(A, np.int64)
+    sums_B256 = np.zeros((-(-V // _BYTE), 256))
     for r in range(R):
         key = stream(seed, first + r, RULE, epoch)
         reward_S[:], diversity_S[:] = 0.0, 0.0
         for p in range(P):
+            _members(answers_RPV[r, p], member_AW, n_A)
+            sure = _sure_label(answers_RPV[r, p], weights_RPV[r, p], prior_RPA[r, p], n_A, n_drawn)
+            if sure >= 0:
+                for s in range(n_sizes):
+                    paid_SPW[s, p] = member_AW[sure]
+                    reward_S[s] += n_A[sure]
+                    diversity_S[s] += 1
+                continue
+            _sum_bytes(weights_RPV[r, p], sums_B256)
             _cut_all(
                 fold(key, problems_RP[r, p]),
-                answers_RPV[r, p],
-                weights_RPV[r, p],
+                V,
+                member_AW,
+                sums_B256,
                 prior_RPA[r, p],
                 sizes_S,
                 n_drawn,
-                paid_SPV[:, p],
+                of,
+                label_G,
+                paid_SPW[:, p],
                 reward_S,
                 diversity_S,
             )
-        best = _choose(reward_S / (P * V), diversity_S / P, balance)
+        best = choose_cut(reward_S / (P * V), diversity_S / P, balance)
         for p in range(P):
-            for k in range(out_RPK.shape[2]):
-                out_RPK[r, p, k] = 1.0 if paid_SPV[best, p, k] else 0.0
+            _members(answers_RPV[r, p, :n_samples], member_AW, n_A)
+            all_hits = 0
+            for a in range(A):
+                n_A[a] = 0
+                for w in range(W):
+                    n_A[a] += size_of(member_AW[a, w] & paid_SPW[best, p, w])
+                all_hits += n_A[a]
+            two_valued_sums(samples_RPA[r, p], n_samples, n_A, all_hits, out_RPA[r, p])
+
+
+@njit
+def _members(answers_V: NDArray[np.int32], member_AW: Words, n_A: Ints) -> None:
+    """Which responses, and how many, give each answer."""
+    member_AW[:], n_A[:] = np.uint64(0), 0
+    for v in range(answers_V.shape[0]):
+        a = answers_V[v]
+        if a >= 0:
+            member_AW[a, v // LANES] |= np.uint64(1) << np.uint64(v % LANES)
+            n_A[a] += 1
+
+
+@njit
+def _sure_label(
+    answers_V: NDArray[np.int32], weights_V: Floats, prior_A: Floats, n_A: Ints, n_drawn: int
+) -> int:
+    """The answer that wins in whatever subset; -1 if that is not plain."""
+    V, A = answers_V.shape[0], n_A.shape[0]
+    top = 0
+    for a in range(A):
+        top = a if n_A[a] > n_A[top] else top
+    fewest = n_A[top] - (V - n_drawn)
+    if fewest <= 0:
+        return -1
+    least, most_A = np.inf, prior_A.copy()
+    for v in range(V):
+        a = answers_V[v]
+        if a == top:
+            least = min(least, weights_V[v])
+        elif a >= 0:
+            most_A[a] += weights_V[v]
+    score = prior_A[top] + fewest * least
+    for a in range(A):
+        if a != top and most_A[a] >= score:
+            return -1
+    return top if score > 0 else -1
+
+
+@njit
+def _sum_bytes(weights_V: Floats, sums_B256: Floats) -> None:
+    """What the members of every set of eight neighbours weigh together."""
+    V = weights_V.shape[0]
+    for b in range(sums_B256.shape[0]):
+        for k in range(_BYTE):
+            v = b * _BYTE + k
+            one = weights_V[v] if v < V else 0.0
+            for others in range(1 << k):
+                sums_B256[b, (1 << k) + others] = sums_B256[b, others] + one
 
 
 @njit
 def _cut_all(
     leaf: np.uint64,
-    answers_V: NDArray[np.int32],
-    weights_V: Floats,
+    V: int,
+    member_AW: Words,
+    sums_B256: Floats,
     prior_A: Floats,
     sizes_S: Ints,
     n_drawn: int,
-    paid_SV: NDArray[np.bool_],
+    of: Subsets,
+    label_G: Ints,
+    paid_SW: Words,
     reward_S: Floats,
     diversity_S: Floats,
 ) -> None:
     """Cut one problem's responses into subgroups of every size; rewards and labels are counted."""
-    V, A = answers_V.shape[0], prior_A.shape[0]
-    draws_V, score_A, met_A = np.empty(V), np.empty(A), np.empty(A, np.bool_)
-    near_V, n_V = np.empty(V), np.empty(V, np.int64)
-    draw = 0
+    draw_subsets(leaf, V, n_drawn, of)
+    _label(of.drawn_WG, member_AW, sums_B256, prior_A, label_G)
+    met_A, g = np.empty(member_AW.shape[0], np.bool_), 0
     for s in range(sizes_S.shape[0]):
         size = sizes_S[s]
-        met_A[:] = False
-        for group in range(V // size):
-            for v in range(V):
-                draws_V[v] = unit(leaf, draw + v)
-            draw += V
-            bound = _bound(draws_V, n_drawn, n_V, near_V)
-            score_A[:] = 0.0
-            for v in range(V):
-                if draws_V[v] <= bound and answers_V[v] >= 0:
-                    score_A[answers_V[v]] += weights_V[v]
-            label, top = -2, 0.0
-            for a in range(A):
-                score = score_A[a] + prior_A[a]
-                if score > top:
-                    label, top = a, score
-            for v in range(group * size, (group + 1) * size):
-                paid_SV[s, v] = answers_V[v] == label
-                reward_S[s] += paid_SV[s, v]
-            if label >= 0:
-                diversity_S[s] += not met_A[label]
-                met_A[label] = True
+        met_A[:], paid_SW[s] = False, np.uint64(0)
+        for start in range(0, V, size):
+            label = label_G[g]
+            g += 1
+            if label < 0:
+                continue
+            diversity_S[s] += not met_A[label]
+            met_A[label] = True
+            for w in range(start // LANES, (start + size - 1) // LANES + 1):
+                low, high = max(start - w * LANES, 0), min(start + size - w * LANES, LANES)
+                paid = member_AW[label, w] & span(low, high)
+                paid_SW[s, w] |= paid
+                reward_S[s] += size_of(paid)
 
 
 @njit
-def _bound(draws_V: Floats, n: int, n_V: Ints, near_V: Floats) -> float:
-    """The n-th smallest of uniform numbers."""
-    V = draws_V.shape[0]
-    n_V[:] = 0
-    for v in range(V):
-        n_V[int(draws_V[v] * V)] += 1
-    piece, below = 0, 0
-    while below + n_V[piece] < n:
-        below += n_V[piece]
-        piece += 1
-    found = 0
-    for v in range(V):
-        if int(draws_V[v] * V) == piece:
-            place = found
-            while place > 0 and near_V[place - 1] > draws_V[v]:
-                near_V[place] = near_V[place - 1]
-                place -= 1
-            near_V[place] = draws_V[v]
-            found += 1
-    return near_V[n - below - 1]
-
-
-@njit
-def _choose(reward_S: Floats, diversity_S: Floats, balance: float) -> int:
-    """`scope_sizes.choose_cut`: of the sizes that no other beats, the first of the nearest."""
-    n_sizes = reward_S.shape[0]
-    front_S = np.ones(n_sizes, np.bool_)
-    for s in range(n_sizes):
-        for t in range(n_sizes):
-            not_less = reward_S[t] >= reward_S[s] and diversity_S[t] >= diversity_S[s]
-            more = reward_S[t] > reward_S[s] or diversity_S[t] > diversity_S[s]
-            if not_less and more:
-                front_S[s] = False
-    R_S, D_S = _scaled(reward_S, front_S), _scaled(diversity_S, front_S)
-    best, least = 0, 2.0
-    for s in range(n_sizes):
-        away = balance * (1 - R_S[s]) ** 2 + (1 - balance) * (1 - D_S[s]) ** 2
-        if front_S[s] and away < least:
-            best, least = s, away
-    return best
-
-
-@njit
-def _scaled(values_S: Floats, front_S: NDArray[np.bool_]) -> Floats:
-    high = values_S.max()
-    low = high
-    for s in range(values_S.shape[0]):
-        if front_S[s]:
-            low = min(low, values_S[s])
-    width = high - low
-    return (values_S - low) / width if width > 0 else np.ones_like(values_S)
+def _label(
+    drawn_WG: Words, member_AW: Words, sums_B256: Floats, prior_A: Floats, label_G: Ints
+) -> None:
+    """The answer of every subset with most confidence above 0, the first of equals, or -2."""
+    G = drawn_WG.shape[1]
+    score_G, top_G = np.empty(G), np.zeros(G)
+    label_G[:] = -2
+    for a in range(member_AW.shape[0]):
+        score_G[:] = prior_A[a]
+        met = prior_A[a] > 0
+        for b in range(sums_B256.shape[0]):
+            shift = np.uint64(_BYTE * (b % _BYTE))
+            members = (member_AW[a, b // _BYTE] >> shift) & np.uint64(255)
+            if members == np.uint64(0):
+                continue
+            met = True
+            for g in range(G):
+                score_G[g] += sums_B256[b, (drawn_WG[b // _BYTE, g] >> shift) & members]
+        if not met:
+            continue
+        for g in range(G):
+            higher = score_G[g] > top_G[g]
+            label_G[g] = a if higher else label_G[g]
+            top_G[g] = score_G[g] if higher else top_G[g]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from guard_core import Votes
 from guard_core.rules import Seen
 from sim.observe import Observer, Visit
-from sim.observe.confidence import ENTROPY, LOGPROB
+from sim.observe.confidence import LOGPROB
 
 Floats = NDArray[np.float64]
 
@@ -38,20 +38,21 @@ class Told:
         """(R, P)."""
         return self.visit.p_RPA.shape[:2]
 
+    @property
+    def place(self) -> tuple[int, int, int, NDArray[np.int64]]:
+        """What names the batch's random numbers: seed, first replicate, epoch, problems."""
+        return (*self.observer.seeds, self.visit.epoch, self.visit.problems_RP)
+
+    @property
+    def confidence(self) -> tuple[float, float]:
+        """Signal and share of confidences."""
+        strength = self.observer.strength
+        return strength.confidence_signal, strength.confidence_share
+
     @cached_property
     def answers_RPV(self) -> NDArray[np.int32]:
         """Answers of all responses."""
         return self.observer.answers(self.visit)
-
-    @cached_property
-    def answers_RPK(self) -> NDArray[np.int32]:
-        """Answers of the trained responses."""
-        return self.observer.answers(self.visit, self.votes.n_samples)
-
-    @cached_property
-    def entropy_RPV(self) -> Floats:
-        """Mean token entropy of all responses."""
-        return self.observer.confidence(self.visit, self.answers_RPV, ENTROPY)
 
     @cached_property
     def weights_RPV(self) -> Floats:

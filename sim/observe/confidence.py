@@ -1,30 +1,35 @@
-"""How sure a response is of itself: one normal number, read as log-prob, entropy or certainty.
+"""How sure a response is of itself: one number, read as log-prob, entropy or certainty.
 
-    x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i standard normal
+    x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i of `sim.observe.bell`
 
 s is `confidence_signal`, h `confidence_share`, and l(a) the answer's log-probability, standardised
-over the problem's A answers (0 for unparseable responses, which count as wrong). The scales below
-are of the size that language models show; rules that standardise or compare do not depend on them.
+over the problem's A answers (0 for unparseable responses, which count as wrong). What the answer
+contributes is cut where x could leave the scales below, which takes h > .5. The scales are of the
+size that language models show; rules that standardise or compare do not depend on them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.observe.normal import quantile
-from sim.random import CONFIDENCE, fold, stream, unit
+from sim.observe.bell import MOST, WIDTH, bell
+from sim.random import CONFIDENCE, fold, stream
 
 Floats = NDArray[np.float64]
 
-Scale = tuple[float, float, float, float]
-LOGPROB: Scale = (-0.4, 0.12, -np.inf, 0.0)
-"""Mean log-prob of a response's steps: mean, slope in x, least and largest value, in nats."""
-ENTROPY: Scale = (0.4, -0.12, 0.0, np.inf)
-"""Mean token entropy."""
-CERTAINTY: Scale = (17.0, 1.5, 0.0, np.inf)
+Scale = tuple[float, float]
+LOGPROB: Scale = (-0.8, 0.12)
+"""Mean log-prob of a response's steps: mean and slope in x, in nats; below 0 for any x."""
+ENTROPY: Scale = (0.8, -0.12)
+"""Mean token entropy; above 0 for any x."""
+CERTAINTY: Scale = (17.0, 1.5)
 """Mean divergence of the uniform law from the tokens' law."""
+_FARTHEST = 0.8 / 0.12
+"""No x is farther from 0."""
 _LEAST = 1e-300
 
 
@@ -59,38 +64,60 @@ def draw_confidence(
     """
     R, P, A = p_RPA.shape
     M = out_RPM.shape[2]
-    mean, slope, least, most = scale
-    noise = np.sqrt(max(1 - signal * signal - share * share, 0.0))
-    level_A, u_M = np.empty(A + 1), np.empty(M)
+    mean, slope = scale
+    level_A1, noise_M = np.empty(A + 1), np.empty(M)
+    unit = noise_of(signal, share)
     for r in range(R):
         key = stream(seed, first + r, CONFIDENCE, epoch)
         for p in range(P):
-            level_A[:] = 0.0
-            if share > 0:
-                _standardise(p_RPA[r, p], share, level_A)
-            for a in range(A + 1):
-                level_A[a] += signal if a == truth_RP[r, p] else -signal
+            levels(p_RPA[r, p], truth_RP[r, p], signal, share, level_A1)
             leaf = fold(key, problems_RP[r, p])
             for m in range(M):
-                u_M[m] = unit(leaf, m)
+                noise_M[m] = unit * bell(leaf, m)
             for m in range(M):
                 answer = answers_RPM[r, p, m]
-                level = level_A[answer if answer >= 0 else A]
-                value = mean + slope * (level + noise * quantile(u_M[m]))
-                value = least if value < least else value
-                out_RPM[r, p, m] = most if value > most else value
+                level = level_A1[answer if answer >= 0 else A]
+                out_RPM[r, p, m] = mean + slope * (level + noise_M[m])
+
+
+@njit(inline="always")
+def noise_of(signal: Any, share: Any) -> Any:
+    """What one unit of `bell` adds to x."""
+    return np.sqrt(max(1 - signal * signal - share * share, 0.0)) / WIDTH
+
+
+@njit(inline="always")
+def levels(p_A: Any, truth: Any, signal: Any, share: Any, level_A1: Any) -> None:
+    """The x without its noise, of every answer and of unparseable responses, last.
+
+    Args:
+        p_A: answer probabilities.
+        truth: the true answer.
+        signal: s.
+        share: h.
+        level_A1: output.
+    """
+    for a in range(level_A1.shape[0]):
+        level_A1[a] = signal if a == truth else -signal
+    if share > 0:
+        _add_share(p_A, share, level_A1)
+        farthest = _FARTHEST - MOST * WIDTH * noise_of(signal, share)
+        for a in range(level_A1.shape[0]):
+            level_A1[a] = min(max(level_A1[a], -farthest), farthest)
 
 
 @njit
-def _standardise(p_A: Floats, share: float, level_A: Floats) -> None:
+def _add_share(p_A: Floats, share: float, level_A1: Floats) -> None:
     """`share` times the log-probabilities minus their mean over their standard deviation."""
     A = p_A.shape[0]
     mean, square = 0.0, 0.0
+    log_A = np.empty(A)
     for a in range(A):
-        level_A[a] = np.log(max(p_A[a], _LEAST))
-        mean += level_A[a] / A
+        log_A[a] = np.log(max(p_A[a], _LEAST))
+        mean += log_A[a] / A
     for a in range(A):
-        level_A[a] -= mean
-        square += level_A[a] * level_A[a] / A
-    for a in range(A):
-        level_A[a] *= share / np.sqrt(square) if square > 1e-18 else 0.0
+        log_A[a] -= mean
+        square += log_A[a] * log_A[a] / A
+    if square > 1e-18:
+        for a in range(A):
+            level_A1[a] += share / np.sqrt(square) * log_A[a]

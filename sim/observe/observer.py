@@ -17,7 +17,7 @@ from sim.observe.responses import expand, expand_counts
 from sim.observe.second import Teacher, draw_second
 from sim.observe.similarity import draw_ordinary, similarities
 from sim.observe.strength import Strength
-from sim.random import RULE, fold, stream, unit
+from sim.random import RULE, fill_lanes, fold, stream
 
 Floats = NDArray[np.float64]
 
@@ -170,10 +170,8 @@ class Observer:
 def _fill(
     seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPD: Floats
 ) -> None:
-    R, P, D = out_RPD.shape
+    R, P = out_RPD.shape[:2]
     for r in range(R):
         key = stream(seed, first + r, RULE, epoch)
         for p in range(P):
-            leaf = fold(key, problems_RP[r, p])
-            for d in range(D):
-                out_RPD[r, p, d] = unit(leaf, d)
+            fill_lanes(fold(key, problems_RP[r, p]), out_RPD[r, p])

@@ -19,10 +19,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sim.config import SimConfig
-from sim.random import SECOND, SECOND_ORDER, fold, stream, unit
+from sim.random import SECOND, SECOND_ORDER, fold, stream, unit, word
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_HALF, _S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+_MOST = 2.0**32 - 1
 
 
 @njit(cache=True)
@@ -55,35 +58,43 @@ def draw_second(
         counts_RPA: output; votes per answer.
     """
     R, P, A = p_RPA.shape
-    u_V, q_A = np.empty(n_votes), np.empty(A)
+    # Half a word a response is enough, and twice as many of them are compared at once.
+    half_V, q_A, other_A = np.empty(n_votes + 1, np.uint32), np.empty(A), np.empty(A)
     for r in range(R):
         key = stream(seed, first + r, SECOND, epoch)
         order_key = stream(seed, first + r, SECOND_ORDER, order_epoch)
         for p in range(P):
-            q_A[:] = p_RPA[r, p]
+            for a in range(A):
+                q_A[a] = p_RPA[r, p, a]
             if independence > 0:
                 leaf = fold(order_key, problems_RP[r, p])
-                _mix_in_permuted(leaf, truth_RP[r, p], independence, q_A)
+                _mix_in_permuted(leaf, truth_RP[r, p], independence, q_A, other_A)
             leaf = fold(key, problems_RP[r, p])
-            for v in range(n_votes):
-                u_V[v] = unit(leaf, v)
+            for pair in range((n_votes + 1) // 2):
+                both = word(leaf, pair)
+                half_V[2 * pair] = np.uint32(both & _HALF)
+                half_V[2 * pair + 1] = np.uint32(both >> _S32)
             bound, below = 0.0, 0
             for a in range(A):
-                bound += parseable * q_A[a]
-                if a == A - 1:
-                    bound = parseable  # not the rounded sum, which may fall short of it
-                found = 0
+                # Not the rounded sum at last, which may fall short of all that can be parsed.
+                bound = bound + parseable * q_A[a] if a < A - 1 else parseable
+                limit, found = np.uint32(min(bound * 2.0**32, _MOST)), np.uint32(0)
                 for v in range(n_votes):
-                    found += u_V[v] < bound
-                counts_RPA[r, p, a] = found - below
-                below = found
+                    found = np.uint32(found + np.uint32(half_V[v] < limit))
+                if bound >= 1:
+                    found = np.uint32(n_votes)
+                counts_RPA[r, p, a] = np.int64(found) - below
+                below = np.int64(found)
 
 
 @njit
-def _mix_in_permuted(leaf: np.uint64, truth: int, independence: float, q_A: Floats) -> None:
+def _mix_in_permuted(
+    leaf: np.uint64, truth: int, independence: float, q_A: Floats, other_A: Floats
+) -> None:
     """(1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates)."""
     A = q_A.shape[0]
-    other_A = q_A.copy()
+    for a in range(A):
+        other_A[a] = q_A[a]
     for place in range(A - 2, 0, -1):
         at = int(unit(leaf, place) * (place + 1))
         # Places among the wrong answers; those from the truth on lie one further.
@@ -132,8 +143,17 @@ def _follow(
     last_RN: Ints,
     q_RNA: Floats,
     out_RPA: Floats,
-) -> None:
+) -> float:
+    """Bring a batch's averages up to date; what is returned means nothing.
+
+    They lie scattered. The first loop, which has nothing to decide, waits for many of them at once.
+    """
     R, P, A = p_RPA.shape
+    met = 0.0
+    for r in range(R):
+        for p in range(P):
+            n = problems_RP[r, p]
+            met += q_RNA[r, n, 0] + q_RNA[r, n, A - 1] + last_RN[r, n]
     for r in range(R):
         for p in range(P):
             n = problems_RP[r, p]
@@ -145,3 +165,4 @@ def _follow(
                 q = kept * q_RNA[r, n, a] + (1 - kept) * p_RPA[r, p, a]
                 q_RNA[r, n, a] = q
                 out_RPA[r, p, a] = q
+    return met

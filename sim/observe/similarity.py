@@ -9,14 +9,26 @@ knows nothing of the answer. The truth has no part in it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.random import ODDNESS, fold, stream, unit
+from sim.random import ODDNESS, fold, stream, word
 
 BASE, SAME, SPREAD = 0.5, 0.3, 0.1
+STEP = 2.0**-15
+EDGE = 1 - STEP / 2
+"""u is `STEP` times a whole number below 65536, minus `EDGE`."""
+_S48 = np.uint64(48)
 Floats = NDArray[np.float64]
+
+
+@njit(inline="always")
+def rank(key: Any, draw: Any) -> Any:
+    """The number u as a whole one from 0 to 65535: draw 0, 1, ... of a key."""
+    return np.int64(word(key, draw) >> _S48)
 
 
 @njit(cache=True)
@@ -38,7 +50,7 @@ def draw_ordinary(
         for p in range(P):
             leaf = fold(key, problems_RP[r, p])
             for k in range(K):
-                out_RPK[r, p, k] = 2 * unit(leaf, k) - 1
+                out_RPK[r, p, k] = STEP * rank(leaf, k) - EDGE
 
 
 def similarities(answers_RPK: NDArray[np.int32], u_RPK: Floats, strength: float) -> Floats:

@@ -46,6 +46,10 @@ def test_compiled_rules_agree_with_guard_core(runs, name):
         ("scrl_continuous", {"positive_from": "t_pos"}),
         ("coverrl", {"verifications": 3}),
         ("random", {"chance": 0.2}),
+        ("random", {"chance": 0.0}),
+        ("random", {"chance": 1.0}),
+        ("scope", {"subset": 0.1, "balance": 0.3}),
+        ("rent", {"unparseable": -1.0}),
     ],
 )
 def test_their_settings_reach_both_engines(runs, name, options):
@@ -55,6 +59,16 @@ def test_their_settings_reach_both_engines(runs, name, options):
     usual, _ = runs.play(replace(config, rule_options={}))
     assert runs.differences(compiled, reference, tolerance=1e-9) == []
     assert runs.differences(compiled, usual, tolerance=1e-9) != []
+
+
+@pytest.mark.parametrize("name", ["scope", "random", "evol_rl", "intuitor", "scrl"])
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(128, 96), (16, 16), (48, 40)])
+def test_any_number_of_votes_agrees_with_guard_core(runs, name, n_votes, n_samples):
+    sizes = {"n_votes": n_votes, "n_samples": n_samples, "epochs": 2, "unparseable": 0.1}
+    config = runs.small(name, **sizes)
+    compiled, _ = runs.play(config)
+    reference, _ = runs.play(replace(config, engine="reference"))
+    assert runs.differences(compiled, reference, tolerance=1e-9) == []
 
 
 @pytest.mark.parametrize("guard", [{"weight_on": "reward"}, {"mix": "bonus"}, {"W": 2}])

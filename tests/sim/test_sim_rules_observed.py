@@ -57,7 +57,7 @@ def test_responses_are_the_counts_trained_ones_first():
 def test_confidence_separates_right_from_wrong_as_stated(signal):
     observer, visit = batch([0.5, 0.2, 0.2, 0.05, 0.05], signal=signal)
     answers_RPV = observer.answers(visit)
-    x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0, -np.inf, np.inf))
+    x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0))
     right = (answers_RPV == 0).ravel()
     law = NormalDist().cdf(signal * np.sqrt(2 / (1 - signal**2)))
     assert auroc(x_RPV.ravel(), right) == pytest.approx(law, abs=0.015)
