@@ -108,6 +108,7 @@ class ChildEngine:
                     "max_tokens": sampling.max_tokens,
                     "temperature": sampling.temperature,
                     "top_p": sampling.top_p,
+                    "stats": sampling.stats,
                 },
             }
         )

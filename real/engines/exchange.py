@@ -45,15 +45,16 @@ def exchange_folder(n_bytes: int) -> Path:
 
 def write_rollouts(path: Path, rollouts: Rollouts) -> None:
     """Write rollouts to a file; their version goes with the message."""
-    save_file(
-        {
-            "tokens": rollouts.tokens_PNT,
-            "logprobs": rollouts.logprobs_PNT,
-            "lengths": rollouts.lengths_PN,
-            "finished": rollouts.finished_PN,
-        },
-        path,
-    )
+    fields = {
+        "tokens": rollouts.tokens_PNT,
+        "logprobs": rollouts.logprobs_PNT,
+        "lengths": rollouts.lengths_PN,
+        "finished": rollouts.finished_PN,
+        "entropy": rollouts.entropy_PV,
+        "certainty": rollouts.certainty_PV,
+    }
+    told = {name: field.contiguous() for name, field in fields.items() if field is not None}
+    save_file(told, path)
 
 
 def read_rollouts(path: Path, version: int) -> Rollouts:
@@ -61,7 +62,13 @@ def read_rollouts(path: Path, version: int) -> Rollouts:
     found = load_file(path)
     path.unlink()
     return Rollouts(
-        found["tokens"], found["logprobs"], found["lengths"], found["finished"], version
+        found["tokens"],
+        found["logprobs"],
+        found["lengths"],
+        found["finished"],
+        version,
+        found.get("entropy"),
+        found.get("certainty"),
     )
 
 

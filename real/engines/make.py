@@ -23,6 +23,8 @@ from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
 from real.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
+from real.rules.checks import rule_of
+from real.rules.paying import needs_stats
 
 
 def make_engine(
@@ -127,4 +129,5 @@ def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSe
         memory=config.engine_memory,
         device=policy.device.type,
         threads=config.threads,
+        stats=needs_stats(rule_of(config)),
     )

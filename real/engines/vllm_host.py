@@ -22,6 +22,8 @@ from lab.errors import UserError
 from real.engines.responses import Response, to_rollouts
 from real.engines.rollout_checks import check_prompts
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.spread_log import SpreadLog
+from real.engines.vllm_spread import spread_processor
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -60,6 +62,8 @@ class VllmSettings:
     device: str = "cpu"
     threads: int | None = None
     """Threads of torch on a CPU; left alone if None."""
+    stats: bool = False
+    """Tell what `Sampling.stats` asks for; otherwise it is left None."""
 
 
 class VllmHost:
@@ -79,8 +83,10 @@ class VllmHost:
         self._owns_group = world_size() == 0
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
+        self._spread = SpreadLog() if settings.stats else None
         with _died("starting"), _process_as_it_was():
-            self._llm = vllm.LLM(**_arguments(settings))
+            looking = None if self._spread is None else [spread_processor(self._spread)]
+            self._llm = vllm.LLM(**_arguments(settings), logits_processors=looking)
 
     def sample(
         self,
@@ -104,10 +110,17 @@ class VllmHost:
             params = [self._params(n, sampling, seed) for seed in seeds]
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {_first_line(error)}") from error
+        log = self._spread if sampling.stats else None
+        if log is not None:
+            log.watch(seed + i for seed in seeds for i in range(n))
         with _died("sampling"):
             outputs = self._generate(prompts, params, progress)
         responses = [[self._response(output) for output in row] for row in outputs]
-        return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
+        rollouts = to_rollouts(responses, n, self.settings.pad_token_id, self.version)
+        if log is not None:
+            means = log.means(rollouts.lengths_PN.flatten().numpy())
+            rollouts.entropy_PV, rollouts.certainty_PV = (m.view(-1, n) for m in means)
+        return rollouts
 
     def load(self, weights: Weights, version: int) -> None:
         """Replace all weights, forget what the old ones computed, and name the new ones.
@@ -202,6 +215,9 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "enforce_eager": True,
         "block_size": 32,
         "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
+        # A prompt read in pieces draws tokens that are dropped and turns a seed's generator back,
+        # which generators on a CPU cannot do.
+        "enable_chunked_prefill": False,
     }
 
 

@@ -29,7 +29,11 @@ _POLL_SECONDS = 0.5
 
 
 class VllmServerEngine:
-    """A client of `vllm serve`."""
+    """A client of `vllm serve`.
+
+    It cannot tell what `Sampling.stats` asks for: the server's answers hold the log-probs of
+    sampled tokens alone. Rules that need entropies cost a forward pass of the trainer.
+    """
 
     def __init__(
         self,

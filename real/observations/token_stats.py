@@ -1,8 +1,9 @@
 """Entropy and self-certainty of responses by a forward pass of the trainer.
 
-For engines that do not tell them (vLLM gives the log-probs of sampled tokens alone). The pass runs
-over all V responses without gradient: about a third of an update on as many rows, for it has no
-backward pass. The transformers engine tells both for nothing, see `Sampling.stats`.
+For an engine that does not tell them: a vLLM server gives the log-probs of sampled tokens alone.
+The pass runs over all V responses without gradient: about a third of an update on as many rows, for
+it has no backward pass. The transformers engine and vLLM in a process of this run tell both while
+they sample, see `Sampling.stats`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,11 @@ class ScriptedHost:
             [Response([(seed + i) % 97, round(self.total)], [-0.5, -1.0], True) for i in range(n)]
             for seed in seeds
         ]
-        return to_rollouts(rows, n, 0, self.version)
+        rollouts = to_rollouts(rows, n, 0, self.version)
+        if sampling.stats:
+            rollouts.entropy_PV = torch.arange(len(rows) * n).view(-1, n).double()
+            rollouts.certainty_PV = -rollouts.entropy_PV
+        return rollouts
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.misbehave("load")

@@ -93,6 +93,15 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     assert engine.sample(PROMPTS, 4, TWO, seeded(1)).tokens_PNT[0, 0, 1] == 12
 
 
+def test_entropies_cross_over_if_they_are_asked_for(start: Any) -> None:
+    engine = start()
+    engine.update_weights(TinyModel(8.0), version=3)
+    found = engine.sample(PROMPTS, 4, Sampling(2, stats=True), seeded(1))
+    assert torch.equal(found.entropy_PV, torch.arange(8.0, dtype=torch.float64).view(2, 4))
+    assert torch.equal(found.certainty_PV, -found.entropy_PV)
+    assert engine.sample(PROMPTS, 4, TWO, seeded(1)).entropy_PV is None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

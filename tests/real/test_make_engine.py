@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from lab.arms import arm
 from lab.errors import UserError
 from real import TrainConfig
 from real.engines import make
@@ -50,10 +51,19 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
     assert settings == {
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
-        "device": "cpu", "threads": 1,
+        "device": "cpu", "threads": 1, "stats": False,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert n_bytes >= 4 * 100_000
+
+
+@pytest.mark.parametrize(("rule", "stats"), [("intuitor", True), ("scrl", True), ("ttrl", False)])
+def test_vllm_looks_at_logits_for_rules_that_need_it(
+    policy: Any, made: list[Any], rule: str, stats: bool
+) -> None:
+    config = replace(CONFIG, engine="vllm", rule=rule, guard=arm(rule).guard)
+    make.make_engine(config, policy, CHECKPOINT)
+    assert made[0][0]["stats"] is stats
 
 
 def test_restarts_are_for_engines_that_can_be_killed(policy: Any, made: list[Any]) -> None:

@@ -130,6 +130,12 @@ def test_same_seed_same_samples(one: VllmEngine, model: Any) -> None:
     assert not torch.equal(other.tokens_PNT[..., :width], first.tokens_PNT[..., :width])
 
 
+def test_more_prompt_tokens_than_a_step_of_vllm_takes(one: VllmEngine, model: Any) -> None:
+    prompts = [[(7 * i + place) % 30 + 1 for i in range(31)] for place in range(5)]
+    rollouts = one.sample(prompts, 64, Sampling(2, 0.7), seeded())
+    assert rollouts.tokens_PNT.shape == (5, 64, 2)
+
+
 def test_responses_to_equal_prompts_share_no_random_numbers(one: VllmEngine, model: Any) -> None:
     tokens_PNT = one.sample([[1, 2, 3]] * 4, 32, Sampling(8, 2.0), seeded()).tokens_PNT
     assert len(torch.unique(tokens_PNT.flatten(0, 1), dim=0)) > 120
