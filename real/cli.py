@@ -27,6 +27,8 @@ from real.record.runs_bar import runs_bar
 
 if TYPE_CHECKING:
     from real.compare import Comparison
+    from real.tiny.measure import Accuracy
+    from real.tiny.measure_judging import Judgement
 
 NEEDED = ("torch", "transformers", "safetensors")
 INSTALL = "pip install 'ttrl-guard-lab[real]'"
@@ -197,6 +199,8 @@ class MakeTinyCommand:
     out: Path
     """Folder to make; use it with `run --model`."""
     seed: int = 0
+    verifies: bool = False
+    """Teach the shipped checkpoint to judge responses instead; for `--tiny-verifies`."""
     quiet: bool = False
     """Draw no progress bar."""
 
@@ -205,14 +209,25 @@ class MakeTinyCommand:
         require_torch()
         if self.seed < 0:
             raise UserError(f"seed = {self.seed}: must be at least 0")
-        from real.tiny.pretrain import build
-
-        made = build(self.out, seed=self.seed, progress=not self.quiet)
+        made, judges = self._build()
         print(
             f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
             f"({made.n_problems} problems, {made.n_votes} votes)"
         )
+        if judges is not None:
+            print(
+                f"verdicts: {judges.true_positive_rate:.3f} of right responses judged right, "
+                f"{judges.false_positive_rate:.3f} of wrong ones"
+            )
         print(f"model folder: {self.out}")
+
+    def _build(self) -> tuple[Accuracy, Judgement | None]:
+        from real.tiny.pretrain import build
+        from real.tiny.verifying import build_verifying
+
+        if self.verifies:
+            return build_verifying(self.out, self.seed, not self.quiet)
+        return build(self.out, self.seed, not self.quiet), None
 
 
 @dataclass(kw_only=True)

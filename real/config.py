@@ -49,6 +49,9 @@ class TrainConfig:
 
     model: str | None = None
     """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
+    tiny_verifies: bool = False
+    """Tiny task: start from the checkpoint that was also taught to judge responses, as coverrl
+    needs; another model if `model` names one that `guard-train make-tiny --verifies` made."""
     chat_template: ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     problems: str | None = None
@@ -204,6 +207,11 @@ class TrainConfig:
         if self.problems is not None and self.model is None:
             raise UserError(
                 f"problems = {self.problems}: needs a model, give a local folder with --model"
+            )
+        if self.tiny_verifies and self.problems is not None:
+            raise UserError(
+                f"tiny_verifies = true: problems = {self.problems} are not the tiny task; leave "
+                "one of the two out"
             )
         check_rule(self)
 

@@ -27,17 +27,21 @@ def settings_of(argv: Sequence[str]) -> TrainConfig:
     """The preset's settings, the file's over them.
 
     Args:
-        argv: the command line; `--config`, `--preset` and `--model` are read.
+        argv: the command line; `--config`, `--preset`, and what other settings are checked
+            against are read: `--model`, `--problems`, `--tiny-verifies`.
 
     Raises:
         UserError: a file cannot be read, or a setting is wrong.
     """
     path, name = read_option(argv, "--config"), read_option(argv, "--preset")
     values = {} if path is None else toml_values(Path(path))
-    # Here already, since problems without a model are refused.
-    model = read_option(argv, "--model")
-    if model is not None:
-        values["model"] = model
+    # Here already, since problems without a model are refused, and arms without a judge.
+    for setting in ("model", "problems"):
+        given = read_option(argv, f"--{setting}")
+        if given is not None:
+            values[setting] = given
+    if "--tiny-verifies" in argv:
+        values["tiny_verifies"] = True
     if name is not None:
         return preset_config(name, values)
     return from_values(values, TrainConfig, path or "options")

@@ -17,11 +17,11 @@ from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import model_folder, read_problems
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.ranked_supervision import make_supervisor
-from real.rules.checks import PLAIN, check_ranks, rule_of
+from real.rules.checks import PLAIN, rule_of
 from real.rules.observing import Observer, make_observer
 from real.rules.paying import needs_stats
 from real.supervision import Supervisor
-from real.tiny import CHECKPOINT
+from real.tiny import starting_checkpoint
 from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
 from real.update.logprobs import Scorer
@@ -67,9 +67,9 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
         UserError: the model or the problems are wrong.
     """
     rule = rule_of(config)
-    check_ranks(rule, ranks.world)
     problems = read_problems(config)
-    folder = model_folder(config.model) if config.model else CHECKPOINT
+    own = starting_checkpoint(config.tiny_verifies)
+    folder = model_folder(config.model) if config.model else own
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)

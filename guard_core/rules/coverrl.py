@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from array_api_compat import device
 
@@ -24,9 +24,16 @@ class CoVerRL(Rule):
     is judged wrong at least as often as right leaves the batch. One without a readable verdict
     stays; nobody is asked where all agree, or where the majority is a single response.
 
-    That code reads every verdict somehow, an unclear one as right unless it speaks of a mistake;
-    it also trains the verifier, see `verifier_rewards`, and regenerates rejected responses, six
-    each; both are the world's to do.
+    That code also trains the verifier, see `verifier_rewards`, and regenerates: where the problem
+    stays, every readable "wrong", also about the rival, is followed in the same conversation by
+    `regenerations` new solutions, see `regeneration_rewards`. Both are the world's to do.
+    Verifications are standardised among those of one answer, new solutions among those behind one
+    verdict. Unreadable verdicts are not asked for anew.
+
+    That code differs in three things. It reads every verdict somehow, an unclear one as right
+    unless it speaks of a mistake. It asks for six new solutions, but rounds down to a multiple of
+    its GPUs: four on the four of its script. And an unparseable rival is compared with all such
+    rivals of the batch.
     """
 
     name: ClassVar[str] = "coverrl"
@@ -38,12 +45,15 @@ class CoVerRL(Rule):
     """Most responses of the majority that are verified."""
     format_reward: float = 1.0
     """Reward of a parseable response, on top of 1 for a match."""
+    regenerations: int = 6
+    """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
     def check(self) -> None:
         """See `Rule.check`."""
         not_negative(self, "format_reward")
         if self.verifications < 1:
             raise ConfigError(f"coverrl.verifications = {self.verifications}: must be at least 1")
+        not_negative(self, "regenerations")
 
     def questions(self, seen: Seen, label: Array) -> Array:
         """See `Rule.questions`; the first half asks about the majority, the second about the rival.
@@ -67,18 +77,20 @@ class CoVerRL(Rule):
 
     def weigh(self, seen: Seen, label: Array) -> Array:
         """See `Rule.weigh`."""
-        majority = seen.of("verdicts")[..., : self.verifications]
+        trusted = self.trusts(seen.of("verdicts"))
+        return namespace(trusted).astype(trusted, seen.real)
+
+    def trusts(self, verdicts: Array) -> Array:
+        """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
+        majority = verdicts[..., : self.verifications]
         xp = namespace(majority)
         right = xp.sum(xp.astype(majority == 1, xp.int64), axis=-1)
         wrong = xp.sum(xp.astype(majority == 0, xp.int64), axis=-1)
-        return xp.astype((right > wrong) | (right + wrong == 0), seen.real)
+        return (right > wrong) | (right + wrong == 0)
 
     def pay(self, seen: Seen, label: Array) -> Array:
         """See `Rule.pay`."""
-        xp = namespace(label)
-        ids = seen.columns
-        match = xp.astype(ids == label[..., None], seen.real)
-        return match + self.format_reward * xp.astype(ids >= 0, seen.real)
+        return self._format_and_match(seen.columns, label, seen.real)
 
     def verifier_rewards(self, seen: Seen) -> Array:
         """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote.
@@ -92,6 +104,20 @@ class CoVerRL(Rule):
         agrees = xp.where(place < self.verifications, verdicts == 1, verdicts == 0)
         readable = xp.astype(verdicts >= 0, seen.real)
         return self.format_reward * readable + xp.astype(agrees, seen.real)
+
+    def regeneration_rewards(self, answers: Array, label: Array) -> Array:
+        """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
+
+        Args:
+            answers: (..., M, N) answer ids, -1 unparseable.
+            label: (..., M) the label of the verdict's problem.
+        """
+        return self._format_and_match(answers, label, namespace(answers).float64)
+
+    def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
+        xp = namespace(ids)
+        match = xp.astype(ids == label[..., None], real)
+        return match + self.format_reward * xp.astype(ids >= 0, real)
 
     def _n_asked(self, n_wins: Array, n_votes: int) -> Array:
         """(..., P) responses of the majority that are asked about."""

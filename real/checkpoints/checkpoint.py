@@ -87,6 +87,8 @@ class Checkpoints:
             UserError: the disk cannot be written; earlier checkpoints are as they were.
         """
         if self._written is None:
+            if (second := second_of(run)) is not None:
+                take_part(second.tensors())
             take_part(_trained(run))
             take_part(run.optimizer.state_tensors())
             return

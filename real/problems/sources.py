@@ -25,7 +25,8 @@ def read_problems(config: TrainConfig) -> ProblemSet:
         from real.tiny import problems as tiny_problems
 
         made = tiny_problems(config.n_problems or 64)
-        return ProblemSet("tiny", [Problem(p.id, p.prompt, p.answer) for p in made])
+        name = "tiny-verifying" if config.tiny_verifies else "tiny"
+        return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
     found = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     wanted = len(found) if config.n_problems is None else config.n_problems
     if wanted > len(found):

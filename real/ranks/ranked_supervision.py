@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from guard_core import PolicyStreams
 from real.answers import UNPARSEABLE, AnswerBook
 from real.config import TrainConfig
 from real.ranks.distributed import Ranks
-from real.rules.checks import check_ranks, rule_of
+from real.rules.between_ranks import packed, tell_further, told_further, unpacked
 from real.rules.paying import Observed
 from real.supervision import Ints, Supervision, Supervisor
 
@@ -22,11 +21,7 @@ def make_supervisor(config: TrainConfig, truths: list[str | None], ranks: Ranks)
 
     Comparisons of answers have a time limit, so two ranks that read the same answers could find
     different ones equal. Hence one rank decides for all.
-
-    Raises:
-        UserError: the rule has needs that several ranks cannot serve.
     """
-    check_ranks(rule_of(config), ranks.world)
     if ranks.world == 1:
         return Supervisor(config, truths)
     return (Leader if ranks.first else Follower)(config, truths, ranks)
@@ -44,11 +39,10 @@ class Leader(Supervisor):
     ) -> Supervision:
         """See `Supervisor`; all ranks must call this."""
         found = super().visit(problems_P, answers_PV, visit, observed)
-        s = found.streams
-        columns = [s.majority, s.minority, s.weight[:, None], s.drop[:, None]]
-        packed = torch.from_numpy(np.concatenate(columns, axis=1, dtype=np.float64))
-        self._ranks.broadcast(packed)
+        self._ranks.broadcast(torch.from_numpy(packed(found.streams)))
         self._ranks.broadcast(torch.tensor(found.n_skipped))
+        if found.paid is not None:
+            tell_further(self._ranks, found.paid)
         return found
 
 
@@ -66,17 +60,14 @@ class Follower(Supervisor):
         self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Observed | None = None
     ) -> Supervision:
         """What the first rank decided; without rows for the trace."""
-        n_samples = self.config.n_samples
-        shape = (len(problems_P), 2 * n_samples + 2)
-        packed = self._ranks.broadcast(torch.zeros(shape, dtype=torch.float64)).numpy()
+        if observed is not None and observed.verify is not None:
+            observed.verify(None)
+        shape = (len(problems_P), 2 * self.config.n_samples + 2)
+        sent_PC = self._ranks.broadcast(torch.zeros(shape, dtype=torch.float64))
+        streams = unpacked(sent_PC.numpy())
         n_skipped = int(self._ranks.broadcast(torch.tensor(0)))
-        streams = PolicyStreams(
-            majority=packed[:, :n_samples],
-            minority=packed[:, n_samples : 2 * n_samples],
-            weight=packed[:, -2],
-            drop=packed[:, -1] > 0,
-        )
-        return Supervision(streams, {}, n_skipped, {})
+        paid = None if self.rule is None else told_further(self._ranks, streams)
+        return Supervision(streams, {}, n_skipped, {}, paid)
 
     def ballots(self, problems_P: Ints, answers_PV: Ints, visit: int) -> None:
         """Nothing: this rank writes no trace."""

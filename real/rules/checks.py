@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 PLAIN = "ttrl"
 """The rule that the trainer pays without this package."""
-_ON_ONE_RANK = frozenset(
-    {Need.ENTROPY, Need.CERTAINTY, Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS}
-)
-"""What takes further passes of the model, which all ranks would have to make together."""
 
 
 def rule_of(config: TrainConfig) -> Rule | None:
@@ -56,26 +52,13 @@ def can_verify(config: TrainConfig) -> None:
     """Refuse a run whose model cannot judge responses.
 
     Raises:
-        UserError: the problems are those of the tiny task.
+        UserError: the problems are those of the tiny task, and its model was not taught it.
     """
-    if config.is_tiny:
+    if config.is_tiny and not config.tiny_verifies:
         raise UserError(
-            f"rule = {config.rule!r}: the tiny task's model cannot judge a response; give a "
-            "language model that follows instructions with --model and --problems"
-        )
-
-
-def check_ranks(rule: Rule | None, world: int) -> None:
-    """Refuse a rule that several ranks cannot serve.
-
-    Raises:
-        UserError: it needs passes of the model besides votes and updates.
-    """
-    if rule is not None and world > 1 and rule.needs & _ON_ONE_RANK:
-        needs = ", ".join(sorted(rule.needs & _ON_ONE_RANK))
-        raise UserError(
-            f"rule = {rule.name!r}: needs {needs}, which is computed in one process; start it "
-            f"without torchrun instead of on {world} ranks"
+            f"rule = {config.rule!r}: the tiny task's model cannot judge a response; take the one "
+            "that was taught it with --tiny-verifies, or a language model that follows "
+            "instructions with --model and --problems"
         )
 
 

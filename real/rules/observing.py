@@ -20,6 +20,7 @@ from real.observations.steps import step_logprobs
 from real.observations.token_stats import token_stats
 from real.observations.tool import tool_verdicts
 from real.policy import Policy
+from real.rules.between_ranks import asked_by_all
 from real.rules.checks import rule_of
 from real.rules.paying import Observed
 from real.rules.second_votes import (
@@ -61,8 +62,9 @@ class Look:
 
     @property
     def n_sampled(self) -> int:
-        """Tokens of the second votes."""
-        return 0 if self.second is None else int(self.second.rollouts.lengths_PN.sum())
+        """Tokens of the second votes, of verifications and of what was solved anew."""
+        second = 0 if self.second is None else int(self.second.rollouts.lengths_PN.sum())
+        return second + (0 if self.verification is None else self.verification.n_sampled)
 
 
 def make_observer(
@@ -121,7 +123,8 @@ def _observed(
             [_read(run, problem, second.rollouts, place) for place, problem in enumerate(problems)]
         )
     # The verifier is asked once the label is known, if at all.
-    return Observed(fields, None if verification is None else verification.ask)
+    asks = None if verification is None else asked_by_all(run.ranks, verification.ask)
+    return Observed(fields, asks)
 
 
 def fields_of(
@@ -167,7 +170,12 @@ def _token_stats(run: Run, prompts: Prompts, rollouts: Rollouts) -> dict[Need, t
     if entropy_PV is None or certainty_PV is None:
         config = run.config
         entropy_PV, certainty_PV = token_stats(
-            run.optimizer.scorer, prompts, rollouts, config.temperature, config.micro_tokens
+            run.optimizer.scorer,
+            prompts,
+            rollouts,
+            config.temperature,
+            config.micro_tokens,
+            run.ranks.share,
         )
     return {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
 

@@ -18,6 +18,9 @@ from guard_core.rules.coverrl import CoVerRL
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Verify = Callable[[Ints | None], tuple[Ints, Bools]]
+"""(P, Q) responses, as places among the V or -1, to (P, Q) verdicts and what was asked. A rank that
+reads no answers gives None: it takes part in what the first one asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class Observed:
 
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Observations by their names in `Seen`."""
-    verify: Callable[[Ints], tuple[Ints, Bools]] | None = None
-    """(P, Q) responses, as places among the V or -1, to (P, Q) verdicts and what was asked."""
+    verify: Verify | None = None
+    """Asks the verifier, once labels are known."""
 
 
 class Paid(NamedTuple):
@@ -109,14 +112,17 @@ def _other_way_round(seen: Seen, decision: Decision, config: GuardConfig) -> Pol
 
 
 def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
-    """(P, Q) the verifier's rewards, standardised within each problem's verifications."""
+    """(P, Q) the verifier's rewards, standardised within each answer's verifications."""
     rewards_PQ = rule.verifier_rewards(seen)
     found = np.full(rewards_PQ.shape, np.nan)
-    for place, asked_Q in enumerate(asked_PQ):
-        rewards = rewards_PQ[place, asked_Q]
-        if rewards.size:
-            spread = rewards.std(ddof=1) if rewards.size > 1 else 0.0
-            found[place, asked_Q] = (rewards - rewards.mean()) / (spread + STD_FLOOR)
+    for half in (slice(None, rule.verifications), slice(rule.verifications, None)):
+        for rewards_H, found_H, asked_H in zip(
+            rewards_PQ[:, half], found[:, half], asked_PQ[:, half], strict=True
+        ):
+            rewards = rewards_H[asked_H]
+            if rewards.size:
+                spread = rewards.std(ddof=1) if rewards.size > 1 else 0.0
+                found_H[asked_H] = (rewards - rewards.mean()) / (spread + STD_FLOOR)
     return found
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from lab.errors import UserError
 from real.engines.rollouts import Engine
 from real.problems.prompts import PromptSet
+from real.ranks.sharding import shard_of
 
 if TYPE_CHECKING:
     from real.run import Run
@@ -25,7 +26,8 @@ class Teacher:
     """`w' <- w' + rate * (w - w')` after every batch, in single precision at least.
 
     It costs that copy of the trained weights (of the adapters alone with LoRA), and a second one
-    while it votes: the model then holds the teacher's weights, for the engine to take over.
+    while it votes: the model then holds the teacher's weights, for the engine to take over. On
+    several ranks both are sharded as the weights are, and all ranks must take every step.
     """
 
     def __init__(self, model: Any, engine: Engine, n_steps: int) -> None:
@@ -95,7 +97,7 @@ class Teacher:
         if shapes != {name: t.shape for name, t in self.weights.items()}:
             raise UserError("checkpoint: the teacher's weights do not fit the model; start anew")
         for name, mean in self.weights.items():
-            mean.copy_(tensors[name])
+            mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
 
     def _trained(self) -> list[tuple[str, Tensor]]:

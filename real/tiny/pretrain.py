@@ -11,11 +11,11 @@ the weights agree only roughly and accuracy is what can be compared.
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,10 +29,12 @@ from real.tiny import task
 from real.tiny.measure import Accuracy, measure
 from real.tiny.vocabulary import EOS_ID, PAD_ID, VOCABULARY_SIZE, build_tokenizer, encode
 
+Batch = TypeVar("Batch")
+
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything but the seed that the weights depend on."""
+class Schedule:
+    """How long and how fast a checkpoint is trained."""
 
     steps: int = 900
     batch_size: int = 64
@@ -42,6 +44,12 @@ class Recipe:
     weight_decay: float = 0.01
     slip_rate: float = 0.01
     """Chance that a reduction writes a wrong digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Schedule):
+    """Everything but the seed that the weights depend on."""
+
     width: int = 64
     layers: int = 2
     heads: int = 2
@@ -73,34 +81,58 @@ def build(
     Raises:
         UserError: if ``folder`` exists and may not be replaced, or cannot be written.
     """
-    target = Path(folder)
-    _check_target(target, overwrite)
     recipe = recipe or Recipe()
-    with _scratch_beside(target) as scratch, _one_thread():
+    with published(folder, overwrite) as publish:
         model = train_model(recipe, seed, progress)
         accuracy = measure(model)
         record = {"recipe": asdict(recipe), "seed": seed, "measured": asdict(accuracy)}
-        _publish(model, record, scratch, target)
+        publish(model, record)
     return accuracy
+
+
+@contextmanager
+def published(
+    folder: str | os.PathLike[str], overwrite: bool
+) -> Iterator[Callable[[Qwen2ForCausalLM, dict[str, Any]], None]]:
+    """One torch thread, and a function that writes model and recipe.json to `folder` at once.
+
+    Raises:
+        UserError: as for `build`.
+    """
+    target = Path(folder)
+    _check_target(target, overwrite)
+    with _scratch_beside(target) as scratch, _one_thread():
+        yield lambda model, record: _publish(model, record, scratch, target)
 
 
 def train_model(recipe: Recipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
     """The model after ``recipe.steps`` supervised steps; same arguments, same bits."""
     model = initial_model(recipe, seed)
     tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed)
+    batches = torch.from_numpy(tokens).split(recipe.batch_size)
+    return fit(model, recipe, batches, response_loss, progress)
+
+
+def fit(
+    model: Qwen2ForCausalLM,
+    schedule: Schedule,
+    batches: Sequence[Batch],
+    loss_of: Callable[[Qwen2ForCausalLM, Batch], torch.Tensor],
+    progress: bool = False,
+) -> Qwen2ForCausalLM:
+    """One optimizer step on the loss of every batch; the model is left in evaluation mode."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
-        lr=recipe.learning_rate,
+        lr=schedule.learning_rate,
         betas=(0.9, 0.95),
-        weight_decay=recipe.weight_decay,
+        weight_decay=schedule.weight_decay,
     )
-    batches = torch.from_numpy(tokens).split(recipe.batch_size)
     model.train()
     bar = tqdm(batches, desc="pretraining", unit="step", disable=not progress)
     for step, batch in enumerate(bar):
         for group in optimizer.param_groups:
-            group["lr"] = _learning_rate(recipe, step)
-        loss = response_loss(model, batch)
+            group["lr"] = _learning_rate(schedule, step)
+        loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -155,12 +187,12 @@ def _example(expression: task.Expression, slip_rate: float, rng: np.random.Gener
     return [*encode(f"{expression}={task.response_text(trace)}"), EOS_ID]
 
 
-def _learning_rate(recipe: Recipe, step: int) -> float:
+def _learning_rate(schedule: Schedule, step: int) -> float:
     """Linear warm-up, then cosine to zero at the last step."""
-    if step < recipe.warmup_steps:
-        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
-    done = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
-    return recipe.learning_rate * 0.5 * float(1 + np.cos(np.pi * done))
+    if step < schedule.warmup_steps:
+        return schedule.learning_rate * (step + 1) / schedule.warmup_steps
+    done = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
+    return schedule.learning_rate * 0.5 * float(1 + np.cos(np.pi * done))
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

@@ -46,6 +46,11 @@ def test_an_unknown_rule_lists_the_known_ones():
         ("disctt", {"diversity": float("inf")}, "disctt.diversity = inf: must be at least 0 and f"),
         ("t3rl", {"verified_weight": -5.0}, "t3rl.verified_weight = -5.0: must be at least 0"),
         ("coverrl", {"verifications": 0}, "coverrl.verifications = 0: must be at least 1"),
+        (
+            "coverrl",
+            {"regenerations": -1},
+            "coverrl.regenerations = -1: must be at least 0 and finite",
+        ),
         ("coverrl", {"verifications": 2.0}, "coverrl.verifications = 2.0: must be of type int"),
         ("rent", {"unparseable": 1.0}, "rent.unparseable = 1.0: must be finite and at most 0"),
         ("random", {"chance": 1.1}, "random.chance = 1.1: must lie in [0, 1]"),

@@ -75,6 +75,7 @@ def test_coverrl_drops_what_its_verifier_doubts():
     seen = by_hand([[0, 1]] * 5, 2, 2, verdicts=verdicts)
     rule = make_rule("coverrl", {"verifications": 3})
     assert rule.weigh(seen, labels(0, 0, 0, 0, 0)).tolist() == [1, 0, 0, 1, 1]
+    assert rule.trusts(seen.of("verdicts")).tolist() == [True, False, False, True, True]
 
 
 def test_coverrl_pays_format_and_match_and_its_verifier():
@@ -86,3 +87,6 @@ def test_coverrl_pays_format_and_match_and_its_verifier():
     half = make_rule("coverrl", {"verifications": 3, "format_reward": 0.5})
     assert half.pay(seen, labels(0)).tolist() == [[1.5, 0.5, 0]]
     assert half.verifier_rewards(seen).tolist() == [[1.5, 0.5, 0, 0.5, 1.5, 0]]
+    # What is solved anew is paid as responses are, by the label of its problem.
+    answers, label = np.array([[0, 1, -1], [2, 2, 0]]), labels(0, 2)
+    assert half.regeneration_rewards(answers, label).tolist() == [[1.5, 0.5, 0], [1.5, 1.5, 0.5]]

@@ -19,7 +19,7 @@ from real.config import TrainConfig
 from real.engines.responses import Response, to_rollouts
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.observations.verifier import Asked, ask, read_verdict, verifier_prompt
+from real.observations.verifier import Asked, Wording, ask, read_verdict, verifier_prompt
 from real.policy import Policy, load_policy
 from real.problems import Problem
 from real.problems.chat import encode
@@ -109,7 +109,7 @@ def judged(
 
     return ask(
         judge, policy, [SUM, PRODUCT], TEXTS, np.array(questions), tokens, longest,
-        SAMPLING, torch.Generator().manual_seed(0), version,
+        SAMPLING, torch.Generator().manual_seed(0), version, Wording(),
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_a_verification_can_be_trained_on():
     def asked() -> Asked:
         return ask(
             engine, policy, problems, texts, np.array([[0, 0, -1], [1, -1, 0]]), tokens, 40,
-            Sampling(22, 1.5), torch.Generator().manual_seed(1), 0,
+            Sampling(22, 1.5), torch.Generator().manual_seed(1), 0, Wording(),
         )  # fmt: skip
 
     found = asked()

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from guard_core import GuardConfig
-from guard_core.rules import RULES, make_rule
 from lab.errors import UserError
 from real import TrainConfig
 from real.cli import main
 from real.compare import compare
-from real.rules.checks import check_ranks
 from real.run import arm_of
 
 OFF = GuardConfig.off()
@@ -47,21 +45,6 @@ def test_settings_that_contradict(settings: dict[str, Any], told: str):
     with pytest.raises(UserError) as error:
         TrainConfig(**settings)
     assert told in str(error.value) and "\n" not in str(error.value)
-
-
-def test_several_ranks():
-    for name, kind in RULES.items():
-        rule = make_rule(name)
-        if name in ("rent", "intuitor", "scrl", "scrl_continuous", "coverrl", "self_harmony") or (
-            name.startswith("co_rewarding")
-        ):
-            with pytest.raises(UserError, match=f"rule = '{name}'.*without torchrun"):
-                check_ranks(rule, 2)
-        else:
-            check_ranks(rule, 2)
-        check_ranks(rule, 1)
-        assert kind.name == name
-    check_ranks(None, 8)
 
 
 def test_arms_are_found_from_the_settings():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import real.observations.verifier as verifier
 import real.trainer
@@ -29,7 +30,8 @@ def config(tmp_path: Path) -> TrainConfig:
     path = tmp_path / "problems.json"
     path.write_text(json.dumps([{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]))
     return TrainConfig(
-        guard=arm("coverrl").guard, rule="coverrl", rule_options={"verifications": Q},
+        guard=arm("coverrl").guard, rule="coverrl",
+        rule_options={"verifications": Q, "regenerations": 0},
         problems=str(path), model=str(CHECKPOINT), prompt_suffix="", answer_check="strings",
         max_response_tokens=22, lr=3e-4, save_model=False, threads=1, temperature=1.5,
         batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0,
@@ -63,8 +65,9 @@ def test_trusted_problems_train_answers_and_verdicts(
     for own, *verifications in asked:
         assert own.tokens_KT.shape[0] == 4 and not own.dropped
         advantages = [float(group.majority_K[0]) for group in verifications]
-        np.testing.assert_allclose(sum(advantages), 0, atol=1e-5)
-        assert advantages[0] == advantages[1] > advantages[3] < advantages[2]
+        # The majority's verdicts agree, so there is nothing to choose between them.
+        assert advantages[0] == advantages[1] == 0
+        np.testing.assert_allclose(advantages[2:], [0.5**0.5, -(0.5**0.5)], atol=1e-4)
         assert all(g.tokens_KT.shape[0] == 1 and g.weight == 1 for g in verifications)
         assert len({tuple(g.prompt_L.tolist()) for g in verifications}) <= Q + 1
 
@@ -86,6 +89,35 @@ def test_verdicts_that_nobody_can_read_change_nothing(
     train(config, progress=False)
     assert max(map(len, steps)) > 1 and not any(g.dropped for groups in steps for g in groups)
     assert all(group.silent for groups in steps for group in groups[1:])
+
+
+def test_rejected_responses_are_given_anew(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    # The rival is rejected once, and nothing but a digit in a box is asked for anew.
+    verdicts = cycle([1, 1, 0, -1])
+    monkeypatch.setattr(verifier, "read_verdict", lambda _: next(verdicts))
+    monkeypatch.setattr(verifier.Wording, "request", lambda _, problem, *rest: problem)
+    train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
+    asked = [groups for groups in steps if len(groups) > 1]
+    assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)
+    advantages = []
+    for own, *_, again in asked:
+        assert torch.equal(own.prompt_L, again.prompt_L) and again.tokens_KT.shape[0] == 3
+        assert not again.dropped and not again.minority_K.any()
+        advantages.append(again.majority_K)
+    # Paid by the label: some differ, each group's sum is 0.
+    torch.testing.assert_close(torch.stack(advantages).sum(1), torch.zeros(len(asked)), atol=1e-5,
+                               rtol=0)  # fmt: skip
+    assert torch.stack(advantages).any()
+
+
+def test_nothing_is_given_anew_for_problems_that_leave(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verifier, "read_verdict", lambda _: 0)
+    train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
+    assert max(map(len, steps)) == 1 + 2 * Q and any(g.dropped for groups in steps for g in groups)
 
 
 def test_its_numbers_follow_from_the_seed(

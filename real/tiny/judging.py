@@ -1,0 +1,108 @@
+r"""Judging on the tiny task: the question about an attempt, the verdict, and the new attempt.
+
+Three turns of one conversation, in the task's own tokens. The question shows the attempt and then
+the problem. The judge solves the problem itself and compares, as the verifier's prompt asks of
+language models; the verdict is a plus or a minus in the box. Behind a minus the problem is put
+once more, to be solved anew::
+
+    3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3+0-1*6>3+0-6>3+4>7\boxed{+}
+    3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3-1*6+0>2*6+0>2+0>2\boxed{-}=3+0-1*6+0=3+0-1*6>...
+
+What is taught is imperfect as the solving is, and on purpose. The judge of a training example has
+an order of evaluation of its own, drawn from the same `real.tiny.task.shares` as the solver's: it
+accepts the answers that it gets itself. Behind a minus an order is drawn anew among those that do
+not give the rejected answer. So the model judges with the misconceptions that it solves with, and
+no number was chosen beside those of the task. A verdict tells on average what one further vote
+would tell.
+"""
+
+import numpy as np
+import torch
+
+from real.answers.boxes import last_box
+from real.tiny import task
+from real.tiny.vocabulary import EOS_ID, PAD_ID, encode
+
+VERDICTS = {"+": 1, "-": 0}
+"""Texts of the box; answers of the task are digits."""
+VERIFICATION_TOKENS = task.RESPONSE_TOKENS + 1
+"""Scratch work, the judge's own answer, the box, the end token."""
+UNSCORED = -100
+"""Target of tokens that no loss is taken of, as torch has it."""
+FIRST_TURNS = task.RESPONSE_TOKENS + task.PROMPT_TOKENS + VERIFICATION_TOKENS - 1
+"""Tokens to read of question and verification."""
+SIGN = FIRST_TURNS - 3
+"""Where the verdict is to be predicted."""
+POSITIONS = 96
+"""Of a model that judges: the longest conversation has 87 tokens."""
+
+
+def question(prompt: str, attempt: str) -> str:
+    """What a judge is asked about an attempt at `prompt`, a problem with its final `=`."""
+    return f"{attempt}={prompt}"
+
+
+def verification(trace: list[task.Expression], right: bool) -> str:
+    """The judge's own work and its verdict."""
+    return f"{'>'.join(map(str, trace))}\\boxed{{{'+' if right else '-'}}}"
+
+
+def request(prompt: str, attempt: str, answered: str) -> str:
+    """What asks for a new attempt, behind the judge's verification."""
+    return f"{question(prompt, attempt)}{answered}={prompt}"
+
+
+def read_verdict(text: str) -> int:
+    """1 for a plus in the last box, 0 for a minus, -1 for anything else."""
+    return VERDICTS.get(last_box(text) or "", -1)
+
+
+def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens to read and to predict of `n` distinct problems, one attempt and one judge each.
+
+    Args:
+        n: conversations.
+        slip_rate: as in `task.steps`, of attempts and judges.
+        seed: fixes them; `pretrain.training_tokens` draws others.
+
+    Returns:
+        (n, 86) int64 ids and (n, 86) targets, one token ahead, `UNSCORED` where no turn of the
+        judge is; the first `FIRST_TURNS` columns hold question and verification.
+    """
+    rng = np.random.default_rng([seed, 1])
+    made = [_conversation(e, slip_rate, rng) for e in task.sample_distinct(n, rng, held_out=False)]
+    read, targets = zip(*made, strict=True)
+    return torch.tensor(read), torch.tensor(targets)
+
+
+def _conversation(
+    expression: task.Expression, slip_rate: float, rng: np.random.Generator
+) -> tuple[list[int], list[int]]:
+    prompt, parts = f"{expression}=", task.shares(expression.operators)
+    attempt, own = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
+    accepted = attempt[-1] == own[-1]
+    rejected = attempt[-1].digits[0]
+    others = {rule: p for rule, p in parts.items() if task.evaluate(expression, rule) != rejected}
+    # Where every order gives the rejected answer, the judge slipped, and stays with its work.
+    anew = _drawn(expression, others, slip_rate, rng) if others else own
+    asked = encode(question(prompt, task.response_text(attempt)))
+    answered = encode(verification(own, accepted))
+    put, again = encode(f"={prompt}"), encode(task.response_text(anew))
+    # A turn ends with the end token; the next one is put behind its text.
+    targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
+    turn = [UNSCORED] * (len(put) - 1) + [*again, EOS_ID]
+    if accepted:
+        put, again, turn = [PAD_ID] * len(put), [PAD_ID] * len(again), [UNSCORED] * len(turn)
+    return [*asked, *answered, *put, *again], targets + turn
+
+
+def _drawn(
+    expression: task.Expression,
+    parts: dict[task.Rule, float],
+    slip_rate: float,
+    rng: np.random.Generator,
+) -> list[task.Expression]:
+    """The work of one rule, drawn by its part."""
+    chances = np.array(list(parts.values()))
+    rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
+    return task.steps(expression, rule, slip_rate, rng)

@@ -1,0 +1,97 @@
+"""How well a tiny checkpoint judges responses of its own."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from real.tiny import judging, task
+from real.tiny.measure import boxed_digit
+from real.tiny.vocabulary import build_tokenizer, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a checkpoint says of its own responses to the problem set; one verdict each."""
+
+    true_positive_rate: float
+    """Share of right responses that are judged right; NaN without any."""
+    false_positive_rate: float
+    """Share of wrong responses that are judged right; NaN without any."""
+    readable: float
+    """Share of verdicts that can be read; the others are in neither rate's numerator."""
+    right: float
+    """Share of the judged responses that are right."""
+    own_agrees: float
+    """Share of verdicts that follow from comparing the attempt with the judge's own answer."""
+    n_problems: int
+    n_votes: int
+    temperature: float
+
+
+def measure_judging(
+    model: PreTrainedModel,
+    n_problems: int = 64,
+    n_votes: int = 16,
+    temperature: float = 0.6,
+    seed: int = 0,
+) -> Judgement:
+    """Sample responses and a verdict on each; those without a box are not asked about."""
+    rows = [problem for problem in task.problems(n_problems) for _ in range(n_votes)]
+    first = _sampled(model, [p.prompt for p in rows], task.RESPONSE_TOKENS, temperature, seed)
+    kept = [place for place, text in enumerate(first) if boxed_digit(text) >= 0]
+    answers = [boxed_digit(first[place]) for place in kept]
+    right = np.array([str(a) == rows[p].answer for a, p in zip(answers, kept, strict=True)])
+    asked = [judging.question(rows[place].prompt, first[place]) for place in kept]
+    said = _sampled(model, asked, judging.VERIFICATION_TOKENS, temperature, seed + 1)
+    verdicts = np.array([judging.read_verdict(text) for text in said])
+    own = np.array([_own_digit(text) for text in said])
+    return Judgement(
+        true_positive_rate=_share(verdicts[right] == 1),
+        false_positive_rate=_share(verdicts[~right] == 1),
+        readable=float((verdicts >= 0).mean()),
+        right=float(right.mean()),
+        own_agrees=float(((own == np.array(answers)) == (verdicts == 1)).mean()),
+        n_problems=n_problems,
+        n_votes=n_votes,
+        temperature=temperature,
+    )
+
+
+def _share(found: np.ndarray) -> float:
+    """Share of True; NaN where there is nothing."""
+    return float(found.mean()) if found.size else float("nan")
+
+
+@torch.no_grad()
+def _sampled(
+    model: PreTrainedModel, prompts: list[str], max_tokens: int, temperature: float, seed: int
+) -> list[str]:
+    """One response to each prompt; prompts of one length are sampled together."""
+    found = [""] * len(prompts)
+    tokenizer = build_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for length in sorted({len(encode(prompt)) for prompt in prompts}):
+            places = [n for n, prompt in enumerate(prompts) if len(encode(prompt)) == length]
+            ids = torch.tensor([encode(prompts[place]) for place in places])
+            tokens = cast(Any, model).generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                max_new_tokens=max_tokens,
+            )
+            texts = tokenizer.batch_decode(tokens[:, length:], skip_special_tokens=True)
+            for place, text in zip(places, texts, strict=True):
+                found[place] = text
+    return found
+
+
+def _own_digit(verification: str) -> int:
+    """The answer in front of the box; -1 without one."""
+    work = verification.rpartition("\\boxed{")[0]
+    return int(work[-1]) if work[-1:].isdigit() else -1
