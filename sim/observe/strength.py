@@ -4,6 +4,7 @@ One number, `SimConfig.signal` = s, sets all of them; each can be set on its own
 
     confidence   right responses lead wrong ones by 2 s in units where the variance at even odds is
                  1 and s is the correlation with being right there: AUROC = Phi(s sqrt(2 / (1-s^2)))
+                 to .003, the noise being nearly normal
     tool         confirms right responses with (1 + s) / 2, wrong ones with (1 - s) / 2
     verifier     the same
     rewording    a share s of its errors are others than the question's
