@@ -14,6 +14,7 @@ from typing import Literal
 from guard_core import GuardConfig
 from guard_core.rules import RULES, Rule
 from lab.errors import UserError
+from lab.rule_fit import misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,20 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
             f"arm {name!r}: unknown, use one of {', '.join(_ARMS)}; a rule: "
             f"{', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
-    if other != BASELINE and rule.loss != "rewards":
-        raise UserError(f"arm {name!r}: {rule.title} has no rewards that {other} could work on")
-    if other != BASELINE and not rule.has_label:
-        raise UserError(f"arm {name!r}: {rule.title} has no label that {other} could work on")
-    if other == "frozen" and not rule.follows_label:
-        raise UserError(f"arm {name!r}: {rule.title} makes its labels anew on every visit")
+    if reason := _refusal(rule, other):
+        raise UserError(f"arm {name!r}: {rule.title} {reason}")
     _, guard, labels = _ARMS["memory" if rule.loss == "none" else other]
     return Arm(name, title(name), guard(), labels, step_factor, rule.name)
+
+
+def can_combine(rule: str, other: str) -> bool:
+    """Whether `RULE+ARM` is an arm.
+
+    Args:
+        rule: name of a rule.
+        other: one of `WITH_RULES`.
+    """
+    return _refusal(RULES[rule], other) is None
 
 
 def title(name: str) -> str:
@@ -149,6 +156,16 @@ def unguarded(name: str) -> str | None:
     if rule.name == BASELINE:
         return plain
     return rule.name if plain == BASELINE else f"{rule.name}+{plain}"
+
+
+def _refusal(rule: type[Rule], other: str) -> str | None:
+    """Why a rule cannot be combined with a named arm; None where it can."""
+    if other == BASELINE:
+        return None
+    if rule.loss != "rewards":
+        return f"has no rewards that {other} could work on"
+    _, guard, labels = _ARMS[other]
+    return misfit(rule, guard(), labels)
 
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:

@@ -10,13 +10,12 @@ import tyro
 
 from guard_core import GuardConfig
 from guard_core.rules import make_rule
-from lab.arms import GUARD, arm
+from lab.arms import GUARD, arm, can_combine
 from lab.cli import read_option
 from lab.errors import UserError
 from lab.settings import read_toml
 from sim.config import SimConfig
 from sim.populations import NAMED
-from sim.rule_checks import can_guard
 
 FLAT = tyro.conf.arg(name="")
 """The settings' names are options as they are."""
@@ -53,7 +52,7 @@ def with_rule(argv: Sequence[str], settings: SimConfig) -> SimConfig:
         return settings
     make_rule(rule)
     said = [read_option(argv, flag) for flag in ("--profile", "--arm", "--config")]
-    if any(word is not None for word in said) or can_guard(rule, GUARD):
+    if any(word is not None for word in said) or can_combine(rule, GUARD):
         return replace(settings, rule=rule, rule_options={})
     return replace(settings, rule=rule, rule_options={}, guard=arm(rule).guard)
 

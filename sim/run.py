@@ -11,13 +11,13 @@ from typing import Any
 from tqdm import tqdm
 
 from lab import Manifest, MemoryRun, RunFolder, Trace, load
-from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm
+from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, can_combine
 from lab.arms import arm as named_arm
 from lab.arms import title as rule_title
 from lab.settings import to_values
 from sim.config import SimConfig
 from sim.engine import backend, run_epochs
-from sim.rule_checks import can_guard, plain_rule
+from sim.rule_checks import plain_rule
 
 
 def simulate(
@@ -108,7 +108,7 @@ def _names(rule: str) -> Iterator[str]:
         return
     yield rule
     for other in WITH_RULES:
-        if other in plain and can_guard(rule, other):
+        if other in plain and can_combine(rule, other):
             yield f"{rule}+{other}"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from guard_core import ConfigError
 from guard_core.rules import Need, Rule, make_rule
 from lab.errors import UserError
+from lab.rule_fit import check_fit
 
 if TYPE_CHECKING:
     from real.config import TrainConfig
@@ -31,12 +32,7 @@ def check_rule(config: TrainConfig) -> None:
         rule = make_rule(config.rule, config.rule_options)
     except ConfigError as error:
         raise UserError(str(error)) from error
-    _check_guard(rule, config)
-    if config.labels == "truth" and not (rule.has_label and rule.follows_label):
-        raise UserError(
-            f"labels = 'truth': the rewards of rule {rule.name} follow no label that is given; "
-            "leave it out"
-        )
+    check_fit(rule, config.guard, config.labels)
     if rule.loss == "entropy":
         for name in ("drop_uniform", "kl_coef", "importance_cap"):
             if getattr(config, name):
@@ -59,21 +55,4 @@ def can_verify(config: TrainConfig) -> None:
             f"rule = {config.rule!r}: the tiny task's model cannot judge a response; take the one "
             "that was taught it with --tiny-verifies, or a language model that follows "
             "instructions with --model and --problems"
-        )
-
-
-def _check_guard(rule: Rule, config: TrainConfig) -> None:
-    guard = config.guard
-    acts = guard.frs or guard.mps or guard.rcsu
-    alone = f"take --arm {rule.name} or --profile off"
-    if not rule.has_label and (acts or guard.label_from != "current"):
-        raise UserError(f"rule = {rule.name!r}: has no label that a guard could work on; {alone}")
-    if rule.loss == "none" and acts:
-        raise UserError(
-            f"rule = {rule.name!r}: trains nothing that a guard could hold back; {alone}"
-        )
-    if guard.label_from == "frozen" and not rule.follows_label:
-        raise UserError(
-            f"guard.label_from = 'frozen': rule {rule.name} makes its labels anew on every visit; "
-            "take current or memory"
         )

@@ -99,7 +99,7 @@ def test_what_a_rule_cannot_be_combined_with():
             if rule.loss != "rewards":
                 refusal = f"{rule.title} has no rewards that {other} could work on"
             elif not rule.has_label:
-                refusal = f"{rule.title} has no label that {other} could work on"
+                refusal = f"{rule.title} has no label that a guard or memory could work on"
             elif other == "frozen" and not rule.follows_label:
                 refusal = f"{rule.title} makes its labels anew on every visit"
             elif name == BASELINE:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from guard_core.rules import RULES
+from lab.arms import can_combine
 from sim.engine import Simulation
-from sim.rule_checks import can_guard
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
-GUARDED = tuple(f"{name}+guard" for name in PEERS if can_guard(name, "guard"))
-REMEMBERED = tuple(f"{name}+memory" for name in PEERS if can_guard(name, "memory"))
+GUARDED = tuple(f"{name}+guard" for name in PEERS if can_combine(name, "guard"))
+REMEMBERED = tuple(f"{name}+memory" for name in PEERS if can_combine(name, "memory"))
 KNOWS_NOTHING = {"signal": 0.0}
 
 
