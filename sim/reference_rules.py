@@ -13,7 +13,6 @@ from guard_core import Decision, Draws, GuardState, Votes, policy_streams
 from guard_core.advantages import PolicyStreams
 from guard_core.rules import (
     Need,
-    Rule,
     Seen,
     answer_streams,
     make_rule,
@@ -26,11 +25,6 @@ from sim.observe import Observer, Visit
 from sim.reference import ReferenceGuard, trained_on
 
 Floats = NDArray[np.float64]
-
-
-def scores_counts(rule: Rule) -> bool:
-    """The label is the answer with most votes, as in plain TTRL."""
-    return type(rule).scores is Rule.scores
 
 
 class ReferenceRules(ReferenceGuard):
@@ -69,7 +63,7 @@ class ReferenceRules(ReferenceGuard):
         rows, draws = self._batch(at)
         remembers = self._config.guard.label_from == "memory"
         seen = self._observer.see(visit, np.array(rows.memory) if remembers else None)
-        scores = None if scores_counts(self._rule) else self._rule.scores(seen)
+        scores = None if self._rule.labels_by_votes() else self._rule.scores(seen)
         decision = self._decide(at, rows, votes, draws, scores)
         if self._config.labels == "truth":
             decision = trained_on(decision, visit.truth_RP)

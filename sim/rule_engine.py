@@ -11,7 +11,7 @@ from sim.compiled.fast_rules import fast_scores, is_fast
 from sim.compiled.ruled import CompiledRules
 from sim.config import SimConfig
 from sim.observe import Observer, Visit
-from sim.reference_rules import ReferenceRules, scores_counts
+from sim.reference_rules import ReferenceRules
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -42,7 +42,7 @@ class Ruled:
             votes: of all problems.
             p_of: (R, N, A) the probabilities that they were drawn from.
         """
-        if scores_counts(self._rule):
+        if self._rule.labels_by_votes():
             return None
         parts = []
         for start in range(0, p_of.shape[1], _CHUNK):

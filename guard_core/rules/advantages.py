@@ -7,7 +7,6 @@ of a problem, or over the batch; there a problem that the rule leaves out still 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from guard_core.advantages import STD_FLOOR, PolicyStreams, answer_advantages, bonus_shares
@@ -108,17 +107,6 @@ def weighed(rule: Rule, seen: Seen, label: Array, streams: PolicyStreams) -> Pol
     """
     weight = rule.weigh(seen, label)
     return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))
-
-
-def watched(decision: Decision) -> Decision:
-    """The decision without any intervention, for rules that have no label to guard."""
-    xp = namespace(decision.weight)
-    return replace(
-        decision,
-        weight=xp.ones_like(decision.weight),
-        beta=xp.zeros_like(decision.beta),
-        skip=xp.zeros_like(decision.skip),
-    )
 
 
 def _weighted(rewards: Array, decision: Decision, config: GuardConfig) -> Array:

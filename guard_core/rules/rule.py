@@ -90,6 +90,11 @@ class Rule:
         """(..., P, A) at least 0; the answer with the most becomes the label, 0 never does."""
         return seen.votes.counts
 
+    @classmethod
+    def labels_by_votes(cls) -> bool:
+        """Whether the label is the answer with most votes, as in plain TTRL."""
+        return cls.scores is Rule.scores
+
     def questions(self, seen: Seen, label: Array) -> Array:
         """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.
 

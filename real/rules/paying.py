@@ -67,8 +67,7 @@ def seen_of(
 
 def scores_of(rule: Rule, seen: Seen) -> NDArray[Any] | None:
     """What the guard picks labels by; None for the votes themselves."""
-    scores = rule.scores(seen)
-    return None if scores is seen.votes.counts else scores
+    return None if rule.labels_by_votes() else rule.scores(seen)
 
 
 def pay(

@@ -10,11 +10,10 @@ from guard_histories import checked, configs
 from guard_plays import chance
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_sights import Sight, by_hand, labels, sight, sights
+from rule_sights import Sight, by_hand, labels, sights
 
 from guard_core import Decision, Draws, Guard, GuardConfig, group_advantages, policy_streams
 from guard_core.rules import RULES, Rule, Seen, answer_streams, make_rule, response_streams, weighed
-from guard_core.rules.advantages import watched
 from guard_core.rules.seen import own
 
 OFF = GuardConfig.off()
@@ -215,16 +214,6 @@ def test_a_problem_that_a_rule_leaves_out_leaves_the_batch():
     assert skipped.drop.tolist() == [True, True]
     kept = weighed(make_rule("ttrl"), seen, labels(0, 0), streams)
     assert (kept.weight.tolist(), kept.drop.tolist()) == ([0.5, 0.5], [False, False])
-
-
-def test_a_watched_decision_intervenes_nowhere():
-    config = GuardConfig(flip_rate="instant")
-    decision = decided(sight(np.random.default_rng(5), n_problems=32), config, make_rule("ttrl"))
-    assert (decision.weight < 1).any() and (decision.beta > 0).any()
-    decision = replace(decision, skip=np.ones_like(decision.skip))
-    seen = watched(decision)
-    assert (seen.weight == 1).all() and (seen.beta == 0).all() and not seen.skip.any()
-    assert seen.label is decision.label
 
 
 def test_rules_that_pay_responses_have_no_streams_by_answer():
