@@ -42,6 +42,8 @@ _LEXER = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
+_PART_END = re.compile(r"(?<!\\)(?: [.,;:]\s | \$ | \\[()\[\]] ) | \n(?=[^\s&=])", re.VERBOSE)
+"""Always an `end` for the lexer, which also begins anew behind it."""
 _OPERATORS = {
     **dict.fromkeys(["**", "^"], "^"),
     **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
@@ -85,24 +87,44 @@ def claims(text: str) -> Iterator[Claim]:
     """The claims of a text that can be checked, in their order."""
     if "=" not in text:
         return
-    for run in _runs(text[:MOST_CHARACTERS]):
-        if _EQUAL not in run.tokens:
-            continue
-        sides = [_read(tokens) for tokens in _sides(run)]
-        for (left, computes), (right, also) in pairwise(sides):
-            if left is not None and right is not None and (computes or also):
-                yield Claim(left, right)
+    text = text[:MOST_CHARACTERS]
+    for part in _parts(text):
+        for run in _runs(text, *part):
+            if _EQUAL not in run.tokens:
+                continue
+            sides = [_read(tokens) for tokens in _sides(run)]
+            for (left, computes), (right, also) in pairwise(sides):
+                if left is not None and right is not None and (computes or also):
+                    yield Claim(left, right)
 
 
-def _runs(text: str) -> list[_Run]:
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    """Where the parts with an equal sign begin and end; what ends a run also ends a part.
+
+    Most of a text claims nothing, and need not be cut into words.
+    """
+    start, equal = 0, text.find("=")
+    for end in _PART_END.finditer(text):
+        if equal < 0:
+            return
+        if equal < end.end():
+            yield start, end.end()
+            equal = text.find("=", end.end())
+        start = end.end()
+    if equal >= 0:
+        yield start, len(text)
+
+
+def _runs(text: str, start: int, stop: int) -> list[_Run]:
     runs: list[_Run] = []
-    free, inside, after_word, words = True, False, False, 0
-    for match in _LEXER.finditer(text):
+    inside, last, words = False, None, 0
+    for match in _LEXER.finditer(text, start, stop):
         kind = match.lastgroup or ""
         if kind in _OF_RUNS:
-            token = _token(kind, match.group())
+            token = _token(kind, match[0])
             if not inside:
-                if after_word and token.kind == "operator":
+                free = last is None or _is_apart(text, last, before=False)
+                if last is not None and last.lastgroup == "word" and token.kind == "operator":
                     free = False
                     if runs and words <= _MOST_UNITS:
                         runs[-1].ends_free = False
@@ -110,21 +132,24 @@ def _runs(text: str) -> list[_Run]:
             runs[-1].tokens.append(token)
             inside = True
         elif kind != "space":
-            ends = kind in ("end", "item")
             if inside:
-                runs[-1].ends_free = ends or _is_prose(text, match, before=True)
-            after_word = kind == "word"
-            words = (0 if inside else words) + 1 if after_word else _MOST_UNITS
-            free = ends or _is_prose(text, match, before=False)
-            inside = False
-    if inside and len(text) == MOST_CHARACTERS:  # what was cut off may belong to it
+                runs[-1].ends_free = _is_apart(text, match, before=True)
+                words = 0
+            words = words + 1 if kind == "word" else _MOST_UNITS
+            inside, last = False, match
+    if inside and stop == MOST_CHARACTERS:  # what was cut off may belong to it
         runs[-1].ends_free = False
     return runs
 
 
+def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
+    """Whether a run cannot go on in what stands behind it (or before)."""
+    return match.lastgroup in ("end", "item") or _is_prose(text, match, before)
+
+
 def _token(kind: str, text: str) -> Token:
     if kind == "number":
-        return Token(kind, re.sub(r"[^\d.]", "", text))
+        return Token(kind, text if text.isdecimal() else re.sub(r"[^\d.]", "", text))
     if kind == "operator":
         return Token(kind, _OPERATORS.get(text, text))
     return {"equal": _EQUAL, "frac": Token("frac", "frac")}.get(kind, Token(kind, text))

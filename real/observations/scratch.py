@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from real.tiny.task import Expression, reduce_once
+from real.tiny.task import Expression, apply
 
 MOST_OPERATORS = 40
 _SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)
@@ -35,17 +35,22 @@ def scratch_holds(text: str, problem: str | None = None) -> bool:
     match = _SCRATCH.fullmatch(text)
     if match is None:
         return False
-    texts = [*match.group(1).split(">")[:-1], match.group(2)]
-    steps = [Expression.parse(step) for step in texts]
+    steps = [*match.group(1).split(">")[:-1], match.group(2)]
     if problem is not None:
-        steps.insert(0, Expression.parse(problem.strip()))
-    if len(steps) < 2 or len(steps[0].operators) > MOST_OPERATORS:
+        steps.insert(0, str(Expression.parse(problem.strip())))
+    if len(steps) < 2 or len(steps[0]) > 2 * MOST_OPERATORS + 1:
         return False
     return all(_follows(*pair) for pair in pairwise(steps))
 
 
-def _follows(before: Expression, after: Expression) -> bool:
-    if len(after.operators) + 1 != len(before.operators):
+def _follows(before: str, after: str) -> bool:
+    """Whether one of the operators, carried out, gives the other expression."""
+    if len(after) + 2 != len(before):
         return False
-    places = range(len(before.operators))
-    return any(reduce_once(before, place) == after for place in places)
+    return any(_reduced(before, place) == after for place in range(0, len(after), 2))
+
+
+def _reduced(expression: str, place: int) -> str:
+    """The expression with its operator behind the digit at `place` carried out."""
+    left, operator, right = expression[place : place + 3]
+    return f"{expression[:place]}{apply(int(left), operator, int(right))}{expression[place + 3 :]}"

@@ -53,8 +53,10 @@ def similarities(
     vectors_nE = (embedder or ngrams)(distinct)
     found = []
     for texts_K in texts_PK:
-        own, places_K = np.unique([place_of[text] for text in texts_K], return_inverse=True)
-        found.append(_cosines(vectors_nE[own])[places_K[:, None], places_K])
+        own = {text: place for place, text in enumerate(dict.fromkeys(texts_K))}
+        vectors = vectors_nE[[place_of[text] for text in own]]
+        places_K = np.array([own[text] for text in texts_K])
+        found.append(_cosines(vectors)[places_K[:, None], places_K])
     return np.stack(found)
 
 
@@ -73,7 +75,7 @@ def _count(texts: Sequence[str]) -> NDArray[np.float32]:
     # A surrogate without its other half is a character like any other here.
     codes = np.frombuffer("".join(cleaned).encode("utf-32-le", "surrogatepass"), np.uint32)
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in cleaned])
-    counts = np.zeros(len(texts) << BUCKET_BITS, np.int64)
+    places = []
     for size in SIZES:
         n_grams = max(0, len(codes) - size + 1)
         sums = np.full(n_grams, size, np.uint64)
@@ -82,17 +84,19 @@ def _count(texts: Sequence[str]) -> NDArray[np.float32]:
         buckets = (sums * _MIX) >> np.uint64(64 - BUCKET_BITS)
         first, last = rows[:n_grams], rows[size - 1 :]
         inside = first == last
-        places = (first[inside] << BUCKET_BITS) + buckets[inside].astype(np.int64)
-        counts += np.bincount(places, minlength=len(counts))
+        places.append((first[inside] << BUCKET_BITS) + buckets[inside].astype(np.int64))
+    counts = np.bincount(np.concatenate(places), minlength=len(texts) << BUCKET_BITS)
     return counts.reshape(len(texts), -1).astype(np.float32)
 
 
 def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
     """(n, n) of different texts; 1 on the diagonal."""
-    vectors = vectors_nE.astype(np.float64)
-    sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors / np.where(sizes == 0, 1.0, sizes)
-    found = np.clip(vectors @ vectors.T, -1.0, 1.0)
-    finite = np.isfinite(sizes[:, 0])
+    # Most buckets are empty in all of a problem's texts. Sums over counts are exact in any order.
+    vectors = vectors_nE[:, vectors_nE.any(axis=0)].astype(np.float64)
+    products = vectors @ vectors.T
+    sizes = np.sqrt(np.diagonal(products))
+    sizes = np.where(sizes == 0, 1.0, sizes)
+    found = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
+    finite = np.isfinite(sizes)
     found[finite, finite] = 1.0
     return found

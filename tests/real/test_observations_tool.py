@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from real.observations.arithmetic import MOST_BITS
-from real.observations.claims import claims
+from real.observations.claims import MOST_CHARACTERS, claims
 from real.observations.tool import tool_verdicts
 from real.tiny import problems
 from real.tiny.task import Expression, Rule, solution
@@ -43,6 +43,7 @@ def found(text: str) -> list[tuple[str, str]]:
         ("2x = 3+4 = 7", [("7", "7")]),
         ("3+4 = 7, x + 1 = 8", [("7", "7")]),
         ("3+4 = 7 which is less than x + 1", [("7", "7")]),
+        (r"3 \, + 4 = 7 \$ + 1", [("7", "8")]),
         ("$-3+4=1$ and $+2 = 1+1$", [("1", "1"), ("2", "2")]),
     ],
 )
@@ -64,6 +65,31 @@ def test_claims_that_are_read(text: str, expected: list[tuple[str, str]]):
 )  # fmt: skip
 def test_what_might_be_misread_is_passed_over(text: str):
     assert found(text) == []
+
+
+BEFORE = (
+    "For x + 2 apples, say:\n", "Let $n = 3$, so that\n", "- 5 and \\(4 = x\\).\n", "2x; 3, of\n",
+)  # fmt: skip
+AFTER = ("\nand 4 more: + 2.", "\nThen - 3 apples = x", "\n* 7, or $2 x$", "\nx \\[ 5 \\]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3 + 4 = 7, x + 1 = 8", "so 3+4=8.", r"3 \times 4 \div 6 = 2 \cdot 1 = \boxed{2}.",
+        "1. 3+4=7\n2) 5 = 2+3", r"\left(3 + 4\right) * 2 &= 7*2 \\" + "\n &= 14", "2+2\n\n = 4",
+        r"Cost: \$5 = 2+3 \, \; = 4+1", r"a\\(3+4 = 7) \\\(1+1=2\)", "2 + 3x = 5, 4 apples + 1 = 5",
+        "12 + 3\n- 5*2 = 5", "2.\n = 1+1", r"3 \; + 4 = 7", r"3 \, + 4 = 7 \$ + 1",
+        "1 ; 2 = 1+1: 3.", "3+4,\t5 = 4+1",
+    ],
+)  # fmt: skip
+def test_claims_are_read_alike_in_any_company(text: str):
+    """Lines without an equal sign are passed over, those around are read by themselves."""
+    alone = found(text)
+    for before in BEFORE:
+        for after in AFTER:
+            assert found(before + text + after) == alone
+    assert found("x, 3 of 4.\n" * 9 + text) == alone
 
 
 def test_a_response_needs_one_claim_and_no_wrong_one():
@@ -163,6 +189,11 @@ def test_ten_thousand_hostile_texts_are_fast():
 def test_beyond_the_limits_is_not_checked(text: str):
     assert found(text) == []
     assert tool_verdicts([text + "; 1 + 1 = 2"]).tolist() == [True]
+
+
+def test_what_is_cut_off_may_belong_to_a_claim():
+    text = " " * (MOST_CHARACTERS - 6) + " 1+1=2"
+    assert found(text[1:]) == [("2", "2")] and found(text + "5") == []
 
 
 def test_deep_but_bounded_is_checked():

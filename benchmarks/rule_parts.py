@@ -1,0 +1,201 @@
+"""What a rule adds to one step of the trainer, timed inside the step itself.
+
+Two whole steps differ by more than a rule costs, whatever the rule. So the functions of a step
+that work for the rule alone are timed where the step calls them, and the parts of one step add up
+to it. Where a rule takes the place of plain TTRL's own work, that work is done once more beside it,
+and only the difference is the rule's; what the repetition cost is no part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from stopwatch import Spent, Stopwatch
+
+import real.observations.token_stats
+import real.rules.observing
+import real.rules.paying
+import real.supervision
+import real.trainer
+from guard_core import Decision, Guard, group_advantages, policy_streams
+from guard_core.rules import Need
+from real.batches import Batch
+from real.engines.samples import Samples
+from real.engines.token_spread import SpreadSums
+from real.engines.transformers_engine import TransformersEngine
+from real.rules.verifying import Verification
+from real.run import Run
+from real.supervision import Supervisor
+from real.update.optimizer import PolicyOptimizer
+
+GENERATION = "generation"
+"""The part that is another generation pass, with what its responses' answers cost to read."""
+_STEP, _UPDATE, _INSTEAD = "step", "update", "instead of "
+_TOGETHER = frozenset({Need.ENTROPY, Need.CERTAINTY})
+"""Observed in one pass."""
+_OWN: tuple[tuple[Any, str, str], ...] = (
+    (Samples, "look", "stats"),
+    (SpreadSums, "means", "stats"),
+    (real.trainer, "observe", "observe, rest"),
+    (real.rules.observing, "draw_second", GENERATION),
+    (real.rules.observing, "_read", GENERATION),
+    (Verification, "ask", GENERATION),
+    (Supervisor, "_seen", "draws"),
+    (real.supervision, "scores_of", "score"),
+    (real.rules.paying, "weighed", "weigh"),
+    (real.trainer, "mini_batches", "further groups"),
+    (real.trainer, "after_step", "after step"),
+    (PolicyOptimizer, "step", _UPDATE),
+)
+"""Where a function is looked up, its name, and the part that it is."""
+
+
+class Pass(NamedTuple):
+    """A pass of the model that plain TTRL does not make."""
+
+    kind: str
+    """`generation` or `forward`."""
+    responses: int
+    tokens: int
+    """Of the responses; those of prompts are not counted."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step under a rule."""
+
+    parts: Mapping[str, Spent]
+    """What the rule adds."""
+    rest: Spent
+    """The step without that; with an update on those responses that the rule rewards."""
+    update: Spent
+    """Part of the rest."""
+    passes: tuple[Pass, ...]
+    tokens_voted: int
+    tokens_trained: int
+
+    @property
+    def whole(self) -> Spent:
+        """The step."""
+        return self.rest.plus(self.added())
+
+    def added(self, but: str = "") -> Spent:
+        """The sum of the parts, one of them left out."""
+        found = Spent()
+        for name, spent in self.parts.items():
+            found = found if name == but else found.plus(spent)
+        return found
+
+
+def timed_step(run: Run, batch: Batch) -> StepCost:
+    """One real step of `real.trainer.train_batch`, and what of it is the rule's."""
+    watch, passes = Stopwatch(), []
+    with _watched(watch, passes), watch.part(_STEP):
+        _, row, _ = real.trainer.train_batch(run, batch)
+    spent = dict(watch.parts)
+    rest, update = spent.pop(_STEP), spent.pop(_UPDATE, Spent())
+    parts: dict[str, Spent] = {}
+    for name, own in spent.items():
+        if name.startswith(_INSTEAD):
+            rest = rest.plus(own)
+        else:
+            parts[name] = own.minus(spent.get(_INSTEAD + name, Spent()))
+    votes, *further = passes
+    return StepCost(
+        parts, rest.plus(update), update, tuple(further), votes.tokens, int(row["tokens"])
+    )
+
+
+@contextmanager
+def _watched(watch: Stopwatch, passes: list[Pass]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for place, name, part in _OWN:
+            own = _timed(getattr(place, name), watch, part)
+            stack.enter_context(patch.object(place, name, own))
+        for place, name, make in (
+            (real.rules.observing, "fields_of", _each_need),
+            (real.supervision, "pay", _pay),
+            (Guard, "step", _label),
+        ):
+            stack.enter_context(patch.object(place, name, make(getattr(place, name), watch)))
+        for place, name, count in (
+            (TransformersEngine, "sample", _generated),
+            (real.observations.token_stats, "group_stats", _scored),
+        ):
+            stack.enter_context(patch.object(place, name, count(getattr(place, name), passes)))
+        yield
+
+
+def _timed(function: Callable[..., Any], watch: Stopwatch, part: str) -> Callable[..., Any]:
+    def timed(*arguments: Any, **options: Any) -> Any:
+        with watch.part(part):
+            return function(*arguments, **options)
+
+    return timed
+
+
+def _each_need(fields_of: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+    """Every observation by itself."""
+
+    def timed(run: Run, observer: Any, needs: frozenset[Any], *rest: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for own in (*(frozenset({need}) for need in sorted(needs - _TOGETHER)), needs & _TOGETHER):
+            if own:
+                with watch.part(" + ".join(sorted(own))):
+                    found |= fields_of(run, observer, own, *rest)
+        return found
+
+    return timed
+
+
+def _pay(pay: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+    """Plain TTRL would pay as well."""
+
+    def timed(rule: Any, seen: Any, decision: Decision, config: Any, observed: Any) -> Any:
+        with watch.part("pay"):
+            paid = pay(rule, seen, decision, config, observed)
+        with watch.part(_INSTEAD + "pay"):
+            answers_PK = seen.answers[:, : seen.votes.n_samples]
+            policy_streams(*group_advantages(answers_PK, decision, config), decision, config)
+        return paid
+
+    return timed
+
+
+def _label(step: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+    """The guard also picks the label of plain TTRL."""
+
+    def timed(guard: Guard, rows: Any, votes: Any, draws: Any, scores: Any = None) -> Any:
+        if scores is None:
+            return step(guard, rows, votes, draws)
+        with watch.part("label"):
+            found = step(guard, rows, votes, draws, scores)
+        with watch.part(_INSTEAD + "label"):
+            step(guard, rows, votes, draws)
+        return found
+
+    return timed
+
+
+def _generated(sample: Callable[..., Any], passes: list[Pass]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        rollouts = sample(*arguments, **options)
+        lengths_PN = rollouts.lengths_PN
+        passes.append(Pass("generation", lengths_PN.numel(), int(lengths_PN.sum())))
+        return rollouts
+
+    return counted
+
+
+def _scored(group_stats: Callable[..., Any], passes: list[Pass]) -> Callable[..., Any]:
+    def counted(scorer: Any, groups: Any, *rest: Any) -> Any:
+        lengths = [group.lengths_K for group in groups]
+        tokens = sum(int(lengths_K.sum()) for lengths_K in lengths)
+        passes.append(Pass("forward", sum(map(len, lengths)), tokens))
+        return group_stats(scorer, groups, *rest)
+
+    return counted

@@ -1,0 +1,31 @@
+"""What each rule costs in the simulator: CPU time per visit beside plain TTRL, without the trace.
+
+500 problems, V = 64, K = 32, 10 answers, batch 8, attractor policy, 64 replicates side by side; the
+best of a few epochs, in turn with all others.
+"""
+
+from __future__ import annotations
+
+from guard_core.rules import RULES
+from lab.arms import arm
+from sim import SimConfig
+from sim.costs import cpu_per_visit
+from sim.run import of_arm
+
+BUDGET = 1.30
+"""Times plain TTRL's visit."""
+
+
+def rows(replicates: int, problems: int, rounds: int) -> list[tuple[str, float, float]]:
+    """Name, nanoseconds per visit, ratio to TTRL, cheapest first."""
+    base = SimConfig(replicates=replicates, n_problems=problems)
+    times: dict[str, float] = {}
+    # A few at a time beside TTRL: every run holds memory, and TTRL's time is that of the moment.
+    names = [name for name in RULES if name != "ttrl"]
+    ratios: dict[str, float] = {"ttrl": 1.0}
+    for start in range(0, len(names), 7):
+        group = ["ttrl", *names[start : start + 7]]
+        found = cpu_per_visit({name: of_arm(base, arm(name)) for name in group}, rounds)
+        times |= found
+        ratios |= {name: time / found["ttrl"] for name, time in found.items()}
+    return sorted(((n, times[n], ratios[n]) for n in times), key=lambda row: row[2])

@@ -1,0 +1,8 @@
+"""Makes the modules beside the benchmarks importable by their tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
