@@ -25,7 +25,7 @@ from guard_core import Decision, Guard, group_advantages, policy_streams
 from guard_core.rules import Need
 from real.batches import Batch
 from real.engines.samples import Samples
-from real.engines.token_spread import SpreadSums
+from real.engines.token_spread import Spreads
 from real.engines.transformers_engine import TransformersEngine
 from real.rules.verifying import Verification
 from real.run import Run
@@ -39,7 +39,7 @@ _TOGETHER = frozenset({Need.ENTROPY, Need.CERTAINTY})
 """Observed in one pass."""
 _OWN: tuple[tuple[Any, str, str], ...] = (
     (Samples, "look", "stats"),
-    (SpreadSums, "means", "stats"),
+    (Spreads, "means", "stats"),
     (real.trainer, "observe", "observe, rest"),
     (real.rules.observing, "draw_second", GENERATION),
     (real.rules.observing, "_read", GENERATION),

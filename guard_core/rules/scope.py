@@ -99,7 +99,7 @@ class Scope(Rule):
         xp = namespace(answers)
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
-            last = xp.sort(draws, axis=-1)[..., n_drawn - 1 : n_drawn]
+            last = xp.sort(draws, axis=-1, stable=False)[..., n_drawn - 1 : n_drawn]
             drawn = xp.astype(draws <= last, seen.real)
             hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
             return xp.matmul(drawn, hot * weights[..., None])

@@ -40,7 +40,7 @@ def cut_by(seen: Seen, labels: Array, size: int, count_none: bool) -> Cut:
     member = xp.arange(seen.votes.n_votes, device=device(answers)) // size
     of_member = xp.take(labels, xp.astype(member, xp.int64), axis=-1)
     rewards = xp.astype((answers == of_member) & (answers >= 0), seen.real)
-    ordered = xp.sort(labels, axis=-1)
+    ordered = xp.sort(labels, axis=-1, stable=False)
     new = ordered[..., 1:] != ordered[..., :-1]
     distinct = 1 + xp.sum(xp.astype(new, seen.real), axis=-1)
     if not count_none:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from real.engines.rollouts import Rollouts
-from real.engines.token_spread import SpreadSums
+from real.engines.token_spread import Spreads
 
 
 class Samples:
@@ -22,15 +22,15 @@ class Samples:
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
         self.rows_B = torch.arange(rows, device=device)
-        self.spread: SpreadSums | None = None
+        self.spread: Spreads | None = None
         self.used = 0
 
     def look(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
         """Take in the distributions that the next token to be recorded is drawn from."""
         if self.spread is None:
-            self.spread = SpreadSums(len(self.lengths_R), logprobs_BA.device)
-        running_B = ~self.finished_R[self.rows_B]
-        self.spread.add(self.rows_B, running_B, logprobs_BA, probs_BA)
+            steps, rows = self.logprobs_TR.shape
+            self.spread = Spreads(steps, rows, logprobs_BA)
+        self.spread.add(self.used, self.rows_B, logprobs_BA, probs_BA)
 
     def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
         """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""

@@ -1,4 +1,4 @@
-"""How sure the model is at each sampled token, summed up while responses are drawn.
+"""How sure the model is at each sampled token, noted while responses are drawn.
 
 The next-token distributions exist anyway when a token is drawn, one position at a time; looking at
 them there costs no forward pass, and no tensor over all tokens and the vocabulary.
@@ -29,10 +29,8 @@ def spread(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
         Reason without External Rewards"), both in nats. A token that is impossible adds nothing to
         the first and makes the second infinite.
     """
-    # Raised to a finite number, an impossible token's term is 0 and not NaN.
-    finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
-    entropy_B = -torch.linalg.vecdot(probs_BA, finite_BA)
-    return entropy_B, -math.log(logprobs_BA.shape[-1]) - logprobs_BA.mean(-1)
+    own_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
+    return -own_B, -math.log(logprobs_BA.shape[-1]) - uniform_B
 
 
 def spread_of_logits(logits_BA: Tensor, temperature: float = 1.0) -> Tensor:
@@ -80,20 +78,39 @@ def _entropy_and_mean(logits_BA: Tensor, temperature: float) -> tuple[Tensor, Te
     return -(logprobs_BA.exp() * finite_BA).sum(-1), logprobs_BA.mean(-1)
 
 
-class SpreadSums:
-    """Sums over the tokens of R responses, in double precision: order and batch do not matter."""
+class Spreads:
+    """How spread out every token's distribution was, of R responses of up to T tokens.
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        """Nothing seen yet."""
-        self.sums_2R = torch.zeros((2, rows), dtype=torch.float64, device=device)
+    Little is done a token, since a small model's step is shorter than a few operations more.
+    """
 
-    def add(self, rows_B: Tensor, running_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Take in one token's distributions of those rows B that have not ended."""
-        values_2B = torch.stack(spread(logprobs_BA, probs_BA))
-        # Rows differ, so that no two are added to the same sum and the order is none.
-        self.sums_2R.index_add_(1, rows_B, torch.where(running_B, values_2B, 0.0).double())
+    def __init__(self, steps: int, rows: int, logprobs_BA: Tensor) -> None:
+        """Nothing seen yet; like `logprobs_BA` in type, device and vocabulary."""
+        self._size, self._seen = logprobs_BA.shape[-1], 0
+        self._values_T2R = logprobs_BA.new_zeros((steps, 2, rows))
+
+    def add(self, step: int, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
+        """Take in the distributions of token `step` of rows B, those that have ended included."""
+        values_2B = torch.stack(_mean_logs(logprobs_BA, probs_BA))
+        self._values_T2R[step].index_copy_(1, rows_B, values_2B)
+        self._seen = step + 1
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
-        """(R,) mean entropy and (R,) mean self-certainty of the responses' tokens."""
-        entropy_R, certainty_R = self.sums_2R / lengths_R
-        return entropy_R, certainty_R
+        """(R,) mean entropy and (R,) mean self-certainty, see `spread`, of the responses' tokens.
+
+        In double precision.
+
+        Args:
+            lengths_R: of the responses; what was seen of them later does not count.
+        """
+        step_T11 = torch.arange(self._seen, device=lengths_R.device)[:, None, None]
+        values_T2R = torch.where(step_T11 < lengths_R, self._values_T2R[: self._seen], 0.0)
+        entropy_R, certainty_R = -values_T2R.sum(0, dtype=torch.float64) / lengths_R
+        return entropy_R, certainty_R - math.log(self._size)
+
+
+def _mean_logs(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) mean log-probs under the law itself and under the uniform one."""
+    # Raised to a finite number, an impossible token's term is 0 and not NaN.
+    finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
+    return torch.linalg.vecdot(probs_BA, finite_BA), logprobs_BA.mean(-1)

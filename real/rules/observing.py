@@ -152,9 +152,7 @@ def fields_of(
                 for texts, problem in zip(_texts(run, rollouts), problems, strict=True)
             ]
         ),
-        Need.SIMILARITY: lambda: similarities(
-            [row[:n_samples] for row in _texts(run, rollouts)], observer.embedder
-        ),
+        Need.SIMILARITY: lambda: similarities(_texts(run, rollouts, n_samples), observer.embedder),
     }
     found = {str(need): _array(make()) for need, make in makers.items() if need in needs}
     if needs & {Need.ENTROPY, Need.CERTAINTY}:
@@ -180,8 +178,9 @@ def _token_stats(run: Run, prompts: Prompts, rollouts: Rollouts) -> dict[Need, t
     return {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
 
 
-def _texts(run: Run, rollouts: Rollouts) -> list[list[str]]:
-    pairs = zip(rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
+def _texts(run: Run, rollouts: Rollouts, n: int | None = None) -> list[list[str]]:
+    """(P,) texts of the first n responses, or of all."""
+    pairs = zip(rollouts.tokens_PNT[:, :n], rollouts.lengths_PN[:, :n], strict=True)
     return [run.policy.texts(tokens_NT, lengths_N) for tokens_NT, lengths_N in pairs]
 
 
