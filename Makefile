@@ -44,6 +44,8 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_guard.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_real.py
+	$(BIN)/python benchmarks/bench_rules.py --world sim
+	$(BIN)/python benchmarks/bench_rules.py --world real
 
 bench-trl: .venv-trl/stamp
 	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
