@@ -28,9 +28,8 @@ class Samples:
     def look(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
         """Take in the distributions that the next token to be recorded is drawn from."""
         if self.spread is None:
-            steps, rows = self.logprobs_TR.shape
-            self.spread = Spreads(steps, rows, logprobs_BA)
-        self.spread.add(self.used, self.rows_B, logprobs_BA, probs_BA)
+            self.spread = Spreads(len(self.lengths_R))
+        self.spread.add(self.rows_B, logprobs_BA, probs_BA)
 
     def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
         """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""

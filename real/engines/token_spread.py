@@ -79,21 +79,30 @@ def _entropy_and_mean(logits_BA: Tensor, temperature: float) -> tuple[Tensor, Te
 
 
 class Spreads:
-    """How spread out every token's distribution was, of R responses of up to T tokens.
+    """How spread out every token's distribution was, of R responses.
 
     Little is done a token, since a small model's step is shorter than a few operations more.
     """
 
-    def __init__(self, steps: int, rows: int, logprobs_BA: Tensor) -> None:
-        """Nothing seen yet; like `logprobs_BA` in type, device and vocabulary."""
-        self._size, self._seen = logprobs_BA.shape[-1], 0
-        self._values_T2R = logprobs_BA.new_zeros((steps, 2, rows))
+    def __init__(self, rows: int) -> None:
+        """Nothing seen yet of `rows` responses."""
+        self._rows, self._size = rows, 1
+        self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
-    def add(self, step: int, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Take in the distributions of token `step` of rows B, those that have ended included."""
-        values_2B = torch.stack(_mean_logs(logprobs_BA, probs_BA))
-        self._values_T2R[step].index_copy_(1, rows_B, values_2B)
-        self._seen = step + 1
+    def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
+        """Take in the distributions of rows B's next token, of those that have ended too.
+
+        Args:
+            rows_B: the same object as long as nobody leaves.
+            logprobs_BA: (B, A) log-probs.
+            probs_BA: (B, A) their exponentials.
+        """
+        if not self._parts or self._parts[-1][0] is not rows_B:
+            self._parts.append((rows_B, [], []))
+        own_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
+        self._parts[-1][1].append(own_B)
+        self._parts[-1][2].append(uniform_B)
+        self._size = logprobs_BA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
         """(R,) mean entropy and (R,) mean self-certainty, see `spread`, of the responses' tokens.
@@ -103,9 +112,15 @@ class Spreads:
         Args:
             lengths_R: of the responses; what was seen of them later does not count.
         """
-        step_T11 = torch.arange(self._seen, device=lengths_R.device)[:, None, None]
-        values_T2R = torch.where(step_T11 < lengths_R, self._values_T2R[: self._seen], 0.0)
-        entropy_R, certainty_R = -values_T2R.sum(0, dtype=torch.float64) / lengths_R
+        device, start = lengths_R.device, 0
+        sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
+        for rows_B, own, uniform in self._parts:
+            step_N1 = torch.arange(start, start + len(own), device=device)[:, None]
+            values_2NB = torch.stack([*own, *uniform]).unflatten(0, (2, -1))
+            values_2NB = torch.where(step_N1 < lengths_R[rows_B], values_2NB, 0.0)
+            sums_2R[:, rows_B] += values_2NB.sum(1, dtype=torch.float64)
+            start += len(own)
+        entropy_R, certainty_R = -sums_2R / lengths_R
         return entropy_R, certainty_R - math.log(self._size)
 
 

@@ -8,8 +8,9 @@ blank line may be spread over several. So the text is put together token by toke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,11 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
     return _mean_of_means(logprobs_RT, steps_RT, inside_RT).reshape(shape)
 
 
-def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+"""What is known of a tokenizer's tokens; they are few, and the same on every step."""
+
+
+def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
     """What each token adds to a text that it continues; special tokens add nothing.
 
     Parts of a character that is spread over tokens come as replacement characters.
@@ -58,11 +63,13 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     def decode(tokens: list[int]) -> str:
         return tokenizer.decode(tokens, skip_special_tokens=True)
 
-    # At the beginning of a text many tokenizers drop a space, so every token follows another one.
-    anchor = _anchor(decode, len(tokenizer))
-    before = decode(anchor)
-    found = {i: decode([*anchor, i]) for i in ids}
-    return {i: text.removeprefix(before) for i, text in found.items()}
+    known = _TEXTS.setdefault(tokenizer, {})
+    if new := set(ids) - known.keys():
+        # At the beginning of a text many tokenizers drop a space, so each follows another token.
+        anchor = _anchor(decode, len(tokenizer))
+        before = decode(anchor)
+        known |= {i: decode([*anchor, i]).removeprefix(before) for i in new}
+    return {i: known[i] for i in ids}
 
 
 def steps_of(texts: list[str]) -> NDArray[np.int64]:
