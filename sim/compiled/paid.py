@@ -37,11 +37,11 @@ def answer_sums(
     for r in range(R):
         for p in range(P):
             parsed, total, low, high = 0, 0.0, np.inf, -np.inf
+            # Without a branch, since which answers are missing cannot be foretold.
             for a in range(A):
-                parsed += samples_RPA[r, p, a]
-                total += samples_RPA[r, p, a] * rewards_RPA[r, p, a]
-                if samples_RPA[r, p, a] > 0:
-                    low, high = min(low, rewards_RPA[r, p, a]), max(high, rewards_RPA[r, p, a])
+                n, reward = samples_RPA[r, p, a], rewards_RPA[r, p, a]
+                parsed, total = parsed + n, total + n * reward
+                low, high = min(low, reward if n else np.inf), max(high, reward if n else -np.inf)
             none = n_samples - parsed
             if none > 0:
                 low, high = min(low, rewards_RPA[r, p, A]), max(high, rewards_RPA[r, p, A])
@@ -53,10 +53,9 @@ def answer_sums(
             for a in range(A):
                 square += samples_RPA[r, p, a] * (rewards_RPA[r, p, a] - mean) ** 2
             scale = np.sqrt(square / max(n_samples - 1, 1)) + STD_FLOOR
-            if direct_RP[r, p]:
-                mean, scale = 0.0, 1.0
+            mean, scale = (0.0, 1.0) if direct_RP[r, p] else (mean, 1 / scale)
             for a in range(A):
-                out_RPA[r, p, a] = samples_RPA[r, p, a] * ((rewards_RPA[r, p, a] - mean) / scale)
+                out_RPA[r, p, a] = samples_RPA[r, p, a] * ((rewards_RPA[r, p, a] - mean) * scale)
 
 
 @njit(inline="always")
