@@ -42,9 +42,10 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
     lengths_R = rollouts.lengths_PN.flatten().cpu().numpy()
     inside_RT = np.arange(width) < lengths_R[:, None]
     steps_RT = np.zeros(tokens_RT.shape, np.int64)
-    text_of = token_texts(tokenizer, np.unique(tokens_RT[inside_RT]).tolist())
+    text_of = token_texts(tokenizer, np.flatnonzero(np.bincount(tokens_RT[inside_RT])).tolist())
     lines = [token for token, text in text_of.items() if "\n" in text]
-    for row in np.flatnonzero((np.isin(tokens_RT, lines) & inside_RT).any(axis=1)):
+    broken_R = (np.isin(tokens_RT, lines) & inside_RT).any(axis=1) if lines else []
+    for row in np.flatnonzero(broken_R):
         length = lengths_R[row]
         steps_RT[row, :length] = steps_of([text_of[i] for i in tokens_RT[row, :length].tolist()])
     return _mean_of_means(logprobs_RT, steps_RT, inside_RT).reshape(shape)
