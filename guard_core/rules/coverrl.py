@@ -9,8 +9,9 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
 from guard_core.config import ConfigError
+from guard_core.rules.coverrl_questions import questions
 from guard_core.rules.rule import Need, Pays, Rule, not_negative
-from guard_core.rules.seen import Seen, own
+from guard_core.rules.seen import Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +62,7 @@ class CoVerRL(Rule):
         Of the majority the first responses are asked about. The rival is the first response among
         those of the least frequent other answers; an unparseable one where there is no other.
         """
-        answers = seen.of("answers")
-        xp = namespace(answers)
-        wins = (answers == label[..., None]) & (label >= 0)[..., None]
-        rank = xp.cumulative_sum(xp.astype(wins, xp.int64), axis=-1)
-        n_asked = self._n_asked(rank[..., -1], seen.votes.n_votes)
-        rival = _rival(seen, wins)
-        nothing = xp.full_like(rival, -1)
-        asked, again = [], []
-        for n in range(self.verifications):
-            place = xp.argmax(xp.astype(wins & (rank == n + 1), xp.int64), axis=-1)
-            asked.append(xp.where(n < n_asked, place, nothing))
-            again.append(xp.where(n < n_asked, rival, nothing))
-        return xp.stack([*asked, *again], axis=-1)
+        return questions(seen, label, self.verifications)
 
     def weigh(self, seen: Seen, label: Array) -> Array:
         """See `Rule.weigh`."""
@@ -118,20 +107,3 @@ class CoVerRL(Rule):
         xp = namespace(ids)
         match = xp.astype(ids == label[..., None], real)
         return match + self.format_reward * xp.astype(ids >= 0, real)
-
-    def _n_asked(self, n_wins: Array, n_votes: int) -> Array:
-        """(..., P) responses of the majority that are asked about."""
-        xp = namespace(n_wins)
-        even = n_wins - n_wins % 2
-        asked = xp.where(n_wins >= self.verifications, self.verifications, even)
-        return xp.where(n_wins < n_votes, asked, 0)
-
-
-def _rival(seen: Seen, wins: Array) -> Array:
-    """(..., P) place of the response that stands for all that the majority is not."""
-    answers, V = seen.of("answers"), seen.votes.n_votes
-    counts = seen.votes.counts
-    xp = namespace(counts)
-    unparseable = xp.full_like(counts[..., :1], V + 1)
-    votes = own(xp.concat([counts, unparseable], axis=-1), answers)
-    return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)
