@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from guard_core.advantages import STD_FLOOR
 from real.engines.rollouts import Engine, Rollouts, Sampling
 from real.observations.verifier import Asked, Wording
 from real.policy import Policy
@@ -106,11 +105,3 @@ def regenerate(
     drawn = engine.sample(prompts, n, sampling, generator).of_version(version)
     pairs = zip(drawn.tokens_PNT, drawn.lengths_PN, strict=True)
     return Regenerated(rows_M, prompts, drawn, [policy.texts(*pair) for pair in pairs])
-
-
-def standardised(rewards_MN: Floats) -> Floats:
-    """(M, N) advantages of responses among those behind one verdict; 0 where rewards are equal."""
-    if rewards_MN.shape[1] < 2:
-        return np.zeros_like(rewards_MN)
-    centred_MN = rewards_MN - rewards_MN.mean(axis=1, keepdims=True)
-    return centred_MN / (rewards_MN.std(axis=1, ddof=1, keepdims=True) + STD_FLOOR)

@@ -110,6 +110,14 @@ def _other_way_round(seen: Seen, decision: Decision, config: GuardConfig) -> Pol
     return policy_streams(*group_advantages(second_PK, twin, config), twin, config)
 
 
+def standardised(rewards_MN: Floats) -> Floats:
+    """(M, N) advantages of samples among the N of their row; 0 where rewards are equal."""
+    if rewards_MN.shape[1] < 2:
+        return np.zeros_like(rewards_MN)
+    centred_MN = rewards_MN - rewards_MN.mean(axis=1, keepdims=True)
+    return centred_MN / (rewards_MN.std(axis=1, ddof=1, keepdims=True) + STD_FLOOR)
+
+
 def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
     """(P, Q) the verifier's rewards, standardised within each answer's verifications."""
     rewards_PQ = rule.verifier_rewards(seen)
@@ -118,10 +126,7 @@ def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
         for rewards_H, found_H, asked_H in zip(
             rewards_PQ[:, half], found[:, half], asked_PQ[:, half], strict=True
         ):
-            rewards = rewards_H[asked_H]
-            if rewards.size:
-                spread = rewards.std(ddof=1) if rewards.size > 1 else 0.0
-                found_H[asked_H] = (rewards - rewards.mean()) / (spread + STD_FLOOR)
+            found_H[asked_H] = standardised(rewards_H[None, asked_H])[0]
     return found
 
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from guard_core.rules.coverrl import CoVerRL
 from real.batches import Batch
 from real.engines.rollouts import Rollouts
-from real.observations.regeneration import Regenerated, regenerate, standardised
+from real.observations.regeneration import Regenerated, regenerate
 from real.observations.verifier import Asked, Wording, ask
 from real.problems import Problem
 from real.problems.prompts import longest_prompt, prompt_tokens
+from real.rules.paying import standardised
 from real.seeds import Stream, torch_generator
 from real.tiny.wording import TinyWording
 from real.update.group import Group

@@ -57,7 +57,6 @@ def measure(
     )
 
 
-@torch.no_grad()
 def sample_answers(
     model: PreTrainedModel,
     prompts: list[str],
@@ -66,21 +65,36 @@ def sample_answers(
     seed: int = 0,
 ) -> np.ndarray:
     """(N, V) boxed digits of ``n_votes`` sampled responses to each prompt, -1 without a box."""
-    prompt_ids = torch.tensor([encode(p) for p in prompts]).repeat_interleave(n_votes, 0)
+    rows = [prompt for prompt in prompts for _ in range(n_votes)]
+    texts = sample_texts(model, rows, task.RESPONSE_TOKENS, temperature, seed)
+    return np.array([boxed_digit(text) for text in texts]).reshape(len(prompts), n_votes)
+
+
+@torch.no_grad()
+def sample_texts(
+    model: PreTrainedModel, prompts: list[str], max_tokens: int, temperature: float, seed: int
+) -> list[str]:
+    """One response to each prompt; prompts of one length are sampled together."""
+    found = [""] * len(prompts)
+    ids = [encode(prompt) for prompt in prompts]
+    tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        tokens = cast(Any, model).generate(
-            prompt_ids,
-            attention_mask=torch.ones_like(prompt_ids),
-            do_sample=True,
-            temperature=temperature,
-            top_k=0,
-            max_new_tokens=task.RESPONSE_TOKENS,
-        )
-    texts = build_tokenizer().batch_decode(
-        tokens[:, task.PROMPT_TOKENS :], skip_special_tokens=True
-    )
-    return np.array([boxed_digit(text) for text in texts]).reshape(len(prompts), n_votes)
+        for length in sorted(set(map(len, ids))):
+            places = [place for place, own in enumerate(ids) if len(own) == length]
+            read = torch.tensor([ids[place] for place in places])
+            tokens = cast(Any, model).generate(
+                read,
+                attention_mask=torch.ones_like(read),
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                max_new_tokens=max_tokens,
+            )
+            texts = tokenizer.batch_decode(tokens[:, length:], skip_special_tokens=True)
+            for place, text in zip(places, texts, strict=True):
+                found[place] = text
+    return found
 
 
 def boxed_digit(response: str) -> int:

@@ -1,15 +1,12 @@
 """How well a tiny checkpoint judges responses of its own."""
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from real.tiny import judging, task
-from real.tiny.measure import boxed_digit
-from real.tiny.vocabulary import build_tokenizer, encode
+from real.tiny.measure import boxed_digit, sample_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,12 @@ def measure_judging(
 ) -> Judgement:
     """Sample responses and a verdict on each; those without a box are not asked about."""
     rows = [problem for problem in task.problems(n_problems) for _ in range(n_votes)]
-    first = _sampled(model, [p.prompt for p in rows], task.RESPONSE_TOKENS, temperature, seed)
+    first = sample_texts(model, [p.prompt for p in rows], task.RESPONSE_TOKENS, temperature, seed)
     kept = [place for place, text in enumerate(first) if boxed_digit(text) >= 0]
     answers = [boxed_digit(first[place]) for place in kept]
     right = np.array([str(a) == rows[p].answer for a, p in zip(answers, kept, strict=True)])
     asked = [judging.question(rows[place].prompt, first[place]) for place in kept]
-    said = _sampled(model, asked, judging.VERIFICATION_TOKENS, temperature, seed + 1)
+    said = sample_texts(model, asked, judging.VERIFICATION_TOKENS, temperature, seed + 1)
     verdicts = np.array([judging.read_verdict(text) for text in said])
     own = np.array([_own_digit(text) for text in said])
     return Judgement(
@@ -63,32 +60,6 @@ def measure_judging(
 def _share(found: np.ndarray) -> float:
     """Share of True; NaN where there is nothing."""
     return float(found.mean()) if found.size else float("nan")
-
-
-@torch.no_grad()
-def _sampled(
-    model: PreTrainedModel, prompts: list[str], max_tokens: int, temperature: float, seed: int
-) -> list[str]:
-    """One response to each prompt; prompts of one length are sampled together."""
-    found = [""] * len(prompts)
-    tokenizer = build_tokenizer()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for length in sorted({len(encode(prompt)) for prompt in prompts}):
-            places = [n for n, prompt in enumerate(prompts) if len(encode(prompt)) == length]
-            ids = torch.tensor([encode(prompts[place]) for place in places])
-            tokens = cast(Any, model).generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=True,
-                temperature=temperature,
-                top_k=0,
-                max_new_tokens=max_tokens,
-            )
-            texts = tokenizer.batch_decode(tokens[:, length:], skip_special_tokens=True)
-            for place, text in zip(places, texts, strict=True):
-                found[place] = text
-    return found
 
 
 def _own_digit(verification: str) -> int:

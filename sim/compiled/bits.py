@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from sim.random import LANES
+
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
@@ -26,3 +28,9 @@ def span(start: Any, stop: Any) -> Any:
     if stop <= start:
         return np.uint64(0)
     return (_ALL >> np.uint64(64 - (stop - start))) << np.uint64(start)
+
+
+@njit(inline="always")
+def span_in(word: Any, start: Any, stop: Any) -> Any:
+    """Those of the members `start` to `stop` - 1 of a longer row that stand in its n-th word."""
+    return span(max(start - word * LANES, 0), min(stop - word * LANES, LANES))

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.compiled.bits import size_of, span
+from sim.compiled.bits import size_of, span, span_in
 from sim.compiled.paid import two_valued_sums
 from sim.random import LANES, PLANES, RULE, fold, plane, stream
 
@@ -46,13 +46,12 @@ def random_sums(
             leaf = fold(key, problems_RP[r, p])
             all_hits, start = 0, 0
             for w in range(W):
-                won_W[w] = _below(leaf, w, limit) & span(0, min(n_samples - w * LANES, LANES))
+                won_W[w] = _below(leaf, w, limit) & span_in(w, 0, n_samples)
                 all_hits += size_of(won_W[w])
             for a in range(A):
                 stop, hits_A[a] = start + samples_RPA[r, p, a], 0
                 for w in range(start // LANES, -(-stop // LANES)):
-                    low, high = max(start - w * LANES, 0), min(stop - w * LANES, LANES)
-                    hits_A[a] += size_of(won_W[w] & span(low, high))
+                    hits_A[a] += size_of(won_W[w] & span_in(w, start, stop))
                 start = stop
             two_valued_sums(samples_RPA[r, p], n_samples, hits_A, all_hits, out_RPA[r, p])
 

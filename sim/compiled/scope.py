@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.compiled.bits import size_of, span
+from sim.compiled.bits import size_of, span_in
 from sim.compiled.paid import two_valued_sums
 from sim.compiled.scope_cut import choose_cut
 from sim.compiled.subsets import Subsets, draw_subsets
@@ -183,8 +183,7 @@ def _cut_all(
             diversity_S[s] += not met_A[label]
             met_A[label] = True
             for w in range(start // LANES, (start + size - 1) // LANES + 1):
-                low, high = max(start - w * LANES, 0), min(start + size - w * LANES, LANES)
-                paid = member_AW[label, w] & span(low, high)
+                paid = member_AW[label, w] & span_in(w, start, start + size)
                 paid_SW[s, w] |= paid
                 reward_S[s] += size_of(paid)
 
