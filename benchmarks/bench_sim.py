@@ -28,8 +28,8 @@ import numpy as np
 
 from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine import Simulation, run_epochs
-from sim.sampling import draw_votes
+from sim.engine.simulation import Simulation, run_epochs
+from sim.world.sampling import draw_votes
 
 STUDY = [GuardConfig(tau_FR=value / 100) for value in range(10, 55, 5)]
 STUDY += [GuardConfig(W=value) for value in (2, 3, 5, 8, 12, 20)]

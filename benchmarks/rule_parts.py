@@ -16,21 +16,21 @@ from unittest.mock import patch
 
 from stopwatch import Spent, Stopwatch
 
-import real.observations.token_stats
-import real.rules.observing
-import real.rules.paying
-import real.supervision
 import real.trainer
+import real.vote.observations.token_stats
+import real.vote.observing
+import real.vote.paying
+import real.vote.supervision
 from guard_core import Decision, Guard, group_advantages, policy_streams
 from guard_core.rules import Need
-from real.batches import Batch
 from real.engines.samples import Samples
 from real.engines.token_spread import Spreads
 from real.engines.transformers_engine import TransformersEngine
-from real.rules.verifying import Verification
+from real.record.batches import Batch
 from real.run import Run
-from real.supervision import Supervisor
 from real.update.optimizer import PolicyOptimizer
+from real.vote.supervision import Supervisor
+from real.vote.verifying import Verification
 
 GENERATION = "generation"
 """The part that is another generation pass, with what its responses' answers cost to read."""
@@ -41,12 +41,12 @@ _OWN: tuple[tuple[Any, str, str], ...] = (
     (Samples, "look", "stats"),
     (Spreads, "means", "stats"),
     (real.trainer, "observe", "observe, rest"),
-    (real.rules.observing, "draw_second", GENERATION),
-    (real.rules.observing, "_read", GENERATION),
+    (real.vote.observing, "draw_second", GENERATION),
+    (real.vote.observing, "_read", GENERATION),
     (Verification, "ask", GENERATION),
     (Supervisor, "_seen", "draws"),
-    (real.supervision, "scores_of", "score"),
-    (real.rules.paying, "weighed", "weigh"),
+    (real.vote.supervision, "scores_of", "score"),
+    (real.vote.paying, "weighed", "weigh"),
     (real.trainer, "mini_batches", "further groups"),
     (real.trainer, "after_step", "after step"),
     (PolicyOptimizer, "step", _UPDATE),
@@ -117,14 +117,14 @@ def _watched(watch: Stopwatch, passes: list[Pass]) -> Iterator[None]:
             own = _timed(getattr(place, name), watch, part)
             stack.enter_context(patch.object(place, name, own))
         for place, name, make in (
-            (real.rules.observing, "fields_of", _each_need),
-            (real.supervision, "pay", _pay),
+            (real.vote.observing, "fields_of", _each_need),
+            (real.vote.supervision, "pay", _pay),
             (Guard, "step", _label),
         ):
             stack.enter_context(patch.object(place, name, make(getattr(place, name), watch)))
         for place, name, count in (
             (TransformersEngine, "sample", _generated),
-            (real.observations.token_stats, "group_stats", _scored),
+            (real.vote.observations.token_stats, "group_stats", _scored),
         ):
             stack.enter_context(patch.object(place, name, count(getattr(place, name), passes)))
         yield

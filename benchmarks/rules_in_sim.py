@@ -9,8 +9,8 @@ from __future__ import annotations
 from guard_core.rules import RULES
 from lab.arms import arm
 from sim import SimConfig
-from sim.costs import cpu_per_visit
-from sim.run import of_arm
+from sim.engine.run import of_arm
+from sim.studies.costs import cpu_per_visit
 
 BUDGET = 1.30
 """Times plain TTRL's visit."""

@@ -15,14 +15,14 @@ import numpy as np
 
 from guard_core import GuardConfig
 from guard_core.rules import Need
-from lab.auroc import auroc
-from lab.paired import estimate
+from lab.stats.auroc import auroc
+from lab.stats.paired import estimate
 from real import TrainConfig
-from real.evaluations.evaluation import sample_answers
-from real.rules.observing import Observer, fields_of
-from real.rules.second_votes import make_second
+from real.record.evaluation import sample_answers
 from real.run import prepare
 from real.seeds import Stream, torch_generator
+from real.vote.observing import Observer, fields_of
+from real.vote.second_votes import make_second
 
 NEEDS = frozenset({Need.STEP_LOGPROB, Need.ENTROPY, Need.CERTAINTY, Need.TOOL})
 SIGNS = {"step_logprob": 1, "entropy": -1, "certainty": 1}

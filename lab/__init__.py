@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 from lab.errors import UserError
 
 if TYPE_CHECKING:
-    from lab.collection import Collection, Comparison, collect
-    from lab.fate import fate_shares, fates
-    from lab.manifest import Manifest
-    from lab.store import MemoryRun, Recorder, RunFolder
-    from lab.trace import Trace, load
+    from lab.compare.collection import Collection, Comparison, collect
+    from lab.measures.fate import fate_shares, fates
+    from lab.trace.manifest import Manifest
+    from lab.trace.store import MemoryRun, Recorder, RunFolder
+    from lab.trace.trace import Trace, load
 
 # Reading needs pandas and pyarrow, which take a second to import: only when first asked for.
 _HOMES = {
-    "Collection": "lab.collection",
-    "Comparison": "lab.collection",
-    "Manifest": "lab.manifest",
-    "MemoryRun": "lab.store",
-    "Recorder": "lab.store",
-    "RunFolder": "lab.store",
-    "Trace": "lab.trace",
-    "collect": "lab.collection",
-    "fate_shares": "lab.fate",
-    "fates": "lab.fate",
-    "load": "lab.trace",
+    "Collection": "lab.compare.collection",
+    "Comparison": "lab.compare.collection",
+    "Manifest": "lab.trace.manifest",
+    "MemoryRun": "lab.trace.store",
+    "Recorder": "lab.trace.store",
+    "RunFolder": "lab.trace.store",
+    "Trace": "lab.trace.trace",
+    "collect": "lab.compare.collection",
+    "fate_shares": "lab.measures.fate",
+    "fates": "lab.measures.fate",
+    "load": "lab.trace.trace",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lab.report_cli import main
+from lab.report.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from real.config import TrainConfig
+from real.settings.config import TrainConfig
 
 if TYPE_CHECKING:
     from real.trainer import resume, train

@@ -15,18 +15,18 @@ from guard_core import GuardConfig
 from lab.arms import DEMO_ARMS, arm, matched_target
 from lab.cli import read_option, run_cli
 from lab.errors import UserError
-from lab.manifest import FILE_NAME, Manifest, read_manifest
-from real.checkpoints.stored import stored_config
-from real.config import TrainConfig
-from real.evaluations.curve import lines as curve_lines
-from real.options import guard_of_rule, settings_of
-from real.presets import table
+from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.ranks.launched import launched
+from real.record.curve import lines as curve_lines
 from real.record.notices import say, tell
 from real.record.runs_bar import runs_bar
+from real.record.stored import stored_config
+from real.settings.config import TrainConfig
+from real.settings.options import guard_of_rule, settings_of
+from real.settings.presets import table
 
 if TYPE_CHECKING:
-    from real.compare import Comparison
+    from real.compare.arms import Comparison
     from real.tiny.measure import Accuracy
     from real.tiny.measure_judging import Judgement
 
@@ -163,7 +163,7 @@ class CompareCommand:
         place = launched()
         if place is not None and place.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
-        from real.compare import compare, compare_steps, n_runs
+        from real.compare.arms import compare, compare_steps, n_runs
 
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
         common = (self.arms, self.seeds, self.jobs)

@@ -19,8 +19,8 @@ from transformers.utils.import_utils import (
 )
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.problems.sources import check_folder
+from real.settings.config import TrainConfig
 from real.update.exhausted import memory_limit
 from real.update.lora import add_lora
 

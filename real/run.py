@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from lab.arms import ALL_ARMS, WITH_RULES, Arm, title
 from lab.arms import arm as named_arm
 from lab.errors import UserError
-from lab.manifest import Manifest
 from lab.settings import to_values
-from real.config import TrainConfig
+from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.policy import Policy, load_policy, prepare_training
@@ -17,16 +16,17 @@ from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import model_folder, read_problems
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.ranked_supervision import make_supervisor
-from real.rules.checks import PLAIN, rule_of
-from real.rules.observing import Observer, make_observer
-from real.rules.paying import needs_stats
-from real.supervision import Supervisor
+from real.settings.config import TrainConfig
+from real.settings.fit import PLAIN, rule_of
 from real.tiny import starting_checkpoint
 from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
 from real.update.logprobs import Scorer
 from real.update.optimizer import OptimizerConfig, PolicyOptimizer
 from real.update.reference import initial_reference
+from real.vote.observing import Observer, make_observer
+from real.vote.paying import needs_stats
+from real.vote.supervision import Supervisor
 
 
 @dataclass(frozen=True, slots=True)

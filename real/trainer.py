@@ -14,31 +14,31 @@ import numpy as np
 import torch
 
 from lab.errors import UserError
-from lab.lock import locked
-from lab.store import MemoryRun, RunFolder
-from lab.trace import Trace, load
-from real.batches import Batch, batches
-from real.checkpoints.final_model import save_model
-from real.checkpoints.fingerprint import fingerprint
-from real.checkpoints.resuming import reopened, resume_point
-from real.checkpoints.stored import stored_config
-from real.config import TrainConfig
-from real.evaluations.evaluating import log_evaluation
+from lab.trace.lock import locked
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, load
 from real.interrupts import stop_requests
 from real.ranks.distributed import joined_ranks
 from real.record.ballots import Ballots
+from real.record.batches import Batch, batches
+from real.record.evaluating import log_evaluation
+from real.record.final_model import save_model
+from real.record.fingerprint import fingerprint
 from real.record.journal import Journal
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
 from real.record.notices import say
-from real.rules.first_votes import begin, first_votes
-from real.rules.further_groups import mini_batches
-from real.rules.observing import after_step, observe
+from real.record.resuming import reopened, resume_point
+from real.record.stored import stored_config
 from real.run import Run, new_manifest, prepare
 from real.seeds import Stream, torch_generator
+from real.settings.config import TrainConfig
 from real.update.exhausted import memory_limit
-from real.update.grouping import read_answers, trained_groups
 from real.update.mismatch import compared
+from real.vote.first_votes import begin, first_votes
+from real.vote.further_groups import mini_batches
+from real.vote.grouping import read_answers, trained_groups
+from real.vote.observing import after_step, observe
 
 
 class Seen(NamedTuple):
@@ -105,7 +105,7 @@ def resume(
     Args:
         folder: the run folder; a finished run is left as it is.
         config: settings to go on with; those of the run if None. Only such as
-            `real.checkpoints.stored.CHANGEABLE` may differ.
+            `real.record.stored.CHANGEABLE` may differ.
         progress: as for `train`.
 
     Returns:

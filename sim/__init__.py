@@ -3,7 +3,7 @@
 trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
-from sim.config import SimConfig
-from sim.run import simulate
+from sim.engine.run import simulate
+from sim.settings.config import SimConfig
 
 __all__ = ["SimConfig", "simulate"]

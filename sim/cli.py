@@ -16,12 +16,12 @@ from lab.arms import BASELINE, DEMO_ARMS, MATCHED, Arm, arm
 from lab.cli import read_option, run_cli
 from lab.columns import floats
 from lab.errors import UserError
-from sim.calibrate.command import Calibrate
-from sim.config import SimConfig
+from sim.engine.run import of_arm, simulate
 from sim.explore.command import Explore
-from sim.options import FLAT, read_settings, with_profile, with_rule
-from sim.run import of_arm, simulate
-from sim.sweep.command import SweepCommand
+from sim.settings.config import SimConfig
+from sim.settings.options import FLAT, read_settings, with_profile, with_rule
+from sim.studies.calibrate.command import Calibrate
+from sim.studies.sweep.command import SweepCommand
 from sim.theory.command import Theory
 
 COMPARISON = "comparison.parquet"
@@ -56,8 +56,8 @@ class Run:
 
     def run(self) -> None:
         """Simulate, then print a summary."""
-        from sim.compare import rows_of
-        from sim.summary import print_summary
+        from sim.studies.compare import rows_of
+        from sim.studies.summary import print_summary
 
         own = None
         if self.arm is not None:
@@ -107,10 +107,10 @@ class Compare:
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
-        from sim.arms import named, under
-        from sim.compare import compare, rows_of, run_grid
-        from sim.own_best import STEPS
-        from sim.sweep.pool import Pool
+        from sim.settings.arms import named, under
+        from sim.studies.compare import compare, rows_of, run_grid
+        from sim.studies.own_best import STEPS
+        from sim.studies.sweep.pool import Pool
 
         pool = Pool(workers=self.workers)
         names = tuple(under(name, self.settings.rule) for name in self.arms)
@@ -127,9 +127,14 @@ class Compare:
         print(self.out)
 
     def _report(self, rows: pd.DataFrame) -> None:
-        from sim.contrast import contrasts
-        from sim.frames import equal, groups, unique, where
-        from sim.summary import print_contrasts, print_failures, print_own_best, print_summary
+        from sim.studies.contrast import contrasts
+        from sim.studies.frames import equal, groups, unique, where
+        from sim.studies.summary import (
+            print_contrasts,
+            print_failures,
+            print_own_best,
+            print_summary,
+        )
 
         settings = ["policy", "step"]
         table = contrasts(rows, settings, self.settings.seed)
@@ -177,7 +182,7 @@ def _own(name: str, s: SimConfig) -> Arm:
 
 
 def _of_rule(name: str, rule: str) -> Arm:
-    from sim.arms import under
+    from sim.settings.arms import under
 
     found = arm(under(name, rule))
     if rule not in (BASELINE, found.rule):

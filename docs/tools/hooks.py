@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.schema import SCHEMA_VERSION, TABLES, Column
+from lab.trace.schema import SCHEMA_VERSION, TABLES, Column
 
 
 def on_page_markdown(markdown: str, **others: Any) -> str:

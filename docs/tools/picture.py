@@ -17,17 +17,17 @@ import kaleido
 import plotly.graph_objects as go
 from plotly.basedatatypes import BaseTraceType
 
-from lab.collection import gather
-from lab.dynamics import dynamics
+from lab.compare.collection import gather
+from lab.compare.tables import metrics
 from lab.figures import fate_bars
 from lab.figures.window import training_window
-from lab.png import browser, check_png
-from lab.tables import metrics
-from lab.window import run_windows
-from lab.window_share import window_share
+from lab.measures.dynamics import dynamics
+from lab.measures.window import run_windows
+from lab.measures.window_share import window_share
+from lab.report.png import browser, check_png
 from sim import SimConfig
-from sim.arms import named
-from sim.compare import compare
+from sim.settings.arms import named
+from sim.studies.compare import compare
 
 PICTURE = Path(__file__).parents[1] / "picture.svg"
 ARMS = ("ttrl", "guard", "matched", "frozen", "memory")

@@ -36,8 +36,9 @@ def auroc_curves(table: pd.DataFrame, scores: Sequence[str] = SHOWN) -> go.Figur
     """AUROC of every score over the visits, with its 95 % interval as a band.
 
     Args:
-        table: `lab.alarm.alarm_table` of one arm: visit, score, auroc, low, high, n_lost, n_kept.
-        scores: curves, out of `lab.alarm.SCORES`.
+        table: `lab.alarm.table.alarm_table` of one arm: visit, score, auroc, low, high, n_lost,
+            n_kept.
+        scores: curves, out of `lab.alarm.table.SCORES`.
     """
     figure = go.Figure(_chance([float(floats(table, "visit").max()) + 0.5], [0.5, 0.5]))
     for name in scores:
@@ -59,8 +60,8 @@ def roc_curves(table: pd.DataFrame, scores: Sequence[str] = SHOWN) -> go.Figure:
     """ROC curves at one visit, with 95 % bands.
 
     Args:
-        table: `lab.roc.roc_table` of one arm: score, fpr, tpr, low, high.
-        scores: curves, out of `lab.alarm.SCORES`.
+        table: `lab.alarm.roc.roc_table` of one arm: score, fpr, tpr, low, high.
+        scores: curves, out of `lab.alarm.table.SCORES`.
     """
     figure = go.Figure(_chance([1.0], [0.0, 1.0]))
     for name in scores:

@@ -13,7 +13,7 @@ from lab.columns import floats
 from lab.figures.curves import of_arm, rows
 from lab.figures.style import BLUE, FATE_COLOURS, GREY, VERMILLION, arm_order, arm_title, styled
 from lab.figures.style import wrapped as wrap
-from lab.paired import Estimate, estimate
+from lab.stats.paired import Estimate, estimate
 
 DIVERGING = ((0.0, VERMILLION), (0.5, "#F7F7F7"), (1.0, BLUE))
 """Worse, unchanged, better: told apart by any common colour blindness."""
@@ -24,7 +24,8 @@ def change_heatmap(table: pd.DataFrame, titles: Mapping[str, str] | None = None)
     """FLA - ILA in points of label accuracy: fates down, methods across.
 
     Args:
-        table: `lab.change.mean_change` tables with the column `arm`. A cell is the mean over the
+        table: `lab.measures.change.mean_change` tables with the column `arm`. A cell is the mean
+        over the
             replicates that have such problems, and empty where none has.
         titles: arm to title, where it differs from `lab.arms`.
     """

@@ -22,7 +22,7 @@ class Panel:
     """One quantity over training."""
 
     column: str
-    """Of `lab.dynamics`, a share from 0 to 1."""
+    """Of `lab.measures.dynamics`, a share from 0 to 1."""
     title: str
     unit: str
     """Beside the axis."""
@@ -74,7 +74,7 @@ def arm_curves(
     """Panels below each other, in each one curve per arm with a band of one standard deviation.
 
     Args:
-        table: `lab.dynamics` tables with the column `arm`.
+        table: `lab.measures.dynamics` tables with the column `arm`.
         panels: from top to bottom.
         titles: name of an arm to its title, where it differs from `lab.arms`.
         panel_height: pixels.

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from lab.columns import floats
 from lab.figures.fates import RATIO_MARGIN, TEXT, fate_segment, ratio_marks
 from lab.figures.style import FATE_COLOURS, arm_order, arm_title, safe, styled, wrapped
-from lab.paired import estimate
+from lab.stats.paired import estimate
 
 _BAR, _HEAD = 38, 46
 """Pixels of a bar with its gap, and of a group's heading."""
@@ -22,7 +22,8 @@ def fate_groups(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -
 
     Args:
         shares: percent of problems, indexed by (comparison, arm, replicate), one column per fate,
-            as `lab.across.metrics_across` gives them. Arms without known fates are left out.
+            as `lab.compare.across.metrics_across` gives them. Arms without known fates are left
+            out.
         titles: arm to title, where it differs from `lab.arms`.
     """
     known = shares.dropna(subset=list(FATE_COLOURS))

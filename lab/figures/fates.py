@@ -18,7 +18,7 @@ from lab.figures.style import (
     styled,
     wrapped,
 )
-from lab.paired import Estimate, estimate
+from lab.stats.paired import Estimate, estimate
 
 TEXT = {"minsize": 9, "mode": "hide"}
 """Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""
@@ -34,7 +34,7 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
 
     Args:
         shares: percent of problems, indexed by (arm, replicate), one column per fate and `L/D`, as
-            `lab.tables.metrics` gives them. Arms without known fates are left out.
+            `lab.compare.tables.metrics` gives them. Arms without known fates are left out.
         titles: arm to title, where it differs from `lab.arms`.
     """
     known = shares.dropna(subset=list(FATE_COLOURS))

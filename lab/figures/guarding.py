@@ -6,7 +6,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from guard_core import Route
-from lab.dynamics import ROUTE_COLUMNS
 from lab.figures.curves import (
     PROGRESS_TITLE,
     Panel,
@@ -17,7 +16,8 @@ from lab.figures.curves import (
     spread,
 )
 from lab.figures.style import BLUE, PURPLE, ROUTE_COLOURS, VERMILLION, safe, styled, translucent
-from lab.schema import ROUTES
+from lab.measures.dynamics import ROUTE_COLUMNS
+from lab.trace.schema import ROUTES
 
 WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
 BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss")
@@ -33,7 +33,7 @@ def routes(table: pd.DataFrame) -> go.Figure:
     """Share of visits on each route over training, stacked, the stable ones on top.
 
     Args:
-        table: `lab.dynamics` of one guarded arm.
+        table: `lab.measures.dynamics` of one guarded arm.
     """
     figure = go.Figure()
     # The stable visits on top, so that the others stand on the axis and can be read off.
@@ -60,7 +60,7 @@ def guard_action(table: pd.DataFrame) -> go.Figure:
     """Mean weight, visits that a rule touched, and mean beta over training.
 
     Args:
-        table: `lab.dynamics` of one guarded arm.
+        table: `lab.measures.dynamics` of one guarded arm.
     """
     panels = (WEIGHT, _TOUCHED, BETA)
     figure = panel_grid(panels)

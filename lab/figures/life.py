@@ -28,7 +28,7 @@ from lab.figures.style import (
     styled,
     translucent,
 )
-from lab.schema import ROUTES
+from lab.trace.schema import ROUTES
 
 _KIND_COLOURS = {"correct": GREEN, "other": PALE, "unparseable": GREY}
 _ANSWER_COLOURS = (VERMILLION, ORANGE, PURPLE, SKY, BLUE, BLACK)
@@ -66,8 +66,9 @@ def life_figure(
     column of the life, or `route` and its code. The report's script fills in other lives by it.
 
     Args:
-        life: from `lab.life.problem_life`.
-        areas: from `lab.life.vote_areas`, of the same problem; their names are escaped here.
+        life: from `lab.measures.life.problem_life`.
+        areas: from `lab.measures.life.vote_areas`, of the same problem; their names are escaped
+            here.
         names: answer id to its text, where it is known; escaped here.
     """
     figure = make_subplots(

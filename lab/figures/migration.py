@@ -32,7 +32,7 @@ def label_migration(table: pd.DataFrame, titles: Mapping[str, str] | None = None
     """Initial against final label accuracy, a panel per arm; a bubble's area is its problems.
 
     Args:
-        table: `lab.change.migration` tables with the column `arm`.
+        table: `lab.measures.change.migration` tables with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])

@@ -24,8 +24,8 @@ from lab.figures.style import (
     styled,
     wrapped,
 )
-from lab.overhead import OTHER, PHASES, STEP
-from lab.paired import Estimate, estimate
+from lab.measures.overhead import OTHER, PHASES, STEP
+from lab.stats.paired import Estimate, estimate
 
 _COLOURS = dict(
     zip((*PHASES.values(), OTHER), (SKY, GREEN, ORANGE, BLUE, PURPLE, PALE), strict=True)
@@ -41,7 +41,7 @@ def overhead_bars(
     The whisker is one standard deviation of the whole step over the replicates.
 
     Args:
-        table: from `lab.overhead.step_seconds`.
+        table: from `lab.measures.overhead.step_seconds`.
         against: its baseline.
         titles: arm to title, where it differs from `lab.arms`.
     """

@@ -10,9 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lab.compare.tables import Metric
 from lab.figures.style import GREY, arm_order, arm_style, arm_title, safe, styled, wrapped
-from lab.paired import Estimate
-from lab.tables import Metric
+from lab.stats.paired import Estimate
 
 _SIDES = {"high": " (right is better)", "low": " (left is better)", "": ""}
 
@@ -23,7 +23,7 @@ def paired_differences(
     """Each arm minus the reference: a dot and its 95 % interval, one panel per metric.
 
     Args:
-        table: from `lab.paired.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
+        table: from `lab.stats.paired.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
             without a measured pair are left out.
         metrics: panels from top to bottom; their tables are in percent, so differences are points.
         titles: arm to title, where it differs from `lab.arms`.

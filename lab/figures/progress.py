@@ -28,7 +28,7 @@ def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = No
     """FR, MR and pass@1 of every arm over normalised progress.
 
     Args:
-        table: `lab.dynamics` tables with the column `arm`.
+        table: `lab.measures.dynamics` tables with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     return arm_curves(table, PROGRESS_PANELS, titles)
@@ -38,7 +38,7 @@ def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     """Share of visits to lost problems at which the correct answer still wins the vote.
 
     Args:
-        table: `lab.dynamics` tables made with fates, with the column `arm`.
+        table: `lab.measures.dynamics` tables made with fates, with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     return arm_curves(table, LOST_PANELS, titles, panel_height=260)

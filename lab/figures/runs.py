@@ -35,7 +35,7 @@ def run_lines(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> g
     says so; the mean is over all.
 
     Args:
-        table: `lab.dynamics` tables with the column `arm`.
+        table: `lab.measures.dynamics` tables with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     figure = panel_grid(RUN_PANELS)

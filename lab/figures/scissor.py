@@ -12,15 +12,15 @@ from lab.columns import floats, ints
 from lab.figures.curves import of_arm, plus_minus, rows
 from lab.figures.multiples import multiples, place_of
 from lab.figures.style import arm_order, arm_style, arm_title, safe, styled
-from lab.paired import Estimate, estimate
-from lab.scissor import THIRDS
+from lab.measures.scissor import THIRDS
+from lab.stats.paired import Estimate, estimate
 
 PANELS = (
     ("below_half", "a  Wrong MR below ½", "% of problems", 100.0),
     ("survival", "b  Survival space", "1 - MR of wrong label (%)", 100.0),
     ("wins", "c  Correct wins", "visits of a problem", 1.0),
 )
-"""Column of `lab.scissor.scissor`, heading, unit, factor."""
+"""Column of `lab.measures.scissor.scissor`, heading, unit, factor."""
 WIDTH_TITLE = "d  Window width"
 _NAMES = ("first", "middle", "last")
 
@@ -31,8 +31,8 @@ def scissor_panels(
     """Three quantities per third of training and the window's width, mean and one sd over runs.
 
     Args:
-        thirds: `lab.scissor.scissor` tables with the column `arm`.
-        widths: `lab.window_share.window_width` tables with the column `arm`.
+        thirds: `lab.measures.scissor.scissor` tables with the column `arm`.
+        widths: `lab.measures.window_share.window_width` tables with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     heads = [*(head for _, head, *_ in PANELS), WIDTH_TITLE]

@@ -10,10 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats
+from lab.compare.tables import METRICS
 from lab.figures.curves import band, of_arm, plus_minus, rows
 from lab.figures.multiples import Place, multiples, place_of
 from lab.figures.style import BLACK, PALE, arm_order, arm_style, arm_title, safe, styled
-from lab.tables import METRICS
 
 _PANEL_HEIGHT = 230
 NAMES = {"guard.tau_FR": "tau_FR (FRS)", "guard.W": "W (RCSU)", "guard.beta_max": "beta_max (MPS)"}
@@ -26,7 +26,7 @@ def sensitivity_curves(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     differs within it is noise. The dotted line is the default.
 
     Args:
-        table: from `lab.sensitivity.sensitivity`.
+        table: from `lab.measures.sensitivity.sensitivity`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     units = {metric.name: metric for metric in METRICS}

@@ -16,7 +16,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab import arms
-from lab.schema import ROUTES
+from lab.trace.schema import ROUTES
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
 VERMILLION, PURPLE, BLACK = "#D55E00", "#CC79A7", "#4A4F57"

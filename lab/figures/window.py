@@ -39,8 +39,8 @@ def training_window(
     of the peak; where the shade is as high as the panel, all runs are in it.
 
     Args:
-        dynamics: `lab.dynamics` tables with the column `arm`.
-        shares: `lab.window_share` tables with the column `arm`.
+        dynamics: `lab.measures.dynamics` tables with the column `arm`.
+        shares: `lab.measures.window_share` tables with the column `arm`.
         titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(dynamics["arm"])

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from lab.change import mean_change, migration
 from lab.columns import floats
+from lab.compare.variants import guard_settings
 from lab.errors import UserError
-from lab.fate import of_fate
 from lab.figures.curves import of_arm
-from lab.overhead import step_seconds
+from lab.measures.change import mean_change, migration
+from lab.measures.fate import of_fate
+from lab.measures.overhead import step_seconds
+from lab.measures.scissor import PAPER_FATES, scissor
+from lab.measures.sensitivity import SETTINGS, sensitivity
+from lab.measures.window import run_windows
+from lab.measures.window_share import window_share, window_width
 from lab.report.digest import World
-from lab.scissor import PAPER_FATES, scissor
-from lab.sensitivity import SETTINGS, sensitivity
-from lab.variants import guard_settings
-from lab.window import run_windows
-from lab.window_share import window_share, window_width
 
 _OF_VISITS = (
     "replicate",
@@ -43,36 +43,36 @@ def fates(world: World) -> pd.DataFrame:
 
 
 def changes(world: World) -> pd.DataFrame:
-    """`lab.change.mean_change` of all arms."""
+    """`lab.measures.change.mean_change` of all arms."""
     return _per_arm(world, lambda arm: mean_change(world.comparison.fates(arm)))
 
 
 def migrations(world: World) -> pd.DataFrame:
-    """`lab.change.migration` of all arms."""
+    """`lab.measures.change.migration` of all arms."""
     return _per_arm(world, lambda arm: migration(world.comparison.fates(arm)))
 
 
 def thirds(world: World) -> pd.DataFrame:
-    """`lab.scissor.scissor` of all arms, over the replicates that have degraded problems."""
+    """`lab.measures.scissor.scissor` of all arms, over replicates with degraded problems."""
     return _per_arm(world, lambda arm: scissor(_degraded(world, arm), world.comparison.fates(arm)))
 
 
 def widths(world: World) -> pd.DataFrame:
-    """`lab.window_share.window_width` of all arms."""
+    """`lab.measures.window_share.window_width` of all arms."""
     return _per_arm(
         world, lambda arm: window_width(_degraded(world, arm), world.comparison.fates(arm))
     )
 
 
 def windows(world: World) -> pd.DataFrame:
-    """`lab.window.run_windows` of all arms with the column `replicate`."""
+    """`lab.measures.window.run_windows` of all arms with the column `replicate`."""
     arms = world.comparison.arms
     parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in arms]
     return pd.concat(parts, ignore_index=True)
 
 
 def window_shares(world: World, found: pd.DataFrame) -> pd.DataFrame:
-    """`lab.window_share.window_share` of all arms.
+    """`lab.measures.window_share.window_share` of all arms.
 
     Args:
         world: the comparison.
@@ -86,7 +86,7 @@ def window_shares(world: World, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def seconds(world: World) -> pd.DataFrame:
-    """`lab.overhead.step_seconds` of all arms.
+    """`lab.measures.overhead.step_seconds` of all arms.
 
     Raises:
         UserError: TTRL is not among the arms, or its steps were not timed.
@@ -95,7 +95,7 @@ def seconds(world: World) -> pd.DataFrame:
 
 
 def sensitivities(world: World) -> pd.DataFrame:
-    """`lab.sensitivity.sensitivity` over the guard settings in which runs of an arm differ.
+    """`lab.measures.sensitivity.sensitivity` over guard settings in which runs of an arm differ.
 
     Raises:
         UserError: no arm was run with several values of a setting.

@@ -11,14 +11,14 @@ import pandas as pd
 
 from lab import arms
 from lab.arms import BASELINE, MATCHED
-from lab.collection import Collection, Comparison, Skipped, collect
 from lab.columns import floats, ints
-from lab.dynamics import dynamics
+from lab.compare.collection import Collection, Comparison, Skipped, collect
+from lab.compare.headline import Finding, headline
+from lab.compare.tables import comparison_table, metrics
 from lab.figures.curves import of_arm
-from lab.headline import Finding, headline
-from lab.manifest import Manifest
-from lab.paired import paired_table
-from lab.tables import comparison_table, metrics
+from lab.measures.dynamics import dynamics
+from lab.stats.paired import paired_table
+from lab.trace.manifest import Manifest
 
 REFERENCES = (BASELINE, MATCHED)
 """Arms that the others are compared with."""
@@ -34,14 +34,15 @@ class World:
     titles: dict[str, str]
     """Arm to title, not escaped."""
     metrics: pd.DataFrame
-    """`lab.tables.metrics`, indexed by (arm, replicate)."""
+    """`lab.compare.tables.metrics`, indexed by (arm, replicate)."""
     summary: pd.DataFrame
-    """`lab.tables.comparison_table`, indexed by arm."""
+    """`lab.compare.tables.comparison_table`, indexed by arm."""
     dynamics: pd.DataFrame
-    """`lab.dynamics` of all arms with the column `arm`; progress counts from the longest run."""
+    """`lab.measures.dynamics` of all arms with the column `arm`; progress counts from the longest
+    run."""
     findings: list[Finding]
     pairs: dict[str, pd.DataFrame]
-    """Reference arm to `lab.paired.paired_table`."""
+    """Reference arm to `lab.stats.paired.paired_table`."""
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from lab.figures.life import shortened
 from lab.report.digest import World
 from lab.report.life_votes import Lives, top_votes
 from lab.report.packing import Array, pack
-from lab.trace import Trace
+from lab.trace.trace import Trace
 
 BUDGET = 6_000_000
 """Characters of all lives of a page."""

@@ -11,7 +11,7 @@ from plotly.io import to_json
 
 from lab.figures.life import life_figure
 from lab.report.life_data import TOP
-from lab.schema import ROUTES
+from lab.trace.schema import ROUTES
 
 NAME = "{}"
 """Stands in the template for the name of an answer."""

@@ -52,7 +52,7 @@ class _Pairs(NamedTuple):
 
 
 def top_votes(lives: Lives, votes: pd.DataFrame, top: int) -> TopVotes:
-    """As `lab.life.vote_areas` chooses, for all problems of a replicate.
+    """As `lab.measures.life.vote_areas` chooses, for all problems of a replicate.
 
     Args:
         lives: all visits of the replicate.
@@ -104,7 +104,7 @@ def _pairs(life: Ints, answer: Ints) -> _Pairs:
 
 
 def _true(lives: Lives, pairs: _Pairs, place: Ints, count: Floats) -> Bools:
-    """(pairs,) the answer is the true one, as `lab.life.true_answer` finds it."""
+    """(pairs,) the answer is the true one, as `lab.measures.life.true_answer` finds it."""
     n_lives, life = len(lives.start), lives.life
     told = np.full(n_lives, -1, np.int64)
     right = np.flatnonzero(lives.table["label_correct"])[::-1]

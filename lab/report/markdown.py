@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED, rule_of, title
-from lab.collection import Comparison
 from lab.columns import floats
-from lab.markdown_text import escaped
-from lab.paired import Estimate, estimate
+from lab.compare.collection import Comparison
+from lab.compare.rule_table import rule_rows, rule_table
+from lab.compare.step_sizes import difference, over_steps, own_best, where
+from lab.compare.tables import METRICS
 from lab.report.digest import World
-from lab.rule_markdown import effort_markdown, rule_markdown
-from lab.rule_table import rule_rows, rule_table
-from lab.step_sizes import difference, over_steps, own_best, where
-from lab.tables import METRICS
+from lab.report.markdown_text import escaped
+from lab.report.rule_markdown import effort_markdown, rule_markdown
+from lab.stats.paired import Estimate, estimate
 
 _EXTRA = (
     ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from lab.headline import Finding, Part
+from lab.compare.headline import Finding, Part
+from lab.compare.tables import METRICS, Metric
 from lab.report import words
 from lab.report.digest import World
 from lab.report.html import Html, table, tag
-from lab.tables import METRICS, Metric
 
 
 def cards(world: World) -> Html:

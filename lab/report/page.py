@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 
-from lab.collection import Skipped
-from lab.manifest import now
+from lab.compare.collection import Skipped
 from lab.report import words
 from lab.report.beside import Beside
 from lab.report.digest import World
@@ -19,6 +18,7 @@ from lab.report.plots import library
 from lab.report.problems import problem_assets, problem_sections
 from lab.report.runs import left_out, provenance
 from lab.report.sections import ACROSS, ACROSS_NAME, across, figure_sections, render, render_across
+from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""

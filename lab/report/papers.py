@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from lab.arms import title
-from lab.collection import Comparison
+from lab.compare.collection import Comparison
+from lab.compare.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
+from lab.compare.published import CELLS, METHOD_TITLES, TOTAL, Setting
 from lab.errors import UserError
-from lab.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
-from lab.published import CELLS, METHOD_TITLES, TOTAL, Setting
 from lab.report import words
 from lab.report.digest import World
 from lab.report.html import Html, join, table, tag
@@ -40,7 +40,7 @@ def paper_table(
     """One of the paper's tables of one comparison; None where it has nothing for it.
 
     Args:
-        make: out of `lab.paper_tables`.
+        make: out of `lab.compare.paper_tables`.
         world: the comparison.
     """
     try:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from lab.png import check_png, write_pngs
 from lab.report.digest import World
 from lab.report.folders import our_folder
 from lab.report.names import slugs
+from lab.report.png import check_png, write_pngs
 from lab.report.sections import ACROSS_NAME, Drawing, across, figure_sections
 
 KIND = "figures"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lab.columns import Ints, flags, floats, group_mean, ints
-from lab.fate import FATES, FIRST, LAST, histories
+from lab.measures.fate import FATES, FIRST, LAST, histories
 from lab.report.digest import World
 from lab.report.packing import Array
 

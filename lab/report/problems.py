@@ -124,7 +124,7 @@ def _which(world: World, opened: list[list[int]]) -> str:
     everyone = len(set(map(tuple, opened))) == 1
     if everyone and len(opened[0]) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
-    why = "to keep the page small; lab.life reads the others from the run folder"
+    why = "to keep the page small; lab.measures.life reads the others from the run folder"
     if everyone:
         return f"The lives of {_span(opened[0])} of {n} replicates can be opened, {why}."
     arms = zip(world.comparison.arms, opened, strict=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from lab.collection import Skipped
-from lab.manifest import Manifest
+from lab.compare.collection import Skipped
 from lab.report.digest import World
 from lab.report.html import Html, definitions, join, table, tag
+from lab.trace.manifest import Manifest
 
 _OF_THE_RUN = "seed"
 """Differs by design and is shown with every run."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.compare.paper_tables import fate_table, main_table, overhead_table
+from lab.compare.tables import METRICS
 from lab.figures.curves import rows
-from lab.paper_tables import fate_table, main_table, overhead_table
 from lab.report import derived
 from lab.report.digest import World
 from lab.report.folders import our_folder
 from lab.report.names import slugs
 from lab.report.papers import paper_table
-from lab.tables import METRICS
 
 KIND = "tables"
 

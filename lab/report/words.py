@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from lab.arms import BASELINE, GUARD, MATCHED, title
-from lab.headline import Finding, Part
-from lab.paired import Estimate
+from lab.compare.headline import Finding, Part
 from lab.report.digest import World
+from lab.stats.paired import Estimate
 
 QUESTION = (
     "Does a learner that trains on its own majority vote extinguish correct answers that it could "

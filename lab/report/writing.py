@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.collection import Skipped
+from lab.compare.collection import Skipped
 from lab.errors import UserError
 from lab.report.digest import World, read
 from lab.report.page import GENERATOR, page

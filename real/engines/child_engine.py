@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from real.checkpoints.tensor_files import write_tensors
 from real.engines.exchange import (
     REQUEST,
     ROLLOUTS,
@@ -31,6 +30,7 @@ from real.engines.exchange import (
 from real.engines.request_seeds import request_seeds
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.weights import stored_weights
+from real.record.tensor_files import write_tensors
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.engines.child_engine import ChildEngine
 from real.engines.ranked_engine import RankedEngine
 from real.engines.restarts import RestartingEngine
@@ -23,8 +22,9 @@ from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
 from real.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
-from real.rules.checks import rule_of
-from real.rules.paying import needs_stats
+from real.settings.config import TrainConfig
+from real.settings.fit import rule_of
+from real.vote.paying import needs_stats
 
 
 def make_engine(

@@ -43,7 +43,7 @@ class Sampling:
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
     """Ask for `Rollouts.entropy_PV` and `certainty_PV`. Engines that cannot tell (a vLLM server)
-    leave them None: `real.observations.token_stats` computes them with a forward pass of its
+    leave them None: `real.vote.observations.token_stats` computes them with a forward pass of its
     own."""
 
     def __post_init__(self) -> None:

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import torch
 
 from lab.errors import UserError
-from real.checkpoints.tensor_files import write_tensors
 from real.engines.http_json import Http
 from real.engines.rollouts import EngineDied
 from real.engines.weights import named_weights
+from real.record.tensor_files import write_tensors
 
 
 class Transfer(Protocol):

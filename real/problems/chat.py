@@ -7,8 +7,8 @@ from typing import Any
 from jinja2 import TemplateError
 
 from lab.errors import UserError
-from real.config import ChatTemplate
 from real.problems import Problem
+from real.settings.config import ChatTemplate
 
 FIXED_DATE = "26 Jul 2024"
 """Given to templates that write today's date into the prompt, as Llama 3.2's does by default:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.config import BOX_REQUEST, TrainConfig
 from real.policy import Policy
 from real.problems import Problem, ProblemSet, fingerprint
 from real.problems.chat import encode, uses_template
+from real.settings.config import BOX_REQUEST, TrainConfig
 
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.problems import Problem, ProblemSet, load_problems
 from real.problems.hub import PREFIX
+from real.settings.config import TrainConfig
 
 _MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """What is fetched of a model: no pickled weights and no code."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.policy import pick_device
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
+from real.settings.config import TrainConfig
 
 _FAILED = "guard-train/failed"
 """Key of the store that ranks share; holds what the first rank to fail says."""

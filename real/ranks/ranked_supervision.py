@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from real.answers import UNPARSEABLE, AnswerBook
-from real.config import TrainConfig
 from real.ranks.distributed import Ranks
-from real.rules.between_ranks import packed, tell_further, told_further, unpacked
-from real.rules.paying import Observed
-from real.supervision import Ints, Supervision, Supervisor
+from real.settings.config import TrainConfig
+from real.vote.between_ranks import packed, tell_further, told_further, unpacked
+from real.vote.paying import Observed
+from real.vote.supervision import Ints, Supervision, Supervisor
 
 
 def make_supervisor(config: TrainConfig, truths: list[str | None], ranks: Ranks) -> Supervisor:

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from lab.files import whole
-from lab.manifest import Manifest
-from lab.schema import Columns, Table
-from lab.store import MemoryRun, Recorder, RunFolder
-from real.batches import batches_per_epoch
-from real.checkpoints.checkpoint import Checkpoints
+from lab.trace.manifest import Manifest
+from lab.trace.schema import Columns, Table
+from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.record.ballots import Ballots
+from real.record.batches import batches_per_epoch
+from real.record.checkpoint import Checkpoints
 from real.record.loggers import Loggers, open_loggers
 from real.run import Run, new_manifest
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lab.errors import UserError
-from lab.manifest import Manifest
+from lab.trace.manifest import Manifest
 
 PROJECT = "ttrl-guard-lab"
 Rows = Sequence[Mapping[str, Any]]
@@ -63,7 +63,7 @@ def open_loggers(
     """Start the loggers of a run.
 
     Args:
-        kinds: names of `real.config.LogKind`.
+        kinds: names of `real.settings.config.LogKind`.
         folder: the run folder; TensorBoard and W&B write into it.
         manifest: names the run.
         after: the run is resumed after this batch; a new run if None.

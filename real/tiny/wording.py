@@ -1,8 +1,8 @@
-"""The tiny task's form of what a judge is asked, for `real.observations.verifier`."""
+"""The tiny task's form of what a judge is asked, for `real.vote.observations.verifier`."""
 
-from real.observations.verifier import Wording
 from real.problems import Problem
 from real.tiny import judging
+from real.vote.observations.verifier import Wording
 
 
 class TinyWording(Wording):

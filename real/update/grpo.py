@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from real.config import LossKind
+from real.settings.config import LossKind
 from real.update.group import Group, kept, without_rows
 from real.update.logprobs import Scorer
 from real.update.packing import MicroBatch, PackedRows, Place, RowCounts, plan, row_counts

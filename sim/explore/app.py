@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
 
 from lab.errors import UserError
-from sim.config import SimConfig
 from sim.explore.controls import CONTROLS, Control, as_command, as_toml, value_of, with_places
 from sim.explore.redraw import redraw
+from sim.settings.config import SimConfig
 
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 _STYLE = """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 from lab.errors import UserError
-from sim.config import SimConfig
-from sim.options import FLAT, read_settings, with_profile
+from sim.settings.config import SimConfig
+from sim.settings.options import FLAT, read_settings, with_profile
 
 HOST = "127.0.0.1"
 """Never reachable from another machine."""

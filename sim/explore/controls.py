@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.settings import to_values
-from sim.config import SimConfig
+from sim.settings.config import SimConfig
 
 
 @dataclass(frozen=True, slots=True)

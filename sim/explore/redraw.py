@@ -10,14 +10,14 @@ import plotly.graph_objects as go
 
 from guard_core import GuardConfig
 from lab.columns import floats
-from lab.dynamics import dynamics
-from lab.fate import fate_shares, fates
 from lab.figures.fates import fate_bars
 from lab.figures.progress import lost_votes, training_progress
-from lab.paired import estimate, paired
-from lab.window import run_windows
-from sim.config import SimConfig
-from sim.run import simulate
+from lab.measures.dynamics import dynamics
+from lab.measures.fate import fate_shares, fates
+from lab.measures.window import run_windows
+from lab.stats.paired import estimate, paired
+from sim.engine.run import simulate
+from sim.settings.config import SimConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The whole simulation on PyTorch: `SimConfig.engine = "torch"`.
 
-Only this package of the simulator imports PyTorch, and only `sim.engine` imports this package, when
-the settings ask for it.
+Only this package of the simulator imports PyTorch, and only `sim.engine.simulation` imports this
+package, when the settings ask for it.
 
 The path is one for CPU and CUDA, and tested on a CPU: against the compiled engine, on a device
 without numbers for anything that would wait for a GPU, and recorded and replayed as a CUDA graph

@@ -1,6 +1,7 @@
 """The simulation on PyTorch: all replicates as one leading axis, on a GPU or a CPU.
 
-It is the run of `sim.engine`, from the same words of the same coordinates, with guard_core deciding
+It is the run of `sim.engine.simulation`, from the same words of the same coordinates, with
+guard_core deciding
 on tensors. The trace is that of the other engines but for rounding: the exponential and the order
 of some sums differ in the last bit. Where that moves a bound of the vote past one of the uniform
 numbers, a vote goes to another answer and the run takes another path from there; about one vote in
@@ -25,16 +26,16 @@ from torch import Tensor
 
 from guard_core import Draws, Votes
 from lab.errors import UserError
-from sim import random
-from sim.config import SimConfig
-from sim.populations import draw_population
-from sim.rows import Epoch as Rows
-from sim.rows import Tables, tables
+from sim.engine.rows import Epoch as Rows
+from sim.engine.rows import Tables, tables
+from sim.settings.config import SimConfig
 from sim.torch_engine.device import Columns, Landing, Replay, choose_device, upload
 from sim.torch_engine.guard import Epoch, TorchGuard
 from sim.torch_engine.policies import POLICIES
 from sim.torch_engine.votes import Ballot
 from sim.torch_engine.words import fold, seed_key, unit
+from sim.world import random
+from sim.world.populations import draw_population
 
 _WORDS = 2**26
 """Numbers of one tensor that are made at once where the batch does not set how many."""
@@ -168,7 +169,7 @@ class TorchSimulation:
         return unit(fold(self._stream(purpose), problems))
 
     def _stream(self, purpose: int) -> Tensor:
-        """(R, 1) keys of the epoch, see `sim.random.stream`."""
+        """(R, 1) keys of the epoch, see `sim.world.random.stream`."""
         return fold(fold(self._key_R, purpose), self._in.epoch)[:, None]
 
     def _chunks(self, numbers: int) -> list[slice]:

@@ -1,4 +1,4 @@
-"""The guard of a run by guard_core on tensors: what `sim.reference` is on NumPy arrays."""
+"""The guard of a run by guard_core on tensors: what `sim.engine.reference` is on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from guard_core import (
 )
 from guard_core.arrays import divide, ordered_sum
 from guard_core.votes import choose_label
-from sim.config import SimConfig
-from sim.expected import expected_samples
-from sim.reference import DECIDED, PLAIN
+from sim.engine.expected import expected_samples
+from sim.engine.reference import DECIDED, PLAIN
+from sim.settings.config import SimConfig
 
 _FIELDS = tuple(f.name for f in fields(GuardState))
 _TYPES = {"label": torch.int32, "route": torch.int8}
@@ -31,7 +31,7 @@ _TYPES = {"label": torch.int32, "route": torch.int8}
 
 
 class Step(NamedTuple):
-    """What the policy is moved by, see `sim.gradient.Update`."""
+    """What the policy is moved by, see `sim.engine.gradient.Update`."""
 
     gradient_RPA: Tensor
     drop_RP: Tensor
@@ -67,7 +67,7 @@ class TorchGuard:
         """Take in the votes before training, of all problems in their own order.
 
         Returns:
-            Columns of `sim.rows.SEEN`, as `end` does.
+            Columns of `sim.engine.rows.SEEN`, as `end` does.
         """
         self.state = self._guard.prime(self.state, votes, epoch.draws)
         nobody_RN = torch.full_like(self.state.label, -1)
@@ -128,7 +128,7 @@ class TorchGuard:
         """End the epoch.
 
         Returns:
-            Columns of `sim.rows.SEEN`, (R, N) in visiting order.
+            Columns of `sim.engine.rows.SEEN`, (R, N) in visiting order.
         """
         joined = (torch.cat([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
         self.state = self.state.put(self._epoch.order_RN, GuardState(*joined))
@@ -158,7 +158,7 @@ class TorchGuard:
         return replace(decision, label=label_RP, minority=decision.minority & others_RPA)
 
     def _sit_out(self, draws_RP: Tensor, seen: dict[str, Tensor], step: Step) -> Step:
-        """`sim.skips.sit_out`; the columns of the batch in `_seen` are replaced."""
+        """`sim.engine.skips.sit_out`; the columns of the batch in `_seen` are replaced."""
         out_RP = draws_RP < self._config.skip_rate
         routes_RP = torch.where(out_RP, int(Route.SKIPPED), seen["route"])
         self._seen[-1] |= {"skipped": seen["skipped"] | out_RP, "route": routes_RP}
@@ -167,7 +167,7 @@ class TorchGuard:
 
 
 def gradient(votes: Votes, decision: Decision, p_RPA: Tensor, config: GuardConfig) -> Step:
-    """The guard's decision as a gradient in the logits, see `sim.gradient`.
+    """The guard's decision as a gradient in the logits, see `sim.engine.gradient`.
 
     Args:
         votes: of the batch; the samples may be expected ones.

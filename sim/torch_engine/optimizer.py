@@ -1,4 +1,4 @@
-"""`sim.optimizer` on tensors: SGD and Adam with mini-batches and clipping, replicates side by side.
+"""`sim.world.optimizer` on tensors: SGD and Adam with mini-batches and clipping, side by side.
 
 The mini-batches of a batch are steps that follow one another, but all their gradients are known
 before the first. What they do to a problem's own logits does not touch, so they are taken at once;
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sim.optimizer import Rule
+from sim.world.optimizer import Rule
 
 
 class Parts(NamedTuple):
@@ -46,7 +46,7 @@ def per_problem(values_RB: Tensor, mini_batch: int, n_problems: int) -> Tensor:
 
 
 def cut(rule: Rule, square_RB: Tensor | None, drop_RP: Tensor) -> Parts:
-    """Cut a batch, see `sim.optimizer.mean_and_clip`.
+    """Cut a batch, see `sim.world.optimizer.mean_and_clip`.
 
     Args:
         rule: the optimizer.

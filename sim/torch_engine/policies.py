@@ -1,4 +1,4 @@
-"""The answer policies of `sim.policies` on tensors; the laws are written there.
+"""The answer policies of `sim.world.policies` on tensors; the laws are written there.
 
 A policy is driven epoch by epoch, with batches named by their visits: `begin` brings what belongs
 to the problems into visiting order, `end` writes it back. Population, loadings, features and kernel
@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sim.config import SimConfig
-from sim.optimizer import rule
-from sim.policies.attractor import loadings
-from sim.policies.features import features
-from sim.policies.kernel_file import read_kernel
-from sim.populations import Population
+from sim.settings.config import SimConfig
 from sim.torch_engine.device import upload
 from sim.torch_engine.guard import Step
 from sim.torch_engine.optimizer import Own, Shared, clips, cut, grouped, per_problem
+from sim.world.optimizer import rule
+from sim.world.policies.attractor import loadings
+from sim.world.policies.features import features
+from sim.world.policies.kernel_file import read_kernel
+from sim.world.populations import Population
 
 
 class TorchPolicy(Protocol):
@@ -37,7 +37,7 @@ class TorchPolicy(Protocol):
         ...
 
     def update(self, at: slice, rate: Tensor, step: Step) -> Tensor:
-        """Take the optimizer steps of one batch, see `sim.policies.base.Policy.update`.
+        """Take the optimizer steps of one batch, see `sim.world.policies.base.Policy.update`.
 
         Args:
             at: the batch's visits.

@@ -1,4 +1,4 @@
-"""`sim.sampling` on tensors: V answers per problem from the same uniform numbers."""
+"""`sim.world.sampling` on tensors: V answers per problem from the same uniform numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ballot:
         return Votes(counts[..., :n_answers], samples[..., :n_answers], self._n_votes, K)
 
     def _bounds(self, p_RPA: Tensor) -> Tensor:
-        """Cumulated probabilities, added in the order of `sim.sampling`: the same last bit."""
+        """Cumulated probabilities, added in the order of `sim.world.sampling`."""
         share_RPA = p_RPA if self._parseable == 1 else self._parseable * p_RPA
         bounds = [share_RPA[..., 0]]
         for a in range(1, p_RPA.shape[-1] - 1):

@@ -1,4 +1,4 @@
-"""`sim.random` on tensors: the same 64-bit words for the same coordinates.
+"""`sim.world.random` on tensors: the same 64-bit words for the same coordinates.
 
 PyTorch has no arithmetic on unsigned 64-bit words. Sums and products of int64 wrap around to the
 same bits, and a shift to the right becomes the logical one by clearing the sign's copies.
@@ -29,7 +29,7 @@ def _shifted(word: Tensor, by: int) -> Tensor:
 
 
 def _mix(word: Tensor) -> Tensor:
-    """`sim.random.mix`, in place: the words of a batch's votes are too many to keep twice."""
+    """`sim.world.random.mix`, in place: the words of a batch's votes are too many to keep twice."""
     word.bitwise_xor_(_shifted(word, 30)).mul_(_MIX_1)
     word.bitwise_xor_(_shifted(word, 27)).mul_(_MIX_2)
     return word.bitwise_xor_(_shifted(word, 31))

@@ -14,11 +14,11 @@ from rule_parts import GENERATION, timed_step
 from rules_in_real import NO_STATS, Size, ready, rule_costs
 from stopwatch import now
 
-import real.supervision
 import real.trainer
+import real.vote.supervision
 from guard_core.arrays import Array
 from guard_core.rules import RULES, Pays, Rule, Seen
-from real.batches import batches
+from real.record.batches import batches
 from real.run import Run
 
 SMALL = Size(n_problems=2, batch_size=2, n_votes=8, n_samples=4)
@@ -121,7 +121,7 @@ def test_the_parts_of_a_step_add_up_to_it():
 
 
 def test_timing_changes_nothing():
-    before = real.supervision.pay
+    before = real.vote.supervision.pay
     found = []
     for timed in (False, True):
         with ready("rent", SMALL, 1) as run:
@@ -131,7 +131,7 @@ def test_timing_changes_nothing():
             found.append(_weights(run))
             assert not torch.equal(start, found[-1])
     assert torch.equal(*found)
-    assert real.supervision.pay is before
+    assert real.vote.supervision.pay is before
 
 
 def _weights(run: Run) -> torch.Tensor:

@@ -7,9 +7,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-import lab.alarm_cli
+import lab.alarm.cli
 import lab.cli
-import lab.report_cli
+import lab.report.cli
 import real.cli
 import sim.cli
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "guard-sim": sim.cli,
     "guard-train": real.cli,
-    "guard-report": lab.report_cli,
-    "guard-alarm": lab.alarm_cli,
+    "guard-report": lab.report.cli,
+    "guard-alarm": lab.alarm.cli,
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.policies import POLICIES
+from sim.world.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -26,7 +26,8 @@ def test_the_site_builds_without_warnings(tmp_path):
     for package in ("guard_core", "lab", "sim", "real"):
         page = (tmp_path / "api" / package / "index.html").read_text()
         assert "MODULES" not in page
-    assert 'id="lab.paired.paired_table"' in (tmp_path / "api" / "lab" / "index.html").read_text()
+    stats = (tmp_path / "api" / "lab" / "stats" / "index.html").read_text()
+    assert 'id="lab.stats.paired.paired_table"' in stats
     assert (tmp_path / "api" / "lab" / "figures" / "index.html").exists()
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from lab.manifest import Manifest
-from lab.schema import VISITS, Columns
-from lab.store import RunFolder
-from lab.trace import Trace
+from lab.trace.manifest import Manifest
+from lab.trace.schema import VISITS, Columns
+from lab.trace.store import RunFolder
+from lab.trace.trace import Trace
 
 
 def _manifest(arm: str = "ttrl", **changes: Any) -> Manifest:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from lab.collection import collect
+from lab.compare.collection import collect
 from lab.errors import UserError
-from lab.schema import names
-from lab.store import MemoryRun, RunFolder
-from lab.trace import Trace, load
+from lab.trace.schema import names
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, load
 
 TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
 ANSWERS = {

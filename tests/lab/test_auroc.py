@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.auroc import auroc, pair_wins, percentile_interval, resamples
+from lab.stats.auroc import auroc, pair_wins, percentile_interval, resamples
 
 
 def by_pairs(score, lost):

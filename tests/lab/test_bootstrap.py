@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.bootstrap import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
 from lab.errors import UserError
-from lab.paired import estimate
+from lab.stats.bootstrap import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
+from lab.stats.paired import estimate
 
 
 def series(values):

@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.change import mean_change, migration
 from lab.errors import UserError
+from lab.measures.change import mean_change, migration
 
 LOST, RIGHT = "Degraded", "Stable Always Right"
 FATES = pd.DataFrame(

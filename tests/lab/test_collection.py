@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.collection import collect, find_runs, gather
+from lab.compare.collection import collect, find_runs, gather
 from lab.errors import UserError
-from lab.store import RunFolder
+from lab.trace.store import RunFolder
 
 
 def accuracy(n_replicates=1, value=0.5, n_visits=9):

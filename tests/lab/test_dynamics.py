@@ -3,9 +3,9 @@ import pandas as pd
 import pytest
 
 from guard_core import Route
-from lab.dynamics import dynamics, mean_over_replicates
 from lab.errors import UserError
-from lab.fate import PAPER_LOST, fates
+from lab.measures.dynamics import dynamics, mean_over_replicates
+from lab.measures.fate import PAPER_LOST, fates
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.effort import achieved_ratio, matched_factor, mean_update, update_by_replicate
+from lab.compare.effort import achieved_ratio, matched_factor, mean_update, update_by_replicate
 from lab.errors import UserError
 
 

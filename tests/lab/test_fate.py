@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lab
 from lab.errors import UserError
-from lab.fate import FATES, classify, fate_shares, fates, histories, of_fate
+from lab.measures.fate import FATES, classify, fate_shares, fates, histories, of_fate
 
 
 def reference(votes: list[int], n_votes: int = 64) -> str:

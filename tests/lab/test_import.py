@@ -21,7 +21,7 @@ def test_importing_lab_is_quick():
 
 
 def test_reading_and_comparing_needs_neither_torch_nor_a_figure():
-    loaded = loaded_after("import lab, lab.headline; lab.load, lab.fates, lab.collect")
+    loaded = loaded_after("import lab, lab.compare.headline; lab.load, lab.fates, lab.collect")
     assert "pandas" in loaded
     assert not loaded & {"torch", "transformers", "plotly", "sim", "real"}
 

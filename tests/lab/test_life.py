@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.life import problem_life, true_answer, vote_areas
-from lab.trace import Trace
+from lab.measures.life import problem_life, true_answer, vote_areas
+from lab.trace.trace import Trace
 
 # Problem 1 of replicate 0: the true answer 4 loses to answer 9; one response cannot be read.
 COUNTS = {4: [40, 30, 10], 9: [20, 30, 50], 2: [3, 3, 3]}

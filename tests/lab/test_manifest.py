@@ -6,8 +6,8 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from lab import manifest
-from lab.manifest import encode, machine, read_manifest, versions
+from lab.trace import manifest
+from lab.trace.manifest import encode, machine, read_manifest, versions
 
 
 def test_provenance_is_filled_in(make_manifest):
@@ -28,7 +28,7 @@ def test_the_machine_has_no_name_and_no_path():
 
 
 def test_versions_name_only_what_was_loaded():
-    code = "from lab.manifest import versions; print(*versions())"
+    code = "from lab.trace.manifest import versions; print(*versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
     assert "python" in done.stdout.split()

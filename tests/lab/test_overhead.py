@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.overhead import OTHER, STEP, overhead, step_seconds
+from lab.measures.overhead import OTHER, STEP, overhead, step_seconds
 
 
 def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:

@@ -2,10 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.collection import gather
-from lab.manifest import Manifest
-from lab.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
-from lab.published import AIME24, AMC, AVERAGE, LLAMA, MATH, QWEN, QWEN3, Setting
+from lab.compare.collection import gather
+from lab.compare.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
+from lab.compare.published import AIME24, AMC, AVERAGE, LLAMA, MATH, QWEN, QWEN3, Setting
+from lab.trace.manifest import Manifest
 
 RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
 

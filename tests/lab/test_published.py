@@ -1,7 +1,7 @@
 import pytest
 
 from lab.arms import title
-from lab.published import (
+from lab.compare.published import (
     AIME24,
     AIME25,
     AMC,

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from lab.collection import collect
-from lab.rule_markdown import effort_markdown, rule_markdown, steps_markdown
-from lab.rule_table import rule_rows, rule_table
+from lab.compare.collection import collect
+from lab.compare.rule_table import rule_rows, rule_table
+from lab.report.rule_markdown import effort_markdown, rule_markdown, steps_markdown
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from guard_core import Route
-from lab.checked import checked
-from lab.schema import EVALS, ROUTES, STEPS, TABLES, VISITS, names
+from lab.trace.checked import checked
+from lab.trace.schema import EVALS, ROUTES, STEPS, TABLES, VISITS, names
 
 STEP = {
     "replicate": 0,

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.errors import UserError
-from lab.fate import FATES
-from lab.scissor import scissor
+from lab.measures.fate import FATES
+from lab.measures.scissor import scissor
 
 
 def outcome(*rows):

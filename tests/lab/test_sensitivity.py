@@ -7,7 +7,7 @@ import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from lab.errors import UserError
-from lab.sensitivity import flips_needed, sensitivity
+from lab.measures.sensitivity import flips_needed, sensitivity
 
 TAUS = (0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
 WINDOWS = (2, 5, 8)

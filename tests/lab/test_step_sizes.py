@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from lab.collection import gather
-from lab.step_sizes import difference, over_steps, own_best
+from lab.compare.collection import gather
+from lab.compare.step_sizes import difference, over_steps, own_best
 
 SCORES = {
     ("ttrl", 0.1): [0.50, 0.52, 0.54, 0.56],

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import encoding, files
+from lab import files
 from lab.errors import UserError
-from lab.manifest import read_manifest
-from lab.store import MemoryRun, RunFolder
-from lab.trace import Trace, load
+from lab.trace.manifest import read_manifest
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, encoding, load
 
 STEP = {
     "replicate": 0,
@@ -203,9 +203,9 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
 WRITER = """
     import sys
     import numpy as np
-    from lab.manifest import Manifest
-    from lab.schema import VISITS
-    from lab.store import RunFolder
+    from lab.trace.manifest import Manifest
+    from lab.trace.schema import VISITS
+    from lab.trace.store import RunFolder
 
     run = RunFolder.create(
         sys.argv[1], Manifest("sim", "ttrl", "TTRL", n_problems=1, n_votes=64), flush_rows=500

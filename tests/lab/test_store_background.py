@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab import store
 from lab.errors import UserError
 from lab.files import whole
-from lab.schema import VISITS
-from lab.store import MemoryRun, RunFolder
-from lab.trace import Trace, load
+from lab.trace.schema import VISITS
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, load, store
 
 ROWS = 6
 
@@ -181,9 +180,9 @@ def test_an_interrupt_while_the_thread_writes_loses_and_repeats_nothing(
 WRITER = """
     import sys
     import numpy as np
-    from lab.manifest import Manifest
-    from lab.schema import VISITS
-    from lab.store import RunFolder
+    from lab.trace.manifest import Manifest
+    from lab.trace.schema import VISITS
+    from lab.trace.store import RunFolder
 
     manifest = Manifest("sim", "ttrl", "TTRL", n_problems=1, n_votes=64)
     run = RunFolder.create(sys.argv[1], manifest, flush_rows=6, in_background=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lab.errors import UserError
-from lab.lock import LOCK_NAME, locked
-from lab.manifest import Manifest
-from lab.store import RunFolder
+from lab.trace.lock import LOCK_NAME, locked
+from lab.trace.manifest import Manifest
+from lab.trace.store import RunFolder
 
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 1.0, "n_problems": 1, "n_skipped": 0}
 

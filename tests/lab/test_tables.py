@@ -2,10 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.collection import gather
+from lab.compare.collection import gather
+from lab.compare.headline import headline
+from lab.compare.tables import METRICS, comparison_table, metrics, text_table
 from lab.errors import UserError
-from lab.headline import headline
-from lab.tables import METRICS, comparison_table, metrics, text_table
 
 # Nine visits each, the first before training: one label accuracy history per fate.
 RIGHT = [1.0] * 9

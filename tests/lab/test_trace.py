@@ -11,8 +11,8 @@ import pytest
 
 import lab
 from lab.errors import UserError
-from lab.schema import SCHEMA_VERSION
-from lab.trace import load
+from lab.trace.schema import SCHEMA_VERSION
+from lab.trace.trace import load
 
 
 @pytest.fixture

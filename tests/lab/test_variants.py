@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.collection import gather
+from lab.compare.collection import gather
+from lab.compare.variants import arm_names
 from lab.errors import UserError
 from lab.report import derived
 from lab.report.digest import digest
 from lab.report.page import page
 from lab.settings import to_values
-from lab.variants import arm_names
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from lab.collection import collect, gather
-from lab.schema import names
-from lab.store import MemoryRun, RunFolder
-from lab.trace import Trace, load
+from lab.compare.collection import collect, gather
+from lab.trace.schema import names
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, load
 
 VOTES = {
     "replicate": 0,

@@ -3,9 +3,9 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.fate import fates
-from lab.window import run_windows
-from lab.window_share import window_share, window_width
+from lab.measures.fate import fates
+from lab.measures.window import run_windows
+from lab.measures.window_share import window_share, window_width
 
 
 def dynamics(*rates: list[float]) -> pd.DataFrame:

@@ -102,7 +102,7 @@ def sample_scripted(config: Any) -> None:
 def child(request: dict[str, Any], rank: int) -> int:
     from lab.cli import run_cli
     from lab.settings import from_values
-    from real.config import TrainConfig
+    from real.settings.config import TrainConfig
     from real.trainer import resume, train
 
     world = str(request["world"])

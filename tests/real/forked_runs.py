@@ -40,7 +40,7 @@ def kill_at(folder: str, wanted: int | None, counted: Path) -> None:
 
 def child(request: dict[str, Any]) -> None:
     from lab.settings import from_values
-    from real.config import TrainConfig
+    from real.settings.config import TrainConfig
     from real.trainer import resume, train
 
     folder = request["folder"]

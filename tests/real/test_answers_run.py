@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.trace import Trace
+from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import outcome
 from real.tiny import CHECKPOINT

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.life import vote_areas
-from lab.trace import Trace, load
+from lab.measures.life import vote_areas
+from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.answers import AnswerBook
 from real.record.ballots import BallotCount, vote_rows

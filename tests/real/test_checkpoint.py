@@ -14,12 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import real.checkpoints.checkpoint
+import real.record.checkpoint
 from lab.errors import UserError
-from lab.trace import load
+from lab.trace.trace import load
 from real import TrainConfig, resume, train
-from real.checkpoints.tensor_files import file_digest, read_tensors, write_tensors
 from real.policy import load_policy
+from real.record.tensor_files import file_digest, read_tensors, write_tensors
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -137,7 +137,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
     assert trace.run.extra["resumed"][0]["step"] == 2
     assert trace.steps["step"].tolist() == [1, 2, 3, 4]
     # The damaged one has made room for a sound one of the same batch.
-    assert real.checkpoints.checkpoint.latest(run) is not None and not capsys.readouterr().err
+    assert real.record.checkpoint.latest(run) is not None and not capsys.readouterr().err
 
 
 def test_incomplete_and_newer_ones_are_passed_over(run: Path, capsys: pytest.CaptureFixture[str]):
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     whole = train(SMALL, progress=False)
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(real.checkpoints.checkpoint, "write_tensors", full)
+        patch.setattr(real.record.checkpoint, "write_tensors", full)
         with pytest.raises(UserError, match=r"step-000004: cannot be written \(No space left"):
             train(SMALL, out, progress=False)
     assert steps(out) == ["step-000000", "step-000002"]

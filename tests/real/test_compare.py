@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from lab.errors import UserError
-from lab.trace import load
+from lab.trace.trace import load
 from real.cli import main
-from real.compare import ArmResult, compare, run_folder
-from real.config import TrainConfig
-from real.jobs import Job, _reason, run_jobs
+from real.compare.arms import ArmResult, compare, run_folder
+from real.compare.jobs import Job, _reason, run_jobs
+from real.settings.config import TrainConfig
 
 QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
 WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]

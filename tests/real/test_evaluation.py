@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.schema import PASS_AT, names
+from lab.trace.schema import PASS_AT, names
 from real.answers import AnswerBook
-from real.evaluations.evaluation import Evaluation, evaluate, pass_at
+from real.record.evaluation import Evaluation, evaluate, pass_at
 
 
 def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerBook, np.ndarray]:

@@ -13,11 +13,11 @@ import pytest
 from guard_core import GuardConfig
 from lab.arms import arm
 from lab.errors import UserError
-from lab.trace import Trace, load
+from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
-from real.evaluations.curve import is_due, lines, summary
-from real.supervision import Supervisor
+from real.record.curve import is_due, lines, summary
+from real.vote.supervision import Supervisor
 
 SMALL = TrainConfig(
     n_problems=8, batch_size=4, n_votes=16, n_samples=8, epochs=3, max_rows=128, eval_samples=2

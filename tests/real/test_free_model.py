@@ -24,14 +24,14 @@ from transformers import (
 
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.trace import Trace
+from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
-from real.config import BOX_REQUEST
 from real.policy import load_policy
 from real.problems.prompts import build_prompts
 from real.problems.sources import read_problems
 from real.run import prepare
+from real.settings.config import BOX_REQUEST
 from real.update.logprobs import response_logprobs
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from real.config import LossKind
+from real.settings.config import LossKind
 from real.update.group import Group, kept, without_rows
 from real.update.grpo import (
     MEAN_OF_LOSS,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lab.errors import UserError
-from lab.trace import Trace, load
+from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.record.loggers import Loggers

@@ -19,12 +19,12 @@ from real.engines.ranked_engine import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.token_spread import spread
 from real.engines.transformers_engine import TransformersEngine
-from real.observations.token_stats import token_stats
 from real.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
 from real.tiny import CHECKPOINT, problems
 from real.tiny.vocabulary import encode
 from real.update.logprobs import Scorer
+from real.vote.observations.token_stats import token_stats
 
 PROMPTS = [encode(problem.prompt) for problem in problems(5)]
 N = 12

@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from real.observations.arithmetic import MOST_BITS
-from real.observations.claims import MOST_CHARACTERS, claims
-from real.observations.tool import tool_verdicts
 from real.tiny import problems
 from real.tiny.task import Expression, Rule, solution
+from real.vote.observations.arithmetic import MOST_BITS
+from real.vote.observations.claims import MOST_CHARACTERS, claims
+from real.vote.observations.tool import tool_verdicts
 
 
 def found(text: str) -> list[tuple[str, str]]:

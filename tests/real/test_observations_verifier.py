@@ -15,18 +15,18 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.engines.responses import Response, to_rollouts
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.observations.verifier import Asked, Wording, ask, read_verdict, verifier_prompt
 from real.policy import Policy, load_policy
 from real.problems import Problem
 from real.problems.chat import encode
 from real.problems.problem import Turn
-from real.rules.checks import can_verify
+from real.settings.config import TrainConfig
+from real.settings.fit import can_verify
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
+from real.vote.observations.verifier import Asked, Wording, ask, read_verdict, verifier_prompt
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")

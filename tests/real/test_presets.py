@@ -10,10 +10,10 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.trace import load
+from lab.trace.trace import load
 from real.cli import CompareCommand, RunCommand, main
-from real.presets import NAMES, SHARED, preset, preset_config, preset_values, table
 from real.problems import NAMED
+from real.settings.presets import NAMES, SHARED, preset, preset_config, preset_values, table
 
 PAPER: dict[str, Any] = {
     "batch_size": 8,

@@ -16,16 +16,16 @@ from tokenizers.pre_tokenizers import Split
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.errors import UserError
-from lab.manifest import Manifest
-from lab.store import RunFolder
-from lab.trace import load
+from lab.trace.manifest import Manifest
+from lab.trace.store import RunFolder
+from lab.trace.trace import load
 from real.cli import _tell, main
-from real.compare import ArmResult, Comparison
-from real.config import BOX_REQUEST, TrainConfig
+from real.compare.arms import ArmResult, Comparison
 from real.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.chat import FIXED_DATE, encode
 from real.problems.prompts import PromptSet, build_prompts
+from real.settings.config import BOX_REQUEST, TrainConfig
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

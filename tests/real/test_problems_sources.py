@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lab.errors import UserError
-from real.config import TrainConfig
 from real.problems import NAMED, Problem, load_problems
 from real.problems.hub import HubName
 from real.problems.sources import model_folder, read_problems
+from real.settings.config import TrainConfig
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS: list[dict[str, Any]] = [
@@ -205,7 +205,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
     code = (
-        "import sys, real.config, real.problems; "
+        "import sys, real.settings.config, real.problems; "
         "sys.exit(bool({'datasets', 'pyarrow', 'torch', 'huggingface_hub'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

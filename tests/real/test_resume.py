@@ -19,8 +19,8 @@ import torch
 
 import real.run
 from lab.errors import UserError
-from lab.lock import locked
-from lab.trace import Trace, load
+from lab.trace.lock import locked
+from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.engines.rollouts import EngineError
@@ -258,7 +258,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_beside_it(broken: Path):
 HOLD = """
 import sys
 from pathlib import Path
-from lab.lock import locked
+from lab.trace.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

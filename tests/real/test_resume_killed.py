@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from lab.settings import to_values
-from lab.trace import Trace, load
+from lab.trace.trace import Trace, load
 from real import TrainConfig
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="runs are forked and killed")

@@ -12,7 +12,7 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from real import TrainConfig
 from real.cli import main
-from real.compare import compare
+from real.compare.arms import compare
 from real.run import arm_of
 
 OFF = GuardConfig.off()

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import torch
 
-import real.rules.observing
 import real.run
-import real.supervision
+import real.vote.observing
+import real.vote.supervision
 from guard_core import GuardConfig
 from guard_core.rules import RULES, make_rule
 from lab.arms import arm
-from lab.trace import Trace
+from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerBook
 from real.engines.transformers_engine import TransformersEngine
@@ -78,7 +78,7 @@ def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest
 def test_ttrl_by_the_rules_road_is_plain_ttrl(guard: GuardConfig, monkeypatch: pytest.MonkeyPatch):
     config = replace(TINY, guard=guard, epochs=4)
     plain = train(config, progress=False)
-    for module in (real.supervision, real.rules.observing):
+    for module in (real.vote.supervision, real.vote.observing):
         monkeypatch.setattr(module, "rule_of", lambda _: make_rule("ttrl"))
     ruled = train(config, progress=False)
     pd.testing.assert_frame_equal(plain.visits, ruled.visits, check_exact=True)
@@ -142,10 +142,10 @@ def test_the_order_of_problems_in_a_batch_does_not_matter():
     logprob_PV = -np.arange(1.0, 17.0).reshape(2, 8) / 16
     found = []
     for order in ([0, 1], [1, 0]):
-        supervisor = real.supervision.Supervisor(config, ["1", "2"])
+        supervisor = real.vote.supervision.Supervisor(config, ["1", "2"])
         for problem in (0, 1):
             supervisor.book.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
-        told = real.rules.observing.Observed({"step_logprob": logprob_PV[order]})
+        told = real.vote.observing.Observed({"step_logprob": logprob_PV[order]})
         done = supervisor.visit(np.array(order), answers_PV[order], 1, told)
         found.append(done.streams.majority[order])
     np.testing.assert_array_equal(*found)

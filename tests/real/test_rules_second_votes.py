@@ -17,16 +17,16 @@ import torch
 import real.trainer
 from lab.arms import arm
 from lab.errors import UserError
-from lab.trace import Trace, load
+from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
-from real.batches import batches
-from real.rules.observing import observe
-from real.rules.paraphrases import REQUEST, Paraphrases
-from real.rules.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
-from real.rules.tiny_rewording import reworded
+from real.record.batches import batches
 from real.run import Run, prepare
 from real.tiny import CHECKPOINT
 from real.tiny.task import Expression, Rule, evaluate, problems
+from real.vote.observing import observe
+from real.vote.paraphrases import REQUEST, Paraphrases
+from real.vote.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
+from real.vote.tiny_rewording import reworded
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=1, checkpoint_every=1
@@ -207,8 +207,8 @@ def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: 
 
 
 def test_the_other_view_is_trained_on_the_votes_of_the_first():
-    from real.rules.observing import Observed
-    from real.supervision import Supervisor
+    from real.vote.observing import Observed
+    from real.vote.supervision import Supervisor
 
     supervisor = Supervisor(of_rule("co_rewarding_1"), ["1"])
     supervisor.book.ids(0, ["\\boxed{1}", "\\boxed{2}"])

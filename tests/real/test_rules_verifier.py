@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 
-import real.observations.verifier as verifier
 import real.trainer
 import real.update.optimizer
+import real.vote.observations.verifier as verifier
 from lab.arms import arm
 from real import TrainConfig, train
 from real.tiny import CHECKPOINT, problems

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.checked import checked
-from real.config import TrainConfig
-from real.supervision import Supervision, Supervisor
+from lab.trace.checked import checked
+from real.settings.config import TrainConfig
+from real.vote.supervision import Supervision, Supervisor
 
 OFF = GuardConfig.off()
 

@@ -14,9 +14,9 @@ import real.cli
 from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values, to_values
-from lab.trace import load
+from lab.trace.trace import load
 from real.cli import main
-from real.config import TrainConfig
+from real.settings.config import TrainConfig
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
 
@@ -263,7 +263,7 @@ def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
 
 def test_every_setting_has_a_bound_or_a_closed_set_of_values():
     """A new setting must not slip past the checks: numbers need a rule."""
-    from real.config import _BOUNDS
+    from real.settings.config import _BOUNDS
 
     bounded = {name for names, _ in _BOUNDS for name in names}
     for field in fields(TrainConfig):

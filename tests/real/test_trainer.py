@@ -17,8 +17,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arms import arm
-from lab.schema import TABLES, missing
-from lab.trace import Trace, load
+from lab.trace.schema import TABLES, missing
+from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 
 SMALL = TrainConfig(

@@ -8,9 +8,9 @@ import pytest
 
 from lab.arms import arm as named
 from sim import SimConfig
-from sim.engine import Simulation
-from sim.measure import MEASURES
-from sim.run import of_arm
+from sim.engine.measure import MEASURES
+from sim.engine.run import of_arm
+from sim.engine.simulation import Simulation
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)

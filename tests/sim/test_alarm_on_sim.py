@@ -6,11 +6,11 @@ import pytest
 
 from guard_core import GuardConfig
 from lab import fates
-from lab.alarm import alarm_table, fit_alarm
-from lab.lead import lead_summary, lead_times
-from lab.schema import VISITS
-from lab.scissor import scissor
-from lab.stakes import at_stake
+from lab.alarm.cohort import at_stake
+from lab.alarm.lead_time import lead_summary, lead_times
+from lab.alarm.table import alarm_table, fit_alarm
+from lab.measures.scissor import scissor
+from lab.trace.schema import VISITS
 from sim import SimConfig, simulate
 
 TRUTH = [column.name for column in VISITS if column.needs_truth]

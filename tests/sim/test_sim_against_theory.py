@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.fate import fate_shares, fates
+from lab.measures.fate import fate_shares, fates
 from sim import SimConfig, simulate
 
 # V, step, p0, and P(ends on the wrong answer): Monte Carlo of 20,000 runs of another program.

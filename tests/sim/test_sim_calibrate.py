@@ -10,20 +10,30 @@ import pytest
 
 from lab.arms import arm
 from lab.errors import UserError
-from sim.calibrate import CELLS, MECHANISMS, ROWS, Budget, Row, cell_errors, fit, predict, summary
-from sim.calibrate.error import KINDS, mean_error, one_run_error
-from sim.calibrate.fitting import QUICK
-from sim.calibrate.mechanisms import (
+from sim.engine.measure import measure
+from sim.engine.run import of_arm
+from sim.studies.calibrate import (
+    CELLS,
+    MECHANISMS,
+    ROWS,
+    Budget,
+    Row,
+    cell_errors,
+    fit,
+    predict,
+    summary,
+)
+from sim.studies.calibrate.error import KINDS, mean_error, one_run_error
+from sim.studies.calibrate.fitting import QUICK
+from sim.studies.calibrate.mechanisms import (
     POPULATION,
     USUAL,
     mechanisms_named,
     population_start,
     row_config,
 )
-from sim.calibrate.published import most_final_accuracy, odd_cells, rows_named
-from sim.calibrate.readings import measure_reading, readings_named
-from sim.measure import measure
-from sim.run import of_arm
+from sim.studies.calibrate.published import most_final_accuracy, odd_cells, rows_named
+from sim.studies.calibrate.readings import measure_reading, readings_named
 
 SMALL = Row("made-up", "Made up", 60, 10, (0,) * 5, (0,) * 5, (0, 0, 0))
 TINY = Budget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)

@@ -5,9 +5,9 @@ import pytest
 
 from lab import load
 from sim.cli import main
-from sim.engine import Simulation
-from sim.measure import measure_trace
-from sim.own_best import STEPS
+from sim.engine.measure import measure_trace
+from sim.engine.simulation import Simulation
+from sim.studies.own_best import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]
 

@@ -4,9 +4,9 @@ import pytest
 
 from lab import UserError, load
 from lab.arms import arm
-from lab.effort import achieved_ratio
+from lab.compare.effort import achieved_ratio
 from sim import SimConfig
-from sim.compare import compare
+from sim.studies.compare import compare
 
 CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 

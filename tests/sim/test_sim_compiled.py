@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig
-from sim.compiled import CompiledGuard
-from sim.compiled.rules import rules
-from sim.engine import Simulation
-from sim.expected import expected_samples
-from sim.reference import ReferenceGuard
-from sim.rows import SEEN
+from sim.engine.expected import expected_samples
+from sim.engine.guard import CompiledGuard
+from sim.engine.guard_settings import rules
+from sim.engine.reference import ReferenceGuard
+from sim.engine.rows import SEEN
+from sim.engine.simulation import Simulation
 
 UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
 ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sim.compiled.bits import size_of, span
-from sim.compiled.subsets import draw_subsets, fits, room_for
-from sim.observe.bell import MIDDLE, MOST, WIDTH, bell
-from sim.random import LANES, PLANES, fill_lanes, word
+from sim.rules.bits import size_of, span
+from sim.rules.subsets import draw_subsets, fits, room_for
+from sim.world.observe.bell import MIDDLE, MOST, WIDTH, bell
+from sim.world.random import LANES, PLANES, fill_lanes, word
 
 KEY = np.uint64(11)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from guard_core import GuardConfig
 from lab import Trace, UserError, load
 from lab.arms import arm
-from lab.schema import names
+from lab.trace.schema import names
 from sim import SimConfig, simulate
-from sim.engine import Simulation
-from sim.run import of_arm
+from sim.engine.run import of_arm
+from sim.engine.simulation import Simulation
 
 SMALL = SimConfig(n_problems=21, epochs=9, replicates=3, seed=5)
 

@@ -7,11 +7,11 @@ import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig, simulate
-from sim.engine import gradient
-from sim.expected import expected_samples
-from sim.policies import Attractor, Features, Independent, make_policy
-from sim.populations import Population, draw_population
+from sim.engine.expected import expected_samples
+from sim.engine.simulation import gradient
 from sim.theory.process import Process, logit
+from sim.world.policies import Attractor, Features, Independent, make_policy
+from sim.world.populations import Population, draw_population
 
 
 def one_coordinate(**changes):

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.best_words import own_best_words
-from sim.contrast import BEST, BEST_RIVAL, contrasts
-from sim.controls import rivals
-from sim.own_best import best_among, best_scores, edges, own_best
+from sim.studies.best_words import own_best_words
+from sim.studies.contrast import BEST, BEST_RIVAL, contrasts
+from sim.studies.controls import rivals
+from sim.studies.own_best import best_among, best_scores, edges, own_best
 
 STEPS = (0.01, 0.1, 1.0)
 

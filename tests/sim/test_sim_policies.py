@@ -7,9 +7,9 @@ import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
 from sim import SimConfig
-from sim.engine import gradient
-from sim.policies import Attractor, Features, Independent, make_policy
-from sim.populations import Population, draw_population
+from sim.engine.simulation import gradient
+from sim.world.policies import Attractor, Features, Independent, make_policy
+from sim.world.populations import Population, draw_population
 
 
 def decide(counts_A, samples_A, n_votes, n_samples, config, label=None):

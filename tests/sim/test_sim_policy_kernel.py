@@ -7,9 +7,9 @@ import pytest
 
 from lab.errors import UserError
 from sim import SimConfig, simulate
-from sim.policies import Attractor, Independent, Kernel
-from sim.policies.kernel_file import read_kernel
-from sim.populations import draw_population
+from sim.world.policies import Attractor, Independent, Kernel
+from sim.world.policies.kernel_file import read_kernel
+from sim.world.populations import draw_population
 
 N = 6
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from guard_core import GuardConfig
 from lab.errors import UserError
 from sim import SimConfig, simulate
-from sim.engine import Simulation
+from sim.engine.simulation import Simulation
 
 N = 10
 

@@ -8,7 +8,7 @@ import pytest
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.populations import NAMED, Population, draw_population
+from sim.world.populations import NAMED, Population, draw_population
 
 
 def abilities(config):

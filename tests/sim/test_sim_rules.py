@@ -7,7 +7,7 @@ import pytest
 
 from guard_core.rules import RULES
 from lab.arms import can_combine
-from sim.engine import Simulation
+from sim.engine.simulation import Simulation
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
 GUARDED = tuple(f"{name}+guard" for name in PEERS if can_combine(name, "guard"))

@@ -7,16 +7,16 @@ import pytest
 
 from lab import load
 from lab.arms import arm
-from lab.report_cli import main as report
+from lab.report.cli import main as report
 from sim import SimConfig
-from sim.arms import named, under
 from sim.cli import main
-from sim.compare import compare
-from sim.controls import control
-from sim.run import of_arm
-from sim.sweep import Sweep, run_sweep
-from sim.sweep.plan import job_of
-from sim.sweep.presets import RULE_ARMS, preset, preset_settings
+from sim.engine.run import of_arm
+from sim.settings.arms import named, under
+from sim.studies.compare import compare
+from sim.studies.controls import control
+from sim.studies.sweep import Sweep, run_sweep
+from sim.studies.sweep.plan import job_of
+from sim.studies.sweep.presets import RULE_ARMS, preset, preset_settings
 
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 
@@ -153,8 +153,8 @@ def test_the_preset_names_every_rule_and_its_settings():
 
 
 def test_the_preset_writes_its_tables(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sim.sweep.rule_tables.COST_REPLICATES", 2)
-    monkeypatch.setattr("sim.sweep.rule_tables.COST_PROBLEMS", 8)
+    monkeypatch.setattr("sim.studies.sweep.rule_tables.COST_REPLICATES", 2)
+    monkeypatch.setattr("sim.studies.sweep.rule_tables.COST_PROBLEMS", 8)
     out, size = tmp_path / "s", ["--replicates", "4", "--n-problems", "8", "--epochs", "10"]
     arms = ["--arms", "ttrl", "rent", "srt+guard"]
     assert main(["sweep", "--preset", "rules", "--out", str(out), *arms, *size, "--quiet"]) == 0

@@ -8,11 +8,11 @@ import pytest
 from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
-from sim.observe import Observer, Visit
-from sim.observe.confidence import ENTROPY, LOGPROB
-from sim.observe.second import Teacher
-from sim.observe.similarity import similarities
-from sim.reference_rules import sharpen
+from sim.engine.reference_rules import sharpen
+from sim.world.observe import Observer, Visit
+from sim.world.observe.confidence import ENTROPY, LOGPROB
+from sim.world.observe.second import Teacher
+from sim.world.observe.similarity import similarities
 
 N, A, V = 400, 5, 64
 

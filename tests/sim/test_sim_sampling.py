@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
-from sim.populations import draw_population
-from sim.random import ORDER, TIE, VOTES, orders, uniforms
-from sim.sampling import draw_votes
+from sim.world.populations import draw_population
+from sim.world.random import ORDER, TIE, VOTES, orders, uniforms
+from sim.world.sampling import draw_votes
 
 
 def draw(p_A, n_rows, n_votes, n_samples, parseable=1.0, seed=3, first=0, replicates=1):

@@ -15,15 +15,15 @@ import pytest
 from guard_core import GuardConfig
 from lab import load
 from lab.arms import arm
-from lab.collection import gather
+from lab.compare.collection import gather
+from lab.compare.tables import metrics
 from lab.errors import UserError
-from lab.tables import metrics
 from sim import SimConfig, simulate
-from sim.measure import MEASURES, measure, measure_trace
-from sim.run import of_arm
-from sim.sweep import RandomCells, Sweep, read_sweep, run_sweep
-from sim.sweep.axes import Range
-from sim.sweep.pool import Pool
+from sim.engine.measure import MEASURES, measure, measure_trace
+from sim.engine.run import of_arm
+from sim.studies.sweep import RandomCells, Sweep, read_sweep, run_sweep
+from sim.studies.sweep.axes import Range
+from sim.studies.sweep.pool import Pool
 
 BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
 SWEEP = Sweep(

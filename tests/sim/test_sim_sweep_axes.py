@@ -6,10 +6,10 @@ import pytest
 
 from lab.errors import UserError
 from sim import SimConfig
-from sim.sweep import RandomCells, Sweep
-from sim.sweep.axes import Range, assign, names, parse, read
-from sim.sweep.plan import Job, job_of
-from sim.sweep.presets import preset, preset_settings
+from sim.studies.sweep import RandomCells, Sweep
+from sim.studies.sweep.axes import Range, assign, names, parse, read
+from sim.studies.sweep.plan import Job, job_of
+from sim.studies.sweep.presets import preset, preset_settings
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pandas.testing import assert_frame_equal
 
 from lab.errors import UserError
 from sim import SimConfig
-from sim.sweep import Sweep, run_sweep
-from sim.sweep import pool as pool_module
-from sim.sweep.pool import Pool
+from sim.studies.sweep import Sweep, run_sweep
+from sim.studies.sweep import pool as pool_module
+from sim.studies.sweep.pool import Pool
 
 SWEEP = Sweep(
     base=SimConfig(n_problems=40, epochs=9, replicates=3, seed=4),

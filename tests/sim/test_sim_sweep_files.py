@@ -10,8 +10,8 @@ from lab.arms import arm
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.compare import compare
-from sim.sweep import Sweep, read_sweep, run_sweep
+from sim.studies.compare import compare
+from sim.studies.sweep import Sweep, read_sweep, run_sweep
 
 BASE = SimConfig(n_problems=10, epochs=8, replicates=1, step=0.2, seed=4)
 N = BASE.n_problems

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.own_best import own_best
-from sim.sweep.winners import chart, layout, print_winners, winners, winners_of
+from sim.studies.own_best import own_best
+from sim.studies.sweep.winners import chart, layout, print_winners, winners, winners_of
 
 SHIFT = 1.0
 """Farther than the mean of what the replicates share."""

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from guard_core import GuardConfig
 from lab.errors import UserError
-from sim import SimConfig, random, simulate
+from sim import SimConfig, simulate
 from sim.cli import main
-from sim.engine import run_epochs
-from sim.measure import measure
-from sim.sampling import draw_votes
+from sim.engine.measure import measure
+from sim.engine.simulation import run_epochs
 from sim.torch_engine.votes import Ballot
 from sim.torch_engine.words import fold, seed_key, unit
+from sim.world import random
+from sim.world.sampling import draw_votes
 
 CPU = torch.device("cpu")
 SMALL = SimConfig(n_problems=21, epochs=7, batch_size=8, replicates=3)

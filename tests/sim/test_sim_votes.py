@@ -11,8 +11,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.life import vote_areas
-from lab.trace import load
+from lab.measures.life import vote_areas
+from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
 

@@ -10,14 +10,14 @@ import plotly.graph_objects as go
 
 from lab import figures
 from lab.columns import floats, group_mean, ints
-from lab.dynamics import ROUTE_COLUMNS
 from lab.errors import UserError
 from lab.figures.overhead import overhead_bars
-from lab.paired import estimate
+from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.report import derived
 from lab.report.digest import World
 from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
-from lab.schema import ROUTES
+from lab.stats.paired import estimate
+from lab.trace.schema import ROUTES
 
 _GROUP = "The guard"
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from lab import figures
 from lab.columns import floats
+from lab.compare.tables import METRICS
 from lab.figures.change import change_heatmap
 from lab.figures.migration import label_migration
 from lab.figures.style import FATE_COLOURS
-from lab.paired import estimate
 from lab.report import derived, words
 from lab.report.digest import World
 from lab.report.html import Html, tag
 from lab.report.sections.section import NO_TRUTH, Absent, Drawing, Piece, Section, small_table
-from lab.tables import METRICS
+from lab.stats.paired import estimate
 
 NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
 PAIR_METRICS = ("pass_final", "TotalDeg")

@@ -11,11 +11,11 @@ from lab.columns import Floats, floats
 from lab.figures.curves import of_arm
 from lab.figures.runs import MOST_RUNS, run_lines
 from lab.figures.window import training_window
-from lab.paired import estimate
 from lab.report import derived
 from lab.report.digest import World
 from lab.report.html import Html
 from lab.report.sections.section import BANDS, Drawing, Piece, Section, small_table
+from lab.stats.paired import estimate
 
 _GROUP = "What happened on the way"
 _MARKS = (

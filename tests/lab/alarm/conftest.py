@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.fate import fates
+from lab.measures.fate import fates
 
 RIGHT, WRONG, W = 3, 5, 5
 

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.alarm_cli import main
-from lab.schema import VISITS
-from lab.trace import Trace
+from lab.alarm.cli import main
+from lab.trace.schema import VISITS
+from lab.trace.trace import Trace
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +113,7 @@ def test_wrong_folders_and_foreign_pages(run, tmp_path, capsys):
 
 def test_help_needs_no_plotting_library():
     code = (
-        "import sys, lab.alarm_cli as c\n"
+        "import sys, lab.alarm.cli as c\n"
         "try: c.main(['--help'])\n"
         "except SystemExit: pass\n"
         "assert 'plotly' not in sys.modules and 'pandas' not in sys.modules"

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.risk import fit_alarm
-from lab.schema import VISITS
-from lab.votes_so_far import TRIVIAL, features, votes_so_far
+from lab.alarm.features import TRIVIAL, features, votes_so_far
+from lab.alarm.risk import fit_alarm
+from lab.trace.schema import VISITS
 
 TRUTH = [column.name for column in VISITS if column.needs_truth]
 

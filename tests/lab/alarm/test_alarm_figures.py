@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lab.alarm import alarm_table
+from lab.alarm.risk import SCORES
+from lab.alarm.roc import roc_table
+from lab.alarm.table import alarm_table
 from lab.figures.alarm import SCORE_TITLES, auroc_curves, roc_curves
-from lab.risk import SCORES
-from lab.roc import roc_table
 
 
 def lines(figure):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from lab.logistic import RIDGE, fit_logistic
-from lab.risk import fit_alarm
+from lab.alarm.logistic import RIDGE, fit_logistic
+from lab.alarm.risk import fit_alarm
 
 
 def test_logistic_fit_is_the_penalised_optimum():

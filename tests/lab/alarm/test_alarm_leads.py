@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from lab.fate import fates
-from lab.lead import lead_summary, lead_times
-from lab.risk import SCORES
+from lab.alarm.lead_time import lead_summary, lead_times
+from lab.alarm.risk import SCORES
+from lab.measures.fate import fates
 
 
 def test_lead_times_by_hand(voted):

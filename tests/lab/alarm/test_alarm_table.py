@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.alarm import SCORES, alarm_table
-from lab.auroc import auroc
+from lab.alarm.cohort import at_stake, gather
+from lab.alarm.features import votes_so_far
+from lab.alarm.lead_time import lead_times
+from lab.alarm.risk import fit_alarm, held_out_scores
+from lab.alarm.table import SCORES, alarm_table
 from lab.errors import UserError
-from lab.fate import fates
-from lab.lead import lead_times
-from lab.risk import fit_alarm, held_out_scores
-from lab.stakes import at_stake, gather
-from lab.votes_so_far import votes_so_far
+from lab.measures.fate import fates
+from lab.stats.auroc import auroc
 
 
 def test_a_replicate_is_not_judged_by_its_own_outcomes(world):

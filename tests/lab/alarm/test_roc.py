@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lab.alarm import SCORES, alarm_table
-from lab.fate import fates
-from lab.roc import roc_points, roc_table
+from lab.alarm.roc import roc_points, roc_table
+from lab.alarm.table import SCORES, alarm_table
+from lab.measures.fate import fates
 
 
 def test_corners_by_hand():

@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from lab import figures
-from lab.dynamics import ROUTE_COLUMNS
-from lab.fate import FATES
+from lab.compare.tables import METRICS
 from lab.figures.curves import spread
 from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
-from lab.paired import paired_table
-from lab.tables import METRICS
+from lab.measures.dynamics import ROUTE_COLUMNS
+from lab.measures.fate import FATES
+from lab.stats.paired import paired_table
 
 EPOCHS = 4
 COLUMNS = (

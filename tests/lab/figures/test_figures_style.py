@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from lab.arms import ALL_ARMS
-from lab.fate import FATES
 from lab.figures import style
-from lab.schema import ROUTES
+from lab.measures.fate import FATES
+from lab.trace.schema import ROUTES
 
 
 def test_every_fate_and_route_has_its_own_colour():

@@ -4,8 +4,8 @@ import pytest
 from guard_core import Route
 from lab.figures.life import life_figure
 from lab.figures.style import GREEN
-from lab.life import problem_life, vote_areas
-from lab.trace import Trace
+from lab.measures.life import problem_life, vote_areas
+from lab.trace.trace import Trace
 
 
 @pytest.fixture(params=[True, False], ids=["votes", "shares"])

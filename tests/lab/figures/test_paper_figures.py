@@ -5,10 +5,8 @@ import pandas as pd
 import pytest
 
 from lab import Trace, fates
-from lab.across import metrics_across
-from lab.change import mean_change, migration
-from lab.collection import gather
-from lab.dynamics import dynamics
+from lab.compare.across import metrics_across
+from lab.compare.collection import gather
 from lab.figures.change import change_heatmap
 from lab.figures.fate_groups import fate_groups
 from lab.figures.migration import label_migration
@@ -16,9 +14,11 @@ from lab.figures.runs import MOST_RUNS, run_lines
 from lab.figures.scissor import scissor_panels
 from lab.figures.style import FATE_COLOURS, arm_style
 from lab.figures.window import WINDOW_TITLE, training_window
-from lab.scissor import scissor
-from lab.window import run_windows
-from lab.window_share import window_share, window_width
+from lab.measures.change import mean_change, migration
+from lab.measures.dynamics import dynamics
+from lab.measures.scissor import scissor
+from lab.measures.window import run_windows
+from lab.measures.window_share import window_share, window_width
 
 EPOCHS, PROBLEMS = 9, 12
 ARMS = ("ttrl", "guard")

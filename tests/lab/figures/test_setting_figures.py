@@ -9,8 +9,8 @@ from lab.figures.calibration import calibration_errors
 from lab.figures.overhead import overhead_bars
 from lab.figures.regimes import REGIMES, regime_map
 from lab.figures.sensitivity import plateaus, sensitivity_curves
-from lab.overhead import STEP, step_seconds
-from lab.sensitivity import sensitivity
+from lab.measures.overhead import STEP, step_seconds
+from lab.measures.sensitivity import sensitivity
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.arms import DEMO_ARMS, arm
 from lab.settings import to_values
-from lab.trace import Trace
+from lab.trace.trace import Trace
 
 PROBLEMS, EPOCHS = 12, 9
 _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6}

@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from lab.report_cli import main
+from lab.report.cli import main
 
 
 def part(folder, table="visits"):

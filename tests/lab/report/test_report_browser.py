@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.report import write_report
+from lab.report.writing import write_report
 
 WIDTHS = {"desk": 1280, "phone": 390}
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from lab.report import is_report
-from lab.report_cli import main
+from lab.report.cli import main
+from lab.report.writing import is_report
 
 
 def failed(capsys):
@@ -107,7 +107,7 @@ def test_an_impossible_name(runs, tmp_path, capsys, length):
 
 def test_help_needs_no_plotting_library():
     code = (
-        "import sys, lab.report_cli as c\n"
+        "import sys, lab.report.cli as c\n"
         "try: c.main(['--help'])\n"
         "except SystemExit: pass\n"
         "assert 'plotly' not in sys.modules and 'pandas' not in sys.modules"

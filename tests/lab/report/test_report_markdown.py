@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 
-from lab.collection import gather
+from lab.compare.collection import gather
 from lab.report.digest import digest, read
 from lab.report.markdown import markdown
 

@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from lab.headline import headline
-from lab.report import read, write_report
+from lab.compare.headline import headline
+from lab.report.digest import read
 from lab.report.page import page
+from lab.report.writing import write_report
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from lab.published import CELLS
-from lab.report import read
+from lab.compare.published import CELLS
+from lab.report.digest import read
 from lab.report.papers import paper_tables
 
 

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from lab import png
 from lab.errors import UserError
-from lab.report import read
+from lab.report import png
+from lab.report.cli import main
+from lab.report.digest import read
 from lab.report.page import page
 from lab.report.pictures import pictures
-from lab.report_cli import main
 
 
 @pytest.fixture(scope="module")

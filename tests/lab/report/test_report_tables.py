@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.paired import paired_table
-from lab.report import read
+from lab.report.cli import main
+from lab.report.digest import read
 from lab.report.folders import CONTENTS, our_folder
 from lab.report.names import slugs
 from lab.report.tidy import write_tables
-from lab.report_cli import main
+from lab.stats.paired import paired_table
 
 SIM = (
     *("metrics", "summary", "paired-ttrl", "paired-matched", "dynamics", "windows", "fates"),

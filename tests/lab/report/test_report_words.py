@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from lab.headline import Finding, Part
-from lab.paired import Estimate
+from lab.compare.headline import Finding, Part
 from lab.report import words
+from lab.stats.paired import Estimate
 
 
 def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):

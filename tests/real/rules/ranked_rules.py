@@ -32,7 +32,7 @@ def silent() -> None:
 
 
 def heard() -> None:
-    from real.rules.verifying import Verification
+    from real.vote.verifying import Verification
 
     ask = Verification.ask
 
@@ -46,8 +46,8 @@ def heard() -> None:
 
 
 def reword() -> None:
-    import real.rules.paraphrases as paraphrases
-    from real.rules.tiny_rewording import reworded
+    import real.vote.paraphrases as paraphrases
+    from real.vote.tiny_rewording import reworded
 
     ask = paraphrases._ask
 

@@ -17,16 +17,16 @@ import torch
 from torch import Generator
 
 import lab
-import real.rules.observing as observing
+import real.vote.observing as observing
 from guard_core.rules import Need
 from lab.arms import arm
 from lab.settings import from_values, to_values
-from real.checkpoints.tensor_files import read_tensors
-from real.config import TrainConfig
 from real.ranks.distributed import Ranks
-from real.rules.observing import fields_of
+from real.record.tensor_files import read_tensors
 from real.run import prepare
+from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
+from real.vote.observing import fields_of
 
 TOLERANCE = 1e-6
 """In double precision, as in `test_distributed`."""

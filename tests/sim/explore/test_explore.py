@@ -11,9 +11,9 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values
 from sim.cli import Run, main
-from sim.config import SimConfig
 from sim.explore.controls import CONTROLS, as_command, as_toml, value_of, with_places
 from sim.explore.redraw import redraw
+from sim.settings.config import SimConfig
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
 

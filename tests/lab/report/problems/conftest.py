@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.collection import gather
+from lab.compare.collection import gather
 from lab.report.digest import digest
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><b>1/2</b>"

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from lab.fate import FATES
 from lab.figures.life import life_figure
-from lab.life import problem_life, vote_areas
+from lab.measures.fate import FATES
+from lab.measures.life import problem_life, vote_areas
 from lab.report.life_template import life_templates
 from lab.report.packing import unpack
 from lab.report.problem_data import WORST_FIRST, problem_columns, problem_ids, redrawn
@@ -70,7 +70,7 @@ def test_match_rates_and_flips_are_those_of_training(without_votes):
 
 
 def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs):
-    from lab.report import read
+    from lab.report.digest import read
 
     keys = [kind["key"] for kind in about(problem_sections([without_votes]))["kinds"]]
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
@@ -81,7 +81,7 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs
 
 
 def test_without_any_truth_no_fate_is_spoken_of(arm_of):
-    from lab.collection import gather
+    from lab.compare.collection import gather
     from lab.report.digest import digest
 
     trace = arm_of("ttrl", votes=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.figures.life import life_figure
-from lab.life import problem_life, vote_areas
+from lab.measures.life import problem_life, vote_areas
 from lab.report.html import raw, tag
 from lab.report.page import page as whole_page
 from lab.report.plots import library
@@ -196,7 +196,7 @@ def test_markup_in_answers_and_ids_is_shown_as_text(visit, width, evil):
 
 
 def test_many_problems_come_in_pages(visit, make_trace, tmp_path):
-    from lab.collection import gather
+    from lab.compare.collection import gather
     from lab.report.digest import digest
 
     rng = np.random.default_rng(0)

@@ -1,11 +1,11 @@
-"""The packed lives say what `lab.life` says, and stay within their budget."""
+"""The packed lives say what `lab.measures.life` says, and stay within their budget."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from lab.figures.life import shortened
-from lab.life import problem_life, vote_areas
+from lab.measures.life import problem_life, vote_areas
 from lab.report.life_data import TOP, ArmLives, packed_lives
 from lab.report.packing import pack, unpack
 

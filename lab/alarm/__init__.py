@@ -1,0 +1,1 @@
+"""A label-free alarm for the extinction window, and how good it is."""

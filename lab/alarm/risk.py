@@ -1,0 +1,117 @@
+"""A problem's risk of being lost, from votes alone: one small logistic model per visit.
+
+The truth serves to fit it, on replicates whose outcome is known, and never to score with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lab.alarm.cohort import Stakes, at_stake, gather
+from lab.alarm.features import TRIVIAL, features, votes_so_far
+from lab.alarm.logistic import Logistic, fit_logistic
+from lab.columns import Bools, Floats
+from lab.errors import UserError
+
+MODEL = "alarm"
+MR_MODEL = "mr_fitted"
+SCORES = (MODEL, MR_MODEL, *TRIVIAL)
+"""The fitted alarm and the scores that it must beat: the same fit with MR at t as its only
+feature, and the scores that need no fit."""
+AT = (1, 3, 5, 8, 12)
+"""Visits after which the alarm is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One fitted model per visit."""
+
+    models: dict[int, Logistic]
+    names: tuple[str, ...]
+    """The features, see `lab.alarm.features.features`."""
+
+    def risk(self, visits: pd.DataFrame, visit: int) -> pd.DataFrame:
+        """Every problem's risk after a visit, from the votes up to it; no true answer is read.
+
+        The risk is the chance of being lost if the label was right at first: the votes cannot
+        tell whether it was.
+
+        Args:
+            visits: a trace's visits; its truth columns may be missing, later visits are not seen.
+            visit: one of `models`.
+
+        Returns:
+            One row per replicate and problem that has made the visit: replicate, problem, risk.
+
+        Raises:
+            UserError: a column is missing, or no model was fitted for the visit.
+        """
+        if visit not in self.models:
+            known = ", ".join(map(str, self.models))
+            raise UserError(f"alarm: visit {visit}: the model was fitted for the visits {known}")
+        votes = votes_so_far(visits).until(visit)
+        risk = self.models[visit].risk(features(votes).to_numpy())
+        return pd.DataFrame(
+            {"replicate": votes.replicate_H, "problem": votes.problem_H, "risk": risk}
+        )
+
+    def weights(self) -> pd.DataFrame:
+        """(visits, features) change of the log odds per standard deviation of a feature."""
+        rows = [model.weight_F for model in self.models.values()]
+        return pd.DataFrame(rows, pd.Index(self.models, name="visit"), list(self.names))
+
+
+def fit_alarm(visits: pd.DataFrame, fates: pd.DataFrame, at: Sequence[int] = AT) -> Alarm:
+    """Fit on every replicate of a finished run, for use on other runs.
+
+    Args:
+        visits: a trace's visits, visit 0 included.
+        fates: from `lab.fates`.
+        at: visits to fit a model for.
+
+    Raises:
+        UserError: a column is missing, no problem is at stake, or a visit lies outside the run.
+    """
+    stakes = gather(votes_so_far(visits), at_stake(visits, fates), at)
+    return _fit(stakes, np.ones(len(stakes.lost_S), bool))
+
+
+def deal(stakes: Stakes, folds: int, rng: np.random.Generator) -> Iterator[Bools]:
+    """(S,) which problems each fold holds out; a replicate is held out as a whole, and once.
+
+    Raises:
+        UserError: fewer than two folds or replicates.
+    """
+    numbers = rng.permutation(np.unique(stakes.replicate_S))
+    if min(folds, len(numbers)) < 2:
+        raise UserError(
+            f"alarm: {len(numbers)} replicates, {folds} folds: at least two of each are needed, "
+            "since it is fitted on some replicates and judged on others"
+        )
+    for held in np.array_split(numbers, min(folds, len(numbers))):
+        yield np.isin(stakes.replicate_S, held)
+
+
+def held_out_scores(stakes: Stakes, held_S: Bools) -> dict[str, Floats]:
+    """(T, S) of every score of `SCORES`, fitted on the problems that are not held out."""
+    models = {MODEL: stakes, MR_MODEL: stakes.only("mr_now")}
+    fitted = {name: _risk(_fit(seen, ~held_S), seen) for name, seen in models.items()}
+    return fitted | stakes.trivial_TS
+
+
+def _fit(stakes: Stakes, chosen_S: Bools) -> Alarm:
+    models = {}
+    for t, seen_SF in zip(stakes.at, stakes.features_TSF, strict=True):
+        rows = chosen_S & np.isfinite(seen_SF).all(axis=1)
+        models[t] = fit_logistic(seen_SF[rows], stakes.lost_S[rows])
+    return Alarm(models, stakes.names)
+
+
+def _risk(alarm: Alarm, stakes: Stakes) -> Floats:
+    """(T, S) risk of every problem at every visit."""
+    seen = zip(stakes.at, stakes.features_TSF, strict=True)
+    return np.stack([alarm.models[t].risk(seen_SF) for t, seen_SF in seen])

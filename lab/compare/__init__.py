@@ -1,0 +1,1 @@
+"""Comparisons of several runs: pairing, effort, own best step sizes, tables."""

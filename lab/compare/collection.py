@@ -1,0 +1,267 @@
+"""Run folders found on disk, grouped into comparisons whose replicates are paired by seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import ALL_ARMS, title
+from lab.columns import ints
+from lab.compare.pairing import PairKey, pair_keys, together
+from lab.compare.variants import arm_names, base_arms
+from lab.errors import UserError
+from lab.measures.fate import MIN_VISITS, fates
+from lab.trace.manifest import FILE_NAME, Manifest
+from lab.trace.trace import Trace, load
+
+WORLDS = {"sim": "Simulator", "real": "Real model"}
+"""World to the name shown to readers."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All arms that were run on one task in one world."""
+
+    world: str
+    task: str
+    traces: dict[str, Trace]
+    """One trace per arm, all seeds in it; a replicate's number means the same seed in each."""
+    runs: dict[str, list[Manifest]]
+    """The manifests of the folders that each arm's trace was put together from."""
+    pairs: list[PairKey]
+    """Seed and place of each replicate number."""
+    step_size: float | None = None
+    """Peak learning rate, or step of the simulator, that all arms share; None if not noted."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know, such as runs that did not finish."""
+    variants: dict[str, str] = field(default_factory=dict)
+    """Arm to the arm that it is with other guard settings, itself included; see
+    `lab.compare.variants`."""
+    metrics: pd.DataFrame | None = field(default=None, repr=False)
+    """`lab.compare.tables.metrics`, once it was computed."""
+    _fates: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    @property
+    def title(self) -> str:
+        """Name of the comparison for readers."""
+        world = WORLDS.get(self.world, self.world)
+        return f"{world}: {self.task}" if self.task else world
+
+    @property
+    def arms(self) -> list[str]:
+        """Names of the arms, in the order in which they are shown."""
+        return list(self.traces)
+
+    def fates(self, arm: str) -> pd.DataFrame:
+        """`lab.fates` of an arm, computed once."""
+        if arm not in self._fates:
+            self._fates[arm] = fates(self.traces[arm].visits)
+        return self._fates[arm]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A folder that was left out."""
+
+    folder: Path
+    reason: str
+
+
+_READERS = 3
+"""Folders that are read at once."""
+
+
+@dataclass(slots=True)
+class Collection:
+    """What was found."""
+
+    comparisons: list[Comparison]
+    skipped: list[Skipped]
+
+
+def collect(folders: Sequence[Path | str]) -> Collection:
+    """Read all run folders under the given ones.
+
+    Args:
+        folders: run folders, or folders that hold some at any depth.
+
+    Raises:
+        UserError: a given folder does not exist, or no run in them can be used.
+    """
+    # Reading and decoding leave the interpreter free for another folder.
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = list(pool.map(_read_run, find_runs(folders)))
+    traces = [item for item in found if isinstance(item, Trace)]
+    skipped = [item for item in found if isinstance(item, Skipped)]
+    comparisons, repeated = gather(traces)
+    skipped += repeated
+    if not comparisons:
+        if skipped:
+            raise UserError(skipped[0].reason)
+        names = ", ".join(str(folder) for folder in folders) or "no folder"
+        raise UserError(f"{names}: no run in it; give folders that a run was written to")
+    return Collection(comparisons, skipped)
+
+
+def find_runs(folders: Sequence[Path | str]) -> list[Path]:
+    """Folders that hold a run, or tables without its `run.json`; sorted, each once.
+
+    Raises:
+        UserError: a given folder does not exist.
+    """
+    found: dict[Path, Path] = {}
+    for top in map(Path, folders):
+        if not top.is_dir():
+            what = "not a folder" if top.exists() else "no such folder"
+            raise UserError(f"{top}: {what}; give folders that a run was written to")
+        for place, inner, files in os.walk(top):
+            if FILE_NAME in files or "visits" in inner:
+                found.setdefault(Path(place).resolve(), Path(place))
+                inner.clear()
+    return [found[real] for real in sorted(found)]
+
+
+def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
+    """Put traces of one world and task together, one trace per arm.
+
+    Args:
+        traces: runs in any order; several runs of one arm must differ in their seeds.
+
+    Returns:
+        The comparisons, and the runs that repeat a seed of an arm already there.
+    """
+    groups: dict[_Setting, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(_setting(trace.run), []).append(trace)
+    skipped: list[Skipped] = []
+    # The simulator first: it is the cheaper half of every comparison.
+    order = sorted(groups, key=lambda key: (list(WORLDS).index(key.world), *key[1:]))
+    comparisons = []
+    for key in order:
+        name = ", ".join(filter(None, (key.task, *_distinction(key, order))))
+        found = _compare(key.world, name, groups[key], skipped)
+        comparisons.append(replace(found, step_size=key.step_size or None))
+    return comparisons, skipped
+
+
+class _Setting(NamedTuple):
+    """What all arms of a comparison share."""
+
+    world: str
+    task: str
+    n_problems: int
+    n_votes: int
+    step_size: float
+    """0 if not noted."""
+
+
+def _setting(run: Manifest) -> _Setting:
+    noted = run.config.get("lr" if run.world == "real" else "step")
+    step_size = float(noted) if isinstance(noted, (int, float)) else 0.0
+    return _Setting(run.world, run.task, run.n_problems, run.n_votes, step_size)
+
+
+def _distinction(key: _Setting, others: Sequence[_Setting]) -> Iterator[str]:
+    """What tells a comparison from others on the same task."""
+    same = [other for other in others if other[:2] == key[:2]]
+    if len({other[2:4] for other in same}) > 1:
+        yield f"{key.n_problems} problems, {key.n_votes} votes"
+    if len({other.step_size for other in same}) > 1:
+        yield f"step size {key.step_size:g}"
+
+
+def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:
+    by_arm: dict[str, dict[PairKey, Trace]] = {}
+    kept: dict[str, list[Trace]] = {}
+    manifests = [trace.run for trace in group]
+    names = arm_names(manifests)
+    for arm, trace in zip(names, group, strict=True):
+        own = by_arm.setdefault(arm, {})
+        keys = pair_keys(trace).values()
+        if known := [key for key in keys if key in own]:
+            skipped.append(_repeat(trace, known[0], own[known[0]]))
+            continue
+        own.update(dict.fromkeys(keys, trace))
+        kept.setdefault(arm, []).append(trace)
+    pairs = sorted({key for own in by_arm.values() for key in own})
+    arms = sorted(kept, key=_place)
+    traces = {arm: together(kept[arm], pairs) for arm in arms}
+    unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
+    return Comparison(
+        world=world,
+        task=task,
+        traces=traces,
+        runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
+        pairs=pairs,
+        notes=[*_lengths(traces), *unfinished],
+        variants=_variants(dict(zip(names, base_arms(manifests), strict=True))),
+    )
+
+
+def _variants(base: dict[str, str]) -> dict[str, str]:
+    varied = {own for arm, own in base.items() if arm != own}
+    return {arm: own for arm, own in base.items() if own in varied}
+
+
+def _read_run(folder: Path) -> Trace | Skipped:
+    try:
+        trace = load(folder)
+        _check_tables(trace, folder)
+    except UserError as error:
+        return Skipped(folder, str(error))
+    return trace
+
+
+def _check_tables(trace: Trace, folder: Path) -> None:
+    """Read what every comparison needs, so that damage inside leaves out one run and not all."""
+    for table in (trace.steps, trace.evals):
+        ints(table, "replicate")
+    replicate, problem = ints(trace.visits, "replicate"), ints(trace.visits, "problem")
+    width = 1 + problem.max()
+    history = replicate * width + problem
+    present = np.bincount(history) > 0
+    training = ints(trace.visits, "visit") > 0
+    counts = np.bincount(history[training], minlength=len(present))[present]
+    if counts.min() < MIN_VISITS:
+        raise UserError(
+            f"{folder}: {counts.min()} visits of a problem ({trace.run.status}), at least "
+            f"{MIN_VISITS} are needed for its fate; train longer"
+        )
+
+
+def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:
+    folder = trace.folder or Path(trace.run.arm)
+    return Skipped(
+        folder,
+        f"{folder}: repeats seed {key[0]} of arm {trace.run.arm}, already read from "
+        f"{first.folder}; give one of them",
+    )
+
+
+def _unfinished(trace: Trace) -> list[str]:
+    run = trace.run
+    if run.status == "finished":
+        return []
+    seeds = ", ".join(map(str, sorted(set(run.seeds))))
+    state = "running or killed" if run.status == "running" else run.status
+    return [f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"]
+
+
+def _lengths(traces: dict[str, Trace]) -> list[str]:
+    """A warning where one arm was trained longer than another."""
+    epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
+    if len(set(epochs.values())) < 2:
+        return []
+    named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
+    return [f"the arms differ in length: {named}"]
+
+
+def _place(arm: str) -> tuple[int, str]:
+    return (ALL_ARMS.index(arm) if arm in ALL_ARMS else len(ALL_ARMS), arm)

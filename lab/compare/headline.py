@@ -1,0 +1,147 @@
+"""The three numbers that matter, per world, each with its interval and a verdict in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.compare.collection import Comparison
+from lab.compare.effort import achieved_ratio
+from lab.compare.tables import metrics
+from lab.errors import UserError
+from lab.stats.paired import Estimate, estimate, paired
+
+RIVALS = ("frozen", "memory")
+"""The simplest rivals of a guard (SPEC section 12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One number of a finding."""
+
+    metric: str
+    label: str
+    unit: str
+    value: Estimate
+    text: str
+    """The number, its interval and what it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One of the numbers that matter."""
+
+    key: str
+    title: str
+    parts: tuple[Part, ...]
+    note: str = ""
+    """How the number was come by, or why there is none."""
+
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        numbers = "; ".join(part.text for part in self.parts) or "not measured"
+        return f"{self.title}: {numbers}" + (f" ({self.note})" if self.note else "")
+
+
+def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
+    """What TTRL degrades, what the guard saves beyond matched effort, and memory beyond the guard.
+
+    Args:
+        comparison: at best with the arms ttrl, guard, matched, frozen and memory; a finding whose
+            arms are missing says so.
+        table: from `lab.compare.tables.metrics`, if at hand.
+    """
+    table = metrics(comparison) if table is None else table
+    return [_damage(table), _guard(comparison, table), _rival(table)]
+
+
+def _damage(table: pd.DataFrame) -> Finding:
+    name = f"Problems that {title(BASELINE)} makes worse"
+    if BASELINE not in _arms(table):
+        return Finding("damage", name, (), f"no run of {title(BASELINE)}")
+    value = estimate(_of(table, BASELINE, "TotalDeg"))
+    text = f"TotalDeg {_number(value.mean)} % {_interval(value, 'replicate', signed=False)}"
+    part = Part("TotalDeg", "TotalDeg", "% of problems", value, text.strip())
+    return Finding("damage", name, (part,) if value.n else ())
+
+
+def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
+    name = f"What {title(GUARD)} saves beyond matched effort"
+    if lacking := _lacking(table, GUARD, MATCHED):
+        return Finding("guard", name, (), lacking)
+    try:
+        traces = comparison.traces
+        ratio = achieved_ratio(traces[MATCHED].steps, traces[GUARD].steps)
+        note = f"the matched run moved {ratio:.2f} times as far as the guard's"
+    except UserError as error:
+        note = str(error)
+    return Finding("guard", name, _saved(table, GUARD, MATCHED), note)
+
+
+def _rival(table: pd.DataFrame) -> Finding:
+    name = f"What the best simple rival saves beyond {title(GUARD)}"
+    there = [arm for arm in RIVALS if arm in _arms(table)]
+    if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
+        return Finding("rival", name, (), lacking)
+    means = {arm: estimate(_of(table, arm, "TotalDeg")).mean for arm in there}
+    best = min(there, key=lambda arm: math.inf if math.isnan(means[arm]) else means[arm])
+    note = f"{title(best)}, the only rival run"
+    if len(there) > 1:
+        others = " and ".join(title(arm) for arm in there)
+        note = f"{title(best)}, chosen out of {others} by its lower TotalDeg in these runs"
+    return Finding("rival", name, _saved(table, best, GUARD), note)
+
+
+def _saved(table: pd.DataFrame, arm: str, against: str) -> tuple[Part, ...]:
+    """How much less an arm degrades and how much more it scores; above zero is better."""
+    fewer = paired(_of(table, against, "TotalDeg"), _of(table, arm, "TotalDeg"))
+    higher = paired(_of(table, arm, "pass_final"), _of(table, against, "pass_final"))
+    return (
+        _part("TotalDeg", "TotalDeg saved", fewer),
+        _part("pass_final", "final pass@1 gained", higher),
+    )
+
+
+def _part(metric: str, label: str, value: Estimate) -> Part:
+    if value.n == 0:
+        return Part(metric, label, "points", value, f"{label}: no pair of the same seed")
+    numbers = f"{_number(value.mean, signed=True)} points {_interval(value, 'pair', signed=True)}"
+    return Part(metric, label, "points", value, f"{label} {numbers}, {_judged(value)}")
+
+
+def _judged(value: Estimate) -> str:
+    if not value.has_interval:
+        return "one pair shows nothing"
+    if value.within_noise:
+        return "within noise"
+    return "better beyond noise" if value.mean > 0 else "worse beyond noise"
+
+
+def _interval(value: Estimate, what: str, *, signed: bool) -> str:
+    if not value.has_interval:
+        return f"[no interval from one {what}]"
+    low, high = _number(value.low, signed=signed), _number(value.high, signed=signed)
+    return f"[95 % interval {low} to {high}, {value.n} {what}s]"
+
+
+def _number(value: float, *, signed: bool = False) -> str:
+    return f"{value:+.1f}" if signed else f"{value:.1f}"
+
+
+def _arms(table: pd.DataFrame) -> list[str]:
+    return list(table.index.unique("arm"))
+
+
+def _of(table: pd.DataFrame, arm: str, metric: str) -> pd.Series:
+    """One metric of one arm, indexed by replicate."""
+    own = table[table.index.get_level_values("arm") == arm].droplevel("arm")
+    return pd.Series(own[metric])
+
+
+def _lacking(table: pd.DataFrame, *arms: str) -> str:
+    missing = [title(arm) for arm in arms if arm not in _arms(table)]
+    return f"no run of {' or '.join(missing)}" if missing else ""

@@ -1,0 +1,220 @@
+"""The paper's tables made from our traces, with the printed numbers beside ours."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from lab.columns import floats, group_mean
+from lab.compare.collection import Comparison
+from lab.compare.published import (
+    AIME24,
+    AIME25,
+    AMC,
+    AVERAGE,
+    BASE,
+    CELLS,
+    DATA_SETS,
+    LLAMA,
+    MATH,
+    OVERHEAD,
+    PASS_AT_1,
+    QWEN,
+    QWEN3,
+    TOTAL,
+    Setting,
+    note_on_fate,
+    note_on_overhead,
+    note_on_pass,
+    published_fate,
+)
+from lab.compare.tables import metrics
+from lab.measures.overhead import overhead, step_seconds
+from lab.stats.paired import Estimate, estimate
+from lab.trace.manifest import Manifest
+
+NUMBERS = ("mean", "sd", "n", "published", "footnote")
+"""Ours over the replicates, the paper's, and what a reader must know about the paper's."""
+
+# Names in a task, a model's folder or its hub name; the longer name of two comes first.
+_MODELS = {
+    LLAMA: r"llama-?3\.2-?3b|^llama-",
+    QWEN: r"qwen-?2\.5-?7b|^qwen-",
+    QWEN3: r"qwen-?3-?4b|^qwen3-",
+}
+_DATA = {
+    AIME24: r"aime[-_ ]?(20)?24",
+    AIME25: r"aime[-_ ]?(20)?25",
+    MATH: r"math[-_ ]?500",
+    AMC: r"\bamc",
+}
+
+
+def setting_of(run: Manifest) -> Setting | None:
+    """The paper's model and data set that a run is about; None where it is another one.
+
+    A simulated run is about those whose fate row its population was fitted to (`llama-math500`), a
+    real one about those that its model and task are named after.
+    """
+    model = run.task if run.world == "sim" else str(run.config.get("model") or "")
+    found = _named(_MODELS, model), _named(_DATA, run.task)
+    return None if "" in found else Setting(*found)
+
+
+def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """pass@1 at the end, `tab:main`.
+
+    Args:
+        comparisons: of any worlds; several of one model and data set stay apart.
+
+    Returns:
+        One row per comparison and method, ours and the paper's: world, task, model, data, method
+        and `NUMBERS`, in percent. `base` is before training, of all arms. Where one world has all
+        four data sets of a model once, their average follows: a mean of means without a spread, n
+        the fewest replicates. Model and data are empty, and nothing is published, for other tasks.
+
+    Raises:
+        UserError: a problem has fewer visits than its fate needs.
+    """
+    rows = [row for comparison in comparisons for row in _main_rows(comparison)]
+    return _table([*rows, *_averages(rows)], ("data", "method"))
+
+
+def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Fates in percent of the problems, `tab:full_fates`.
+
+    Args:
+        comparisons: of any worlds; those without known true answers have no fates.
+
+    Returns:
+        One row per comparison, method and fate (the paper's columns: its cells and TotalDeg):
+        world, task, model, data, method, fate and `NUMBERS`.
+
+    Raises:
+        UserError: a problem has fewer visits than its fate needs.
+    """
+    rows = [row for comparison in comparisons for row in _fate_rows(comparison)]
+    return _table(rows, ("data", "method", "fate"))
+
+
+def overhead_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Change of the time per step against TTRL in percent, `tab:overhead`.
+
+    The paper measured on MATH-500; beside runs on other data sets of its models stands that number.
+
+    Args:
+        comparisons: of the real world, on one machine each, TTRL among their arms.
+
+    Returns:
+        One row per comparison and method: world, task, model, method and `NUMBERS`.
+
+    Raises:
+        UserError: there is no timed run of TTRL.
+    """
+    rows = [row for comparison in comparisons for row in _overhead_rows(comparison)]
+    return _table(rows, ("method",))
+
+
+def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The footnotes of a table numbered from 1, and their texts.
+
+    Returns:
+        The table with the numbers in place of the texts (0 for none), and the texts in their order.
+    """
+    texts = [text for text in dict.fromkeys(table["footnote"].tolist()) if text]
+    numbers = [texts.index(text) + 1 if text else 0 for text in table["footnote"]]
+    return table.assign(footnote=numbers), texts
+
+
+def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    setting, found = _setting(comparison), metrics(comparison)
+    ours = {arm: _of(found, [arm], "pass_final") for arm in comparison.arms}
+    # All arms of a seed start from one model, so their mean is the seed's start.
+    _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
+    start = group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))
+    ours = {BASE: estimate(start), **ours}
+    printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
+    for method in dict.fromkeys([*ours, *printed]):
+        value = None if setting is None else PASS_AT_1.get((setting.model, setting.data, method))
+        note = "" if setting is None else note_on_pass(setting, method)
+        place = _place(comparison, setting, method)
+        yield {**place, **_numbers(ours.get(method), value, note)}
+
+
+def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    setting, found = _setting(comparison), metrics(comparison)
+    if not np.isfinite(floats(found, TOTAL)).any():
+        return
+    for method in comparison.arms:
+        for fate in (*CELLS, TOTAL):
+            value = None if setting is None else published_fate(setting, method, fate)
+            note = "" if setting is None else note_on_fate(setting, method, fate)
+            place = _place(comparison, setting, method) | {"fate": fate}
+            yield {**place, **_numbers(_of(found, [method], fate), value, note)}
+
+
+def _overhead_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    setting = _setting(comparison)
+    model = "" if setting is None else setting.model
+    steps = {arm: trace.steps for arm, trace in comparison.traces.items()}
+    changes = overhead(step_seconds(steps))
+    printed = [method for name, method in OVERHEAD if name == model]
+    for method in dict.fromkeys([*changes["arm"], *printed]):
+        own = changes["change"].to_numpy(np.float64)[changes["arm"].to_numpy() == method]
+        place = _place(comparison, setting, method)
+        place.pop("data")
+        value, note = OVERHEAD.get((model, method)), note_on_overhead(model, method)
+        yield {**place, **_numbers(estimate(own) if len(own) else None, value, note)}
+
+
+def _averages(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:
+    """Means over the four data sets, where a world has each of a model once."""
+    groups: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
+    for row in rows:
+        if row["model"]:
+            groups.setdefault((row["world"], row["model"], row["method"]), []).append(row)
+    for (world, model, method), own in groups.items():
+        if sorted(str(row["data"]) for row in own) != sorted(DATA_SETS):
+            continue
+        setting, name = Setting(str(model), AVERAGE), str(method)
+        means = [float(str(row["mean"])) for row in own]
+        count = min(int(str(row["n"])) for row in own)
+        place = {"world": world, "task": "", "model": model, "data": AVERAGE, "method": method}
+        ours = Estimate(float(np.mean(means)), math.nan, math.nan, math.nan, count)
+        value = PASS_AT_1.get((setting.model, setting.data, name))
+        yield {**place, **_numbers(ours, value, note_on_pass(setting, name))}
+
+
+def _numbers(ours: Estimate | None, value: float | None, note: str) -> dict[str, object]:
+    mean, sd, n = (math.nan, math.nan, 0) if ours is None else (ours.mean, ours.sd, ours.n)
+    published = math.nan if value is None else value
+    return dict(zip(NUMBERS, (mean, sd, n, published, note), strict=True))
+
+
+def _place(comparison: Comparison, setting: Setting | None, method: str) -> dict[str, object]:
+    model, data = ("", "") if setting is None else setting
+    place = {"world": comparison.world, "task": comparison.task, "model": model, "data": data}
+    return {**place, "method": method}
+
+
+def _setting(comparison: Comparison) -> Setting | None:
+    return setting_of(next(iter(comparison.runs.values()))[0])
+
+
+def _of(found: pd.DataFrame, arms: Sequence[str], metric: str) -> Estimate:
+    chosen = found.index.get_level_values("arm").isin(list(arms))
+    return estimate(floats(found, metric)[chosen])
+
+
+def _table(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=["world", "task", "model", *keys, *NUMBERS])
+
+
+def _named(patterns: Mapping[str, str], text: str) -> str:
+    """The name whose pattern a text holds, empty if none."""
+    found = [name for name, own in patterns.items() if re.search(own, text, re.IGNORECASE)]
+    return found[0] if len(found) == 1 else ""

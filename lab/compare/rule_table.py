@@ -1,0 +1,154 @@
+"""The big table: every arm at its own best step size, with intervals, effort and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import BASELINE
+from lab.columns import Floats, floats, group_mean, ints
+from lab.compare.collection import Comparison
+from lab.compare.effort import update_by_replicate
+from lab.compare.equal_effort import beyond_effort
+from lab.compare.step_sizes import difference, over_steps, own_best, where
+from lab.stats.paired import Estimate, estimate
+from lab.trace.trace import Trace
+
+METRIC = "pass_final"
+"""What an arm's best step size is chosen by."""
+SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "Learned")
+"""Columns of the table that are estimates."""
+
+
+def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Every run of one task, with what the table needs.
+
+    Args:
+        comparisons: one per step size.
+
+    Returns:
+        `lab.compare.step_sizes.over_steps` with `update_norm`, `label_final` (% of problems whose
+        label is
+        right at the last visit) and `seconds` (median of a step; NaN where no clock was read).
+
+    Raises:
+        UserError: a problem has fewer visits than its fate needs.
+    """
+    rows = over_steps(comparisons)
+    found = [
+        facts
+        for comparison in comparisons
+        for trace in comparison.traces.values()
+        for facts in _facts(trace)
+    ]
+    return rows.assign(**pd.DataFrame(found, index=rows.index))
+
+
+def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
+    """Every arm at its own best step size, chosen without the seeds that it is judged by.
+
+    Args:
+        rows: of `rule_rows`, or of the same columns from elsewhere.
+        base: the arm that the others are compared with.
+
+    Returns:
+        One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,
+        comma separated), edge (`smallest`, `largest` where one of them ends the grid), and as
+        `lab.stats.paired.Estimate` over seeds: pass_final (%), gain (over the start, points),
+        against
+        (minus the baseline at its own best, points), effort (minus the baseline at an equal update
+        norm, points), label_final (% of labels right at the end), TotalDeg and Learned (% of
+        problems); update (mean update norm by that of the baseline at its own best), seconds (a
+        step's, by the baseline's at the same step size).
+    """
+    rows = rows.assign(
+        gain=floats(rows, METRIC) - floats(rows, "pass_start"),
+        effort=beyond_effort(rows, METRIC, base),
+        seconds=_relative_seconds(rows, base),
+    )
+    best = own_best(rows, METRIC)
+    arms = list(dict.fromkeys(best["arm"].tolist()))
+    scores = {arm: floats(where(best, "arm", arm), METRIC).mean() for arm in arms}
+    ranked = sorted(arms, key=lambda arm: -scores[arm])
+    return pd.DataFrame([_line(rows, best, arm, base) for arm in ranked])
+
+
+def flat(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column per number: an estimate `x` becomes `x`, `x_sd`, `x_low`, `x_high`.
+
+    Args:
+        table: from `rule_table`.
+    """
+    columns: dict[str, list[object]] = {}
+    for name in table.columns:
+        values = table[name].tolist()
+        if name not in SHOWN:
+            columns[str(name)] = values
+            continue
+        columns[str(name)] = [value.mean for value in values]
+        for part in ("sd", "low", "high"):
+            columns[f"{name}_{part}"] = [getattr(value, part) for value in values]
+    return pd.DataFrame(columns)
+
+
+def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[str, object]:
+    own = where(best, "arm", arm)
+    grid = sorted(set(floats(where(rows, "arm", arm), "step_size")))
+    steps = sorted(set(floats(own, "step_size")))
+    ends = {grid[0]: "smallest", grid[-1]: "largest"} if len(grid) > 1 else {}
+    found: dict[str, Estimate] = {
+        name: estimate(floats(own, name)) for name in SHOWN if name != "against"
+    }
+    found["against"] = difference(best, arm, base, METRIC)
+    norm = floats(where(best, "arm", base), "update_norm")
+    moved = float(norm.mean()) if len(norm) else np.nan
+    return {
+        "arm": arm,
+        "n": len(own),
+        "steps": ", ".join(f"{step:g}" for step in steps),
+        "edge": ", ".join(ends[step] for step in steps if step in ends),
+        **{name: found[name] for name in SHOWN},
+        "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
+        "seconds": estimate(floats(own, "seconds")).mean,
+    }
+
+
+def _relative_seconds(rows: pd.DataFrame, base: str) -> Floats:
+    """Seconds by the baseline's mean at the same step size, NaN where it has none."""
+    own = where(rows, "arm", base)
+    steps, seconds = floats(own, "step_size"), floats(own, "seconds")
+    of_step = {step: seconds[steps == step].mean() for step in set(steps)}
+    below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step_size")])
+    return floats(rows, "seconds") / below
+
+
+def _facts(trace: Trace) -> list[dict[str, float]]:
+    """One record per replicate, in order."""
+    norms = update_by_replicate(trace.steps).to_dict()
+    right = _right_at_the_end(trace)
+    timed = "seconds_step" in trace.steps
+    records = []
+    for replicate in trace.replicates:
+        own = trace.steps.take(np.flatnonzero(ints(trace.steps, "replicate") == replicate))
+        seconds = float(np.nanmedian(floats(own, "seconds_step"))) if timed else np.nan
+        records.append(
+            {
+                "update_norm": norms[replicate],
+                "label_final": right[replicate],
+                "seconds": seconds,
+            }
+        )
+    return records
+
+
+def _right_at_the_end(trace: Trace) -> dict[int, float]:
+    """Percent of each replicate's problems whose last label is right; NaN without truth."""
+    visits = trace.visits.sort_values("visit", kind="stable")
+    last = visits.drop_duplicates(["replicate", "problem"], keep="last")
+    known = np.isfinite(floats(last, "label_accuracy"))
+    right = np.where(known, floats(last, "label_correct"), np.nan)
+    numbers = ints(last, "replicate")
+    shares = 100.0 * group_mean(right, numbers, 1 + int(numbers.max()))
+    return {replicate: float(shares[replicate]) for replicate in trace.replicates}

@@ -1,0 +1,1 @@
+"""Measures of one trace: a trace or its visits in, a table out."""

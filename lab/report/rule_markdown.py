@@ -1,0 +1,130 @@
+"""The table of rules as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import BASELINE, title
+from lab.columns import floats
+from lab.compare.equal_effort import beyond_effort
+from lab.compare.rule_table import METRIC
+from lab.compare.step_sizes import where
+from lab.report.markdown_text import escaped
+from lab.stats.paired import Estimate, estimate
+
+_HEAD = (
+    "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
+    "minus {base} at equal effort", "labels right at the end (%)", "TotalDeg (%)", "Learned (%)",
+    "update norm", "step time",
+)  # fmt: skip
+NOTE = (
+    "Every arm at its own best step size: each half of the seeds is judged at the step size that "
+    "was best on the other half, by final pass@1. Square brackets: 95 % t-interval over paired "
+    "seeds; **bold** where a difference leaves zero out. *Equal effort*: {base}, interpolated "
+    "between its step sizes to the arm's own mean update norm, seed by seed; empty where the arm "
+    "moves more or less than {base} does at any step size. Update norm and step time are multiples "
+    "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
+    "best at the smallest or largest step size: a better one may lie beyond."
+)
+_SHOWN = 0.05
+"""Points below this are not shown."""
+_SIDES = {"smallest": "&lt;", "largest": ">"}
+
+
+def rule_markdown(table: pd.DataFrame, base: str = BASELINE, note: bool = True) -> str:
+    """The table for a docs page or an issue.
+
+    Args:
+        table: from `lab.compare.rule_table.rule_table`.
+        base: as given to it.
+        note: put `NOTE`, which says how to read it, on top.
+    """
+    name = title(base)
+    head = [cell.format(base=name) for cell in _HEAD]
+    lines = [NOTE.format(base=name), ""] if note else []
+    lines += [_row(head), _row(["---"] * len(head))]
+    lines += [_row(_cells(dict(row), base)) for row in table.to_dict("records")]
+    return "\n".join(lines) + "\n"
+
+
+def steps_markdown(rows: pd.DataFrame) -> str:
+    """Final pass@1 and TotalDeg of every arm at every step size, means in percent.
+
+    Args:
+        rows: from `lab.compare.rule_table.rule_rows`.
+    """
+    return _over_steps(rows, _pair)
+
+
+def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
+    """What every arm gains at every step size beyond a baseline that moves as far, in points.
+
+    Args:
+        rows: from `lab.compare.rule_table.rule_rows`.
+        base: the baseline, see `lab.compare.equal_effort.beyond_effort`.
+    """
+    beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
+    others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))
+    return _over_steps(others, lambda own: _difference(estimate(floats(own, "beyond"))))
+
+
+def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:
+    steps = sorted(set(floats(rows, "step_size")))
+    lines = [_row(["arm", *(f"{step:g}" for step in steps)]), _row(["---"] * (1 + len(steps)))]
+    for arm in dict.fromkeys(rows["arm"].tolist()):
+        own = where(rows, "arm", arm)
+        cells = [cell(where(own, "step_size", step)) for step in steps]
+        lines.append(_row([escaped(title(arm)), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _pair(own: pd.DataFrame) -> str:
+    score, lost = (estimate(floats(own, name)) for name in ("pass_final", "TotalDeg"))
+    if score.n == 0:
+        return ""
+    return f"{score.mean:.1f}" + (f" / {lost.mean:.1f}" if lost.n else "")
+
+
+def _cells(row: dict[Any, Any], base: str) -> list[str]:
+    sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
+    own = row["arm"] == base
+    return [
+        escaped(title(row["arm"])),
+        f"{row['steps']} {sides}".rstrip(),
+        _value(row["pass_final"]),
+        _difference(row["gain"]),
+        "" if own else _difference(row["against"]),
+        "" if own else _difference(row["effort"]),
+        *(_value(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
+        _number(row["update"]),
+        _number(row["seconds"]),
+    ]
+
+
+def _value(found: Estimate) -> str:
+    if found.n == 0:
+        return ""
+    return f"{found.mean:.1f}" + (f" ± {found.sd:.1f}" if found.n > 1 else "")
+
+
+def _difference(found: Estimate) -> str:
+    if found.n == 0:
+        return ""
+    if not found.has_interval:
+        return f"{found.mean:+.1f} (one pair)"
+    if max(abs(found.low), abs(found.high)) < _SHOWN:
+        return "0.0"  # whatever the sign, and however sure
+    text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+    return text if found.within_noise else f"**{text}**"
+
+
+def _number(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

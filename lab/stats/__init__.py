@@ -1,0 +1,1 @@
+"""Statistics of paired replicates: intervals, bootstrap, AUROC."""

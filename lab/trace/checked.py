@@ -1,0 +1,85 @@
+"""Rows against the schema: what a run hands over is what its tables say, or is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.trace.schema import TABLES, Arrays, Column, Columns, Table, missing, names
+
+
+def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
+    """The rows of one call as arrays of the schema's dtypes, in the schema's order.
+
+    Args:
+        table: which table.
+        columns: (rows,) arrays of one length; a scalar stands for every row.
+        copy: False where the caller never changes the arrays again; those of the right dtype are
+            then taken as they are.
+
+    Raises:
+        ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
+    """
+    _check_names(table, set(columns))
+    raw = {name: np.asarray(values) for name, values in columns.items()}
+    n_rows = _row_count(table, raw)
+    known = {c.name: c for c in TABLES[table]}
+    rows = {
+        name: _cast(table, known[name], raw[name], n_rows, copy)
+        for name in names(table)
+        if name in raw
+    }
+    _check_start(table, rows)
+    return rows
+
+
+def _check_names(table: Table, given: set[str]) -> None:
+    lacking = missing(table, given)
+    if lacking:
+        raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
+    unknown = sorted(given - set(names(table)))
+    if unknown:
+        raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
+
+
+def _row_count(table: Table, raw: Arrays) -> int:
+    if any(values.ndim > 1 for values in raw.values()):
+        bad = next(name for name, values in raw.items() if values.ndim > 1)
+        raise ValueError(f"{table}: {bad}: shape {raw[bad].shape}, must be one-dimensional")
+    lengths = {len(values) for values in raw.values() if values.ndim == 1}
+    if len(lengths) > 1:
+        raise ValueError(f"{table}: columns of different lengths {sorted(lengths)}")
+    return lengths.pop() if lengths else 1
+
+
+def _cast(
+    table: Table, column: Column, values: NDArray[np.generic], n_rows: int, copy: bool
+) -> NDArray[np.generic]:
+    wanted = np.dtype(column.dtype)
+    fits = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}[wanted.kind]
+    if values.dtype.kind not in fits:
+        raise ValueError(f"{table}: {column.name}: {values.dtype}, must be {wanted}")
+    if wanted.kind == "i" and values.size and not np.can_cast(values.dtype, wanted):
+        limits = np.iinfo(wanted)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise ValueError(f"{table}: {column.name}: value outside {wanted}")
+    if values.ndim == 0:
+        values = np.broadcast_to(values, n_rows)
+    return values.astype(wanted, copy=copy)
+
+
+def _check_start(table: Table, rows: Arrays) -> None:
+    """Step, epoch and visit are 0 together, before training, and only there."""
+    places = [name for name in ("step", "epoch", "visit") if name in rows]
+    least = min(rows[name].min(initial=1) for name in places)
+    if least > 0:
+        return
+    start = rows["step"] == 0
+    if table == "steps" and start.any():
+        raise ValueError("steps: step 0 is before training, the first batch is step 1")
+    if least < 0:
+        raise ValueError(f"{table}: step, epoch and visit cannot be negative")
+    if table != "evals" and any(((rows[n] == 0) != start).any() for n in places):
+        raise ValueError(
+            f"{table}: step, epoch and visit must be 0 together (before training) and from 1 in it"
+        )

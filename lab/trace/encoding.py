@@ -1,0 +1,64 @@
+"""How rows lie on disk: one Parquet file, its columns encoded for what a trace holds.
+
+Measured on a simulator's visits against Parquet's defaults with zstd: two thirds of the time, a
+quarter more bytes. Integers are written as differences, floats (shares of few votes, so few
+different values) as a dictionary, lz4 on top. No bounds per page, since every reader wants all
+rows; no null flags, since a trace has none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lab.trace.schema import SCHEMA_VERSION, TABLES, Arrays, Column, Table
+
+_METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
+
+
+def write_rows(table: Table, chunks: list[Arrays], file: Path) -> None:
+    """Write chunks of rows as one file; none is copied into a joint array on the way."""
+    columns = present(table, chunks)
+    fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
+    schema = pa.schema(fields, _METADATA)
+    content = pa.concat_tables(
+        pa.Table.from_arrays([pa.array(values(chunk, c)) for c in columns], schema=schema)
+        for chunk in chunks
+    )
+    pq.write_table(content, file, **_encoding(columns))
+
+
+def joined(table: Table, chunks: list[Arrays]) -> Arrays:
+    """Chunks of rows as one."""
+    start: Arrays = {c.name: np.empty(0, c.dtype) for c in TABLES[table] if c.required}
+    return {
+        c.name: np.concatenate([values(chunk, c) for chunk in chunks or [start]])
+        for c in present(table, chunks)
+    }
+
+
+def present(table: Table, chunks: list[Arrays]) -> list[Column]:
+    """The required columns, and those that some chunk has."""
+    found = {name for chunk in chunks for name in chunk}
+    return [c for c in TABLES[table] if c.required or c.name in found]
+
+
+def values(chunk: Arrays, column: Column) -> np.ndarray:
+    """A chunk's column; an optional one that it lacks is NaN."""
+    if column.name in chunk:
+        return chunk[column.name]
+    return np.full(len(chunk["step"]), np.nan)
+
+
+def _encoding(columns: list[Column]) -> dict[str, Any]:
+    of_kind = {kind: [c.name for c in columns if np.dtype(c.dtype).kind == kind] for kind in "if"}
+    return {
+        "compression": "lz4",
+        "use_dictionary": of_kind["f"],
+        "column_encoding": dict.fromkeys(of_kind["i"], "DELTA_BINARY_PACKED"),
+        "write_statistics": False,
+    }

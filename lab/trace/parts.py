@@ -1,0 +1,83 @@
+"""The numbered Parquet parts of one table of a run folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lab.errors import UserError
+from lab.files import TEMPORARY
+from lab.trace.manifest import FILE_NAME
+from lab.trace.schema import TABLES
+
+_NAME = re.compile(r"part-(\d{5,})\.parquet")
+
+
+def part_name(number: int) -> str:
+    """Name of a part's file."""
+    return f"part-{number:05d}.parquet"
+
+
+def part_number(name: str) -> int | None:
+    """Number of a complete part; None for other files, such as a killed writer's temporary ones."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def part_numbers(folder: Path, table: str) -> set[int]:
+    """Numbers of a table's complete parts."""
+    place = folder / table
+    names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    return {number for name in names if (number := part_number(name)) is not None}
+
+
+def check_parts(folder: Path, table: str, n_parts: int) -> None:
+    """Refuse a table that lacks one of its first parts.
+
+    Raises:
+        UserError: a part is missing.
+    """
+    gaps = sorted(set(range(n_parts)) - part_numbers(folder, table))
+    if gaps:
+        raise UserError(f"{folder}: {table}/{part_name(gaps[0])} is missing; copy the folder whole")
+
+
+def cut_back(folder: Path, table: str, n_parts: int) -> None:
+    """Delete all but a table's first parts, the last one first: never leave a gap.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    place = folder / table
+    try:
+        place.mkdir(exist_ok=True)
+        for number in sorted(part_numbers(folder, table), reverse=True):
+            if number >= n_parts:
+                (place / part_name(number)).unlink()
+        for path in place.glob(f"*{TEMPORARY}"):
+            path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{folder}: {table} cannot be cut back ({error.strerror}); make the folder writable"
+        ) from error
+
+
+def make_tables(path: Path) -> None:
+    """Make a run folder with a folder for each table.
+
+    Raises:
+        UserError: it exists with something in it, or cannot be made.
+    """
+    if (path / FILE_NAME).exists():
+        raise UserError(f"{path}: already holds a run; choose another folder or delete it")
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: is a file; choose another folder")
+    try:
+        if path.is_dir() and any(path.iterdir()):
+            raise UserError(f"{path}: is not empty; choose another folder")
+        for table in TABLES:
+            (path / table).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be made ({error.strerror}); choose a folder you may write to"
+        ) from error

@@ -1,0 +1,1 @@
+"""Several runs of the trainer from the same seeds."""

@@ -1,0 +1,213 @@
+"""Arms times seeds: every arm on the same seeds, then how accurate each of them ended.
+
+Arms at matched effort need to know how far the guard moved the weights, so they come last: one
+factor on the learning rate each, pooled over the seeds, and a note of how well it was met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
+from lab.errors import UserError
+from lab.trace.manifest import read_manifest
+from lab.trace.trace import load
+from real.compare.compared_runs import failed, finished, job_of, run_folder
+from real.compare.jobs import Outcome, run_jobs
+from real.compare.matched_effort import Match, partners, run_matched
+from real.problems.sources import model_folder, read_problems
+from real.settings.config import TrainConfig
+
+_PER_ARM = ("guard", "labels", "step_factor", "seed")
+"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """How one arm ended, over its finished seeds."""
+
+    name: str
+    title: str
+    seeds: list[int]
+    start: list[float]
+    """pass@1 before training, per seed."""
+    final: list[float]
+    """pass@1 after training, per seed."""
+
+    @property
+    def line(self) -> str:
+        """Mean and spread in one line."""
+        if not self.seeds:
+            return f"{self.title}: no run finished"
+        spread = f" +- {np.std(self.final, ddof=1):.3f}" if len(self.seeds) > 1 else ""
+        return (
+            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> {np.mean(self.final):.3f}{spread} "
+            f"({len(self.seeds)} seeds)"
+        )
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What a comparison left behind."""
+
+    folder: Path
+    arms: list[ArmResult]
+    failed: list[Outcome] = field(default_factory=list)
+    """Runs that did not finish."""
+    matches: list[Match] = field(default_factory=list)
+    """How the arms at matched effort met theirs."""
+
+    @property
+    def notices(self) -> list[str]:
+        """What the finished runs told their users, each sentence once."""
+        folders = (
+            run_folder(self.folder, arm.name, seed) for arm in self.arms for seed in arm.seeds
+        )
+        told = (read_manifest(folder).extra.get("notices", []) for folder in folders)
+        return list(dict.fromkeys(line for lines in told for line in lines))
+
+
+def compare(
+    config: TrainConfig,
+    folder: str | Path,
+    arms: Sequence[str] = DEMO_ARMS,
+    seeds: Sequence[int] = (0, 1, 2),
+    n_parallel: int = 2,
+    report: Callable[[float], None] = lambda _: None,
+) -> Comparison:
+    """Run every arm on every seed, into `folder/ARM/seed-SEED`.
+
+    Args:
+        config: shared settings; what an arm or a seed decides must be left at its default.
+            `rule` and `rule_options` are read together: settings of all arms with that rule.
+        folder: for the run folders; those of this comparison must not exist.
+        arms: names of `lab.arms`.
+        seeds: arms of one seed are paired: same votes before training, order and draws.
+        n_parallel: runs at once.
+        report: called with the number of runs done, fractions of running ones included.
+
+    Raises:
+        UserError: an arm is unknown, lacks its partners, or a folder exists.
+    """
+    folder = Path(folder)
+    _check(config, folder, arms, seeds, n_parallel)
+    _make(folder, arms)
+    last = [name for name in arms if matched_target(name)]
+    first = [name for name in arms if name not in last]
+    jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
+    result = Comparison(folder, [])
+    result.failed += failed(run_jobs(jobs, n_parallel, report))
+    for place, name in enumerate(last):
+        done = len(jobs) + place * len(seeds)
+        match, lost = run_matched(
+            config, folder, name, seeds, n_parallel, lambda now, done=done: report(done + now)
+        )
+        result.matches += [match] if match else []
+        result.failed += lost
+    result.arms += [_result(folder, name, seeds) for name in arms]
+    return result
+
+
+def compare_steps(
+    config: TrainConfig,
+    folder: str | Path,
+    lrs: Sequence[float],
+    arms: Sequence[str] = DEMO_ARMS,
+    seeds: Sequence[int] = (0, 1, 2),
+    n_parallel: int = 2,
+    report: Callable[[float], None] = lambda _: None,
+) -> dict[float, Comparison]:
+    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
+
+    Raises:
+        UserError: as `compare` does, before any run starts; or a learning rate is named twice.
+    """
+    _check_list("lrs", lrs, "give learning rates above 0")
+    settings = {lr: replace(config, lr=lr) for lr in lrs}
+    for lr, own in settings.items():
+        _check(own, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
+    found: dict[float, Comparison] = {}
+    for place, (lr, own) in enumerate(settings.items()):
+        done = place * n_runs(arms, seeds)
+        found[lr] = compare(
+            own,
+            Path(folder) / f"lr-{lr:g}",
+            arms,
+            seeds,
+            n_parallel,
+            lambda now, done=done: report(done + now),
+        )
+    return found
+
+
+def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
+    """Runs of a comparison."""
+    return len(arms) * len(seeds)
+
+
+def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
+    found = [seed for seed in seeds if finished(folder, name, seed)]
+    curves = [load(run_folder(folder, name, seed)).evals["pass_at_1"] for seed in found]
+    return ArmResult(
+        name=name,
+        title=arm(name).title,
+        seeds=found,
+        start=[float(curve.iloc[0]) for curve in curves],
+        final=[float(curve.iloc[-1]) for curve in curves],
+    )
+
+
+def _check(
+    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int], n_parallel: int
+) -> None:
+    default = TrainConfig()
+    for name in _PER_ARM:
+        if getattr(config, name) != getattr(default, name):
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    for name in arms:
+        job_of(config, folder, name, 0)
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
+    _check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
+    _check_list("seeds", seeds, "give whole numbers from 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
+    if n_parallel < 1:
+        raise UserError(f"jobs = {n_parallel}: must be at least 1")
+    for name in filter(matched_target, arms):
+        target, plain = partners(name)
+        if not {plain, target} <= set(arms):
+            raise UserError(f"arms: {name} needs {plain} and {target}; add them")
+    # Mistakes that every run would repeat are told once.
+    if config.problems is not None:
+        read_problems(config)
+    if config.model is not None:
+        model_folder(config.model)
+    for name in arms:
+        for seed in seeds:
+            path = run_folder(folder, name, seed)
+            if path.exists():
+                raise UserError(f"{path}: exists already; choose another --out or delete it")
+
+
+def _make(folder: Path, arms: Sequence[str]) -> None:
+    try:
+        for name in arms:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be made ({error.strerror}); choose a folder you may write to"
+        ) from error
+
+
+def _check_list(name: str, values: Sequence[object], remedy: str) -> None:
+    if not values:
+        raise UserError(f"{name}: the list is empty; {remedy}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}: the list names one twice; {remedy}")

@@ -1,0 +1,223 @@
+"""Several training runs at once, each in a process of its own.
+
+A run that fails, or whose process is killed, is reported and the others go on. Processes are
+forked from a server that has imported torch already, which saves seconds per run; where there is
+no such server each process starts from nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from lab.errors import UserError
+from lab.settings import to_values
+from real.settings.config import TrainConfig
+
+STOP_SECONDS = 30.0
+"""How long an interrupted run may take to write down what it has."""
+_EXIT_INTERRUPTED = 130
+_ERROR = "error "
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    arm: str
+    config: TrainConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """For readers."""
+        return f"{self.arm}, seed {self.config.seed}"
+
+    @property
+    def log(self) -> Path:
+        """Where the process writes what it would print; removed if it stays empty."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    job: Job
+    done: float = 0.0
+    """Share of the run that was made."""
+    error: str | None = None
+    """Why it failed, in one line; None if it did not."""
+
+
+@dataclass(slots=True)
+class _Child:
+    process: Any
+    pipe: Connection
+    outcome: Outcome
+
+
+def run_jobs(
+    jobs: Sequence[Job], n_parallel: int, report: Callable[[float], None] = lambda _: None
+) -> list[Outcome]:
+    """Run all jobs, `n_parallel` at a time.
+
+    On Ctrl-C the running ones are asked to stop, which leaves their folders readable, and
+    KeyboardInterrupt goes on.
+
+    Args:
+        jobs: the runs; their folders must not exist, the folders around them must.
+        n_parallel: processes at once.
+        report: called with the number of runs done, fractions of running ones included.
+
+    Returns:
+        One outcome per job, in order.
+    """
+    outcomes = [Outcome(job) for job in jobs]
+    waiting = outcomes[::-1]
+    running: list[_Child] = []
+    context = _context()
+    try:
+        while waiting or running:
+            while waiting and len(running) < n_parallel:
+                with _no_interrupt():
+                    running.append(_start(context, waiting.pop()))
+            wait([end for child in running for end in (child.pipe, child.process.sentinel)])
+            running = [child for child in running if _listen(child)]
+            report(sum(outcome.done for outcome in outcomes))
+    except KeyboardInterrupt:
+        _stop(running)
+        raise
+    return outcomes
+
+
+def _context() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["real.trainer", "transformers.models.qwen2.modeling_qwen2"])
+    return context
+
+
+def _start(context: Any, outcome: Outcome) -> _Child:
+    job = outcome.job
+    ours, theirs = context.Pipe(duplex=False)
+    settings = msgspec.json.encode(to_values(job.config)).decode()
+    process = context.Process(
+        target=_run_child,
+        args=(settings, str(job.folder), job.arm, str(job.log), theirs),
+        name=job.name,
+    )
+    process.start()
+    theirs.close()
+    return _Child(process, ours, outcome)
+
+
+def _listen(child: _Child) -> bool:
+    """Take in what a child says; False once it has ended."""
+    ended = not child.process.is_alive()
+    outcome = child.outcome
+    try:
+        while child.pipe.poll():
+            message = child.pipe.recv_bytes().decode()
+            if message.startswith(_ERROR):
+                outcome.error = message.removeprefix(_ERROR)
+            else:
+                outcome.done = float(message)
+    except EOFError:
+        ended = True
+    if ended:
+        child.process.join()
+        child.pipe.close()
+        if child.process.exitcode != 0 and outcome.error is None:
+            outcome.error = _reason(child.process.exitcode, outcome.job.log)
+        outcome.done = 1.0
+        _remove_if_empty(outcome.job.log)
+    return not ended
+
+
+def _reason(code: int, log: Path) -> str:
+    """Why a process ended that said nothing: by a signal, or with a traceback in its log."""
+    if code < 0:
+        return f"its process was killed by signal {-code}"
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+    return f"its process ended with exit code {code}: {last}"
+
+
+def _stop(running: Sequence[_Child]) -> None:
+    for child in running:
+        if child.process.pid is not None and child.process.is_alive():
+            os.kill(child.process.pid, signal.SIGINT)
+    for child in running:
+        child.process.join(STOP_SECONDS)
+        if child.process.is_alive():
+            child.process.terminate()
+            child.process.join()
+        _remove_if_empty(child.outcome.job.log)
+
+
+def _remove_if_empty(log: Path) -> None:
+    if log.is_file() and log.stat().st_size == 0:
+        log.unlink()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back while a process starts: half a child could not be stopped cleanly."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection) -> None:
+    """Body of a child process."""
+    _interrupt_once()
+    _redirect(log)
+    from real.trainer import train
+
+    try:
+        config = msgspec.json.decode(settings, type=TrainConfig)
+        train(config, folder, lambda done: pipe.send_bytes(f"{done}".encode()), arm)
+    except KeyboardInterrupt:
+        sys.exit(_EXIT_INTERRUPTED)
+    except UserError as error:
+        pipe.send_bytes(f"{_ERROR}{' '.join(str(error).split())}".encode())
+        sys.exit(1)
+
+
+def _interrupt_once() -> None:
+    """The first Ctrl-C interrupts, later ones cannot disturb the writing of what there is."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _redirect(log: str) -> None:
+    """Send everything that the process prints into its log."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(target, number)
+    os.close(target)

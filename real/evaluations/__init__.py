@@ -1,1 +1,0 @@
-"""How good the policy is: accuracies, their curve, examples."""

@@ -1,0 +1,62 @@
+"""The run's batches in order: which problems when. All of it follows from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.record.curve import is_due
+from real.seeds import Stream, generator
+from real.settings.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of problems."""
+
+    step: int
+    """Number of the batch in the run, from 1."""
+    epoch: int
+    """From 1; also the number of these problems' visit."""
+    problems_P: NDArray[np.int64]
+    """(P,) problem indices."""
+    ends_epoch: bool
+    ends_run: bool
+
+    def is_evaluated(self, config: TrainConfig) -> bool:
+        """Whether an evaluation follows."""
+        return self.ends_run or is_due(config, self.step, self.epoch, self.ends_epoch)
+
+
+def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
+    """All batches of a run, epoch by epoch in a new order each.
+
+    Args:
+        config: settled settings.
+        n_problems: N.
+        after: batches that were done already; they are passed over.
+    """
+    per_epoch = batches_per_epoch(config, n_problems)
+    for epoch in range(1 + after // per_epoch, config.epochs + 1):
+        order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
+        for place in range(per_epoch):
+            step = (epoch - 1) * per_epoch + place + 1
+            if step <= after:
+                continue
+            start = place * config.batch_size
+            last = place + 1 == per_epoch
+            yield Batch(
+                step=step,
+                epoch=epoch,
+                problems_P=order_N[start : start + config.batch_size],
+                ends_epoch=last,
+                ends_run=last and epoch == config.epochs,
+            )
+
+
+def batches_per_epoch(config: TrainConfig, n_problems: int) -> int:
+    """Batches of one pass over the problems; the last one may be smaller."""
+    return -(-n_problems // config.batch_size)

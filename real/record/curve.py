@@ -1,0 +1,92 @@
+"""When the policy is evaluated, and what the whole curve of evaluations comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from real.settings.config import TrainConfig
+
+
+def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
+    """Whether there is an evaluation after a batch, the one after the last batch apart.
+
+    Args:
+        config: `eval_steps` counts batches and, where it is above 0, replaces `eval_every`, which
+            counts epochs.
+        step: batches so far.
+        epoch: of the batch.
+        ends_epoch: the batch is the epoch's last.
+    """
+    if config.eval_steps:
+        return step % config.eval_steps == 0
+    return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
+
+
+def summary(known: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The curve with one more evaluation, as it stands in `run.json`.
+
+    Args:
+        known: what this function returned for the evaluation before, or what `run.json` holds of
+            it; None at the first. Points at or after the new one's step are dropped, since a
+            resumed run makes them again.
+        row: columns of the trace's evals.
+
+    Returns:
+        `points` [step, pass@1], `first` and `last` with all that was measured, `best` (chosen with
+        hindsight, from the true answers) and `area`, the mean height of the curve over the steps.
+        `best` and `area` are None where no true answer is known.
+    """
+    scores = {
+        name: float(value)
+        for name, value in row.items()
+        if name.startswith(("pass_at", "maj")) and math.isfinite(value)
+    }
+    now = {"step": int(row["step"]), **scores}
+    before = [] if known is None else known["points"]
+    points = [point for point in before if point[0] < now["step"]]
+    if "pass_at_1" in scores:
+        points.append([now["step"], scores["pass_at_1"]])
+    first = now if known is None or not points[:-1] else known["first"]
+    best = max(points, key=lambda point: point[1], default=None)
+    return {
+        "first": first,
+        "last": now,
+        "best": None if best is None else {"step": best[0], "pass_at_1": best[1]},
+        "area": _area(points),
+        "points": points,
+    }
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The curve for readers.
+
+    Args:
+        found: from `summary`.
+    """
+    if found["best"] is None:
+        return ["no true answers: accuracy was not measured"]
+    first, last, best = found["first"], found["last"], found["best"]
+    told = [
+        f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
+        f"mean over training {found['area']:.3f}"
+    ]
+    ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
+    parts = [
+        f"pass@{k} {first[f'pass_at_{k}']:.3f} -> {last[f'pass_at_{k}']:.3f}"
+        for k in ks
+        if k > 1 and f"pass_at_{k}" in first
+    ]
+    return [*told, ", ".join(parts)] if parts else told
+
+
+def _area(points: list[list[float]]) -> float | None:
+    """Area under pass@1 over steps, divided by the steps that it spans."""
+    if not points:
+        return None
+    steps, scores = np.array(points, float).T
+    span = steps[-1] - steps[0]
+    return float(np.trapezoid(scores, steps) / span) if span else float(scores[-1])

@@ -1,0 +1,103 @@
+"""Where a run goes on that was stopped or killed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lab.errors import UserError
+from lab.settings import to_values
+from lab.trace.manifest import Manifest, commit, now, read_manifest
+from lab.trace.store import RunFolder
+from real.record.checkpoint import Checkpoint, latest, remove_leftovers, restore
+from real.record.fingerprint import check_unchanged, fingerprint
+from real.record.notices import say
+from real.record.stored import check_same, stored_config
+from real.run import Run
+from real.settings.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A run that can go on."""
+
+    folder: Path
+    config: TrainConfig
+    manifest: Manifest
+    checkpoint: Checkpoint | None
+    """None: killed before the first one was written, so it starts from the beginning."""
+    checkpoint_folder: Path | None
+
+    @property
+    def step(self) -> int | None:
+        """Batches that are done; None where not even the votes before training are."""
+        return None if self.checkpoint is None else self.checkpoint.step
+
+
+def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint | None:
+    """Where a run folder goes on.
+
+    Args:
+        folder: held by this process alone, see `lab.trace.lock.locked`.
+        config: settings to go on with; those of the run if None.
+
+    Returns:
+        None where the run is finished.
+
+    Raises:
+        UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
+            may not change.
+    """
+    before = stored_config(folder)
+    manifest = read_manifest(folder)
+    config = (config or before).settled()
+    check_same(manifest.config, config, folder)
+    if manifest.status == "finished":
+        return None
+    found = latest(folder)
+    if found is None:
+        if before.checkpoint_every == 0:
+            raise UserError(f"{folder}: was run without checkpoints; start a new run")
+        say([f"{folder}: no checkpoint yet; starts from the beginning"])
+        return ResumePoint(folder, config, manifest, None, None)
+    check_same(found[1].config, config, folder)
+    if "answers" not in found[1].parts:
+        # Of a version that kept no votes: begun midway they would read as if nobody voted before.
+        config = replace(config, keep_votes=False)
+    return ResumePoint(folder, config, manifest, found[1], found[0])
+
+
+@contextlib.contextmanager
+def reopened(run: Run, point: ResumePoint) -> Iterator[RunFolder | None]:
+    """The run folder, cut back to the checkpoint, with `run` put where the checkpoint was.
+
+    Nothing in the folder changes before everything fits. None on ranks that do not write.
+
+    Raises:
+        UserError: model or problems changed, or the checkpoint does not fit them.
+    """
+    old = point.manifest if point.checkpoint is None else point.checkpoint
+    check_unchanged(old.extra.get("sources", {}), fingerprint(run), point.config.model)
+    if point.checkpoint_folder is not None:
+        restore(run, point.checkpoint_folder)
+    if not run.ranks.first:
+        yield None
+        return
+    remove_leftovers(point.folder)
+    written = RunFolder.reopen(point.folder, point.checkpoint.parts if point.checkpoint else {})
+    _note(written.manifest, point)
+    with written:
+        yield written
+
+
+def _note(manifest: Manifest, point: ResumePoint) -> None:
+    resumed = [
+        *manifest.extra.get("resumed", []),
+        {"step": point.step, "at": now(), "commit": commit()},
+    ]
+    if point.checkpoint is not None:
+        manifest.extra = dict(point.checkpoint.extra)
+    manifest.extra["resumed"] = resumed
+    manifest.config = to_values(point.config)

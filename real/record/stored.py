@@ -1,0 +1,86 @@
+"""The settings of a run folder, and which of them may change when the run is resumed. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.errors import UserError
+from lab.settings import from_values, to_values
+from lab.trace.manifest import FILE_NAME, read_manifest
+from real.settings.config import TrainConfig
+
+CHANGEABLE = frozenset(
+    {
+        "attention",
+        "checkpoint_every",
+        "checkpoint_keep",
+        "data_dir",
+        "device",
+        "engine_memory",
+        "engine_timeout",
+        "engine_url",
+        "eval_completions",
+        "gradient_checkpointing",
+        "hub",
+        "log",
+        "max_refused",
+        "max_rows",
+        "micro_tokens",
+        "model",
+        "problems",
+        "rank_timeout",
+        "restart_engine",
+        "save_model",
+        "threads",
+    }
+)
+"""Settings of where and how the work is done. Some of them round differently, so the run then goes
+on rightly but not to the bit. `model` and `problems` may move: their content is compared."""
+
+
+def stored_config(folder: Path) -> TrainConfig:
+    """The settings of a run folder.
+
+    Raises:
+        UserError: it is no run folder, or none of the trainer's.
+    """
+    manifest = read_manifest(folder)
+    if manifest.world != "real":
+        raise UserError(f"{folder}: a run of the simulator; give a run of the trainer")
+    return _config(manifest.config, folder)
+
+
+def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path) -> None:
+    """Refuse settings that would make it another run.
+
+    Args:
+        before: plain values of the settings it was run with.
+        config: settled settings to go on with.
+        folder: named in the message.
+
+    Raises:
+        UserError: settings differ that are not `CHANGEABLE`; all of them are named.
+    """
+    changes = list(_changes(to_values(_config(before, folder)), to_values(config), ""))
+    if changes:
+        raise UserError(
+            f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
+            "leave them out, or start a new run"
+        )
+
+
+def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
+    return from_values(values, TrainConfig, f"{folder}/{FILE_NAME}").settled()
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after or (not prefix and name in CHANGEABLE):
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _changes(before, after, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name} = {after!r} (was {before!r})"

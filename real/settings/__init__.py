@@ -1,0 +1,1 @@
+"""Settings of the trainer and the checks on them. Imports no torch."""

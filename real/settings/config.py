@@ -1,0 +1,278 @@
+"""Settings of one training run, checked when they are made. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from real.problems import FieldMap
+from real.settings.checks import (
+    above_zero,
+    at_least,
+    check_type,
+    each_once,
+    open_unit,
+    pass_at,
+    unit,
+)
+from real.settings.fit import check_rule
+
+LossKind = Literal["dapo", "grpo", "dr_grpo"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
+Labels = Literal["votes", "truth"]
+EngineKind = Literal["transformers", "vllm", "vllm_inprocess", "vllm_server"]
+ChatTemplate = Literal["auto", "require", "off"]
+LogKind = Literal["tensorboard", "wandb", "trackio"]
+AnswerCheck = Literal["auto", "strings", "math"]
+
+BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""Put behind the prompts of problem files, unless the settings name another suffix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One run of majority-vote GRPO, with or without the guard.
+
+    The defaults run the embedded tiny task. Settings that are None take the value that `settled`
+    gives them: one for the tiny task, another for problems from a file.
+
+    Raises:
+        UserError: a setting has a wrong type or lies outside its bounds.
+    """
+
+    guard: GuardConfig = field(default_factory=GuardConfig.paper)
+    """The guard; `GuardConfig.off()` is plain TTRL."""
+    labels: Labels = "votes"
+    """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
+    rule: str = "ttrl"
+    """What pays the responses: a rule of `guard_core.rules` by its name, such as srt or empo."""
+    rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    """Settings of that rule, such as threshold of srt; those left out take its defaults."""
+    similarity_model: str | None = None
+    """Local folder of the model that embeds responses for rules that compare them (evol_rl); bags
+    of letters if None."""
+
+    model: str | None = None
+    """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
+    tiny_verifies: bool = False
+    """Tiny task: start from the checkpoint that was also taught to judge responses, as coverrl
+    needs; another model if `model` names one that `guard-train make-tiny --verifies` made."""
+    chat_template: ChatTemplate = "auto"
+    """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
+    problems: str | None = None
+    """File (.json .jsonl .parquet), aime24, aime25, amc, math500 or hf:NAME; tiny task if None."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Fields of the problem file; those left out are found by their usual names."""
+    data_dir: str | None = None
+    """Folder of aime24.json, aime25.json, amc.json, math500.json; GUARD_DATA if None."""
+    hub: bool = False
+    """Fetch a named problem set without a file from the Hugging Face hub."""
+    n_problems: int | None = None
+    """Take only the first so many problems; if None 64 of the tiny task, all of a file."""
+    prompt_suffix: str | None = None
+    """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
+    max_prompt_tokens: int = 1024
+    """Longer prompts are left out, counted and reported."""
+    answer_check: AnswerCheck = "auto"
+    """When answers are equal: `strings` by their canonical strings, `math` also if they are equal
+    numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
+    answer_timeout: float = 2.0
+    """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
+    them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
+    max_response_tokens: int | None = None
+    """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
+
+    n_votes: int = 64
+    """V, responses per visit that vote."""
+    n_samples: int = 32
+    """K, the first of them that are trained on."""
+    engine: EngineKind = "transformers"
+    """What samples: `transformers` with the trainer's own model, `vllm` in a process of its own,
+    `vllm_inprocess`, or `vllm_server` at `engine_url`."""
+    engine_url: str | None = None
+    """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
+    engine_timeout: float = 900.0
+    """Seconds without a sign of life after which a vLLM engine counts as hung."""
+    restart_engine: int = 0
+    """How often an engine that died or hung is started again, with the last weights."""
+    engine_memory: float = 0.5
+    """Share of the GPU's memory that vLLM takes."""
+    importance_cap: float | None = None
+    """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
+    for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
+    temperature: float = 0.6
+    """Of the votes; log-probs in the loss are those at this temperature."""
+    top_p: float = 1.0
+    """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
+    max_rows: int = 512
+    """Responses that are sampled at once; a matter of memory and speed."""
+
+    epochs: int = 12
+    """Visits of every problem."""
+    batch_size: int = 8
+    """P, problems per batch of rollouts."""
+    mini_batch: int = 1
+    """Problems per optimizer step."""
+    lr: float | None = None
+    """Peak learning rate; if None 3e-4 for the tiny task, the paper's 5e-7 else."""
+    step_factor: float = 1.0
+    """Constant factor on the learning rate, the control of matched effort."""
+    warmup_ratio: float = 0.03
+    """Share of optimizer steps with growing learning rate; a cosine to 0 follows."""
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this L2 norm."""
+
+    loss: LossKind = "dapo"
+    """How tokens are averaged, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
+    within each response and then over responses, `dr_grpo` sums over responses times
+    `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
+    sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    drop_uniform: bool = False
+    """Problems whose rewards are all equal leave the batch, as DAPO does it."""
+    micro_tokens: int = 16384
+    """Tokens per forward pass; changes memory and speed, never the gradient."""
+    kl_coef: float = 0.0
+    """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
+    max_refused: int = 10
+    """So many optimizer steps in a row with a gradient that is not finite end the run."""
+
+    lora_rank: int = 0
+    """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
+    lora_alpha: float = 32.0
+    """The adapters' product is scaled by `lora_alpha / lora_rank`."""
+    lora_targets: str = "all-linear"
+    """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
+    gradient_checkpointing: bool = False
+    """Keep no activations of the layers and compute them again: about a third slower, far smaller.
+    """
+    attention: Attention = "auto"
+    """Kernel; `auto` is the library's choice (sdpa). With flash_attention_2 or _3, and its package,
+    rows are packed without any padding; else rows of like length are padded."""
+    master_weights: bool = True
+    """Update bfloat16 weights through copies in single precision: at usual learning rates most
+    would not move otherwise."""
+
+    keep_votes: bool = True
+    """Write every answer's votes at every visit, and the answers' texts, into the trace."""
+
+    eval_every: int = 1
+    """Epochs between evaluations; 0 for only before and after training."""
+    eval_steps: int = 0
+    """Batches between evaluations, in place of `eval_every`; 0 counts epochs."""
+    eval_samples: int = 4
+    """Responses per problem for pass@1; before and after training all `n_votes` are used."""
+    eval_majority: Literal["ends", "always"] = "ends"
+    """When all `n_votes` are drawn, for the majority vote and large k: at both ends, or always."""
+    eval_pass_at: tuple[int, ...] | None = None
+    """k of pass@k, powers of two from 2 to 256; if None those of 4, 16, 64 up to `n_votes`."""
+    eval_temperature: float = 0.6
+    eval_top_p: float = 1.0
+    eval_completions: int = 4
+    """Problems of which each evaluation writes down some responses; 0 for none."""
+
+    checkpoint_every: int | None = None
+    """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
+    checkpoint_keep: int = 2
+    """Checkpoints that stay on disk; older ones are deleted."""
+    save_model: bool | None = None
+    """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
+    log: tuple[LogKind, ...] = ()
+    """Where metrics go besides the run folder: tensorboard, wandb (offline unless WANDB_MODE says
+    otherwise), trackio."""
+
+    seed: int = 0
+    """Fixes votes, problem order, guard draws and evaluation draws."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU where there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = None
+    """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
+    rank_timeout: float = 1800.0
+    """Seconds that one process of `torchrun` waits for the others before the run ends."""
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        for name, kind in _types().items():
+            check_type(name, getattr(self, name), kind)
+        for names, rule in _BOUNDS:
+            for name in names:
+                rule(name, getattr(self, name))
+        if self.n_samples > self.n_votes:
+            raise UserError(
+                f"n_samples = {self.n_samples}: must be at most n_votes = {self.n_votes}"
+            )
+        if self.eval_pass_at and max(self.eval_pass_at) > self.n_votes:
+            raise UserError(
+                f"eval_pass_at = {max(self.eval_pass_at)}: must be at most n_votes = {self.n_votes}"
+            )
+        if self.problems is not None and self.model is None:
+            raise UserError(
+                f"problems = {self.problems}: needs a model, give a local folder with --model"
+            )
+        if self.tiny_verifies and self.problems is not None:
+            raise UserError(
+                f"tiny_verifies = true: problems = {self.problems} are not the tiny task; leave "
+                "one of the two out"
+            )
+        check_rule(self)
+
+    @property
+    def is_tiny(self) -> bool:
+        """The problems are those of the embedded tiny task."""
+        return self.problems is None
+
+    def settled(self) -> TrainConfig:
+        """The same run with a value in every setting that the task decides."""
+        tiny = self.is_tiny
+        chosen = {
+            "prompt_suffix": "" if tiny else BOX_REQUEST,
+            "max_response_tokens": 22 if tiny else 1024,
+            "lr": 3e-4 if tiny else 5e-7,
+            "n_problems": 64 if tiny else None,
+            "threads": 1 if tiny else None,
+            "eval_pass_at": tuple(k for k in (4, 16, 64) if k <= self.n_votes),
+            "save_model": not tiny,
+            "answer_check": "strings" if tiny else "math",
+        }
+        missing = {n: v for n, v in chosen.items() if getattr(self, n) in (None, "auto")}
+        return replace(self, **missing)
+
+
+def _types() -> dict[str, Any]:
+    if not _TYPES:
+        _TYPES.update(get_type_hints(TrainConfig))
+    return _TYPES
+
+
+_TYPES: dict[str, Any] = {}
+
+
+_BOUNDS: Sequence[tuple[tuple[str, ...], Any]] = (
+    (
+        ("n_problems", "max_prompt_tokens", "max_response_tokens", "n_votes", "max_rows", "epochs"),
+        at_least(1),
+    ),
+    (("batch_size", "mini_batch", "micro_tokens", "eval_samples", "threads"), at_least(1)),
+    (("max_refused",), at_least(1)),
+    (("lora_rank", "kl_coef"), at_least(0)),
+    # One sample a group has no spread, so nothing could ever be learned from it.
+    (("n_samples",), at_least(2)),
+    (("eval_pass_at",), pass_at),
+    (("eval_every", "eval_steps", "seed", "restart_engine"), at_least(0)),
+    (("log",), each_once(get_args(LogKind))),
+    (("lora_alpha",), above_zero),
+    (("checkpoint_keep",), at_least(1)),
+    (("checkpoint_every", "eval_completions"), at_least(0)),
+    (("temperature", "eval_temperature", "lr", "step_factor", "max_grad_norm"), above_zero),
+    (("clip_high", "engine_timeout", "rank_timeout"), above_zero),
+    (("importance_cap", "answer_timeout"), above_zero),
+    (("top_p", "eval_top_p", "clip_low", "engine_memory"), open_unit),
+    (("warmup_ratio", "weight_decay"), unit),
+)

@@ -1,0 +1,196 @@
+r"""Arithmetic claims in a text: `3 + 4 = 7`, chains `a = b = c`, plain or in LaTeX.
+
+A text is cut into runs of numbers, operators and brackets; anything else ends a run. A side that
+touches something which may belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim
+is passed over rather than misread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+from real.vote.observations.arithmetic import MOST_TOKENS, Token, value
+
+MOST_CHARACTERS = 20_000
+"""Of a longer text this much is read."""
+
+_LEXER = re.compile(
+    r"""
+      (?P<item>    ^[^\S\n]*\d{1,3}[.)][^\S\n]+ )
+    | (?P<dangling> ^[^\S\n]*(?:[-+*/\u2022\u00d7\u00b7\u00f7\u2212] | \\(?:times|cdot|div)\b) )
+    | (?P<number>  \d{1,3}(?:(?:,|\{,\}|\\[,!])\d{3})+(?![\d,]) | \d+(?:\.\d+)? | (?<!\w)\.\d+ )
+    | (?P<space>   [^\S\n]+ | \\[,;! $] | \\(?:left|right|displaystyle|boxed)(?![A-Za-z]) | &
+                 | (?:\\\\|\n)\s*(?=&?\s*=(?!=)) )
+    | (?P<frac>    \\[dtc]?frac(?![A-Za-z]) )
+    | (?P<end>     \n | \\\\ | \$ | \\[()\[\]]
+                 | [=-]> | [\u2192\u21d2\u27f9] | [<>!:]= | [<>\u2248\u2260\u2261\u2264\u2265]
+                 | \\(?:approx|equiv|neq?|leq?|geq?|lt|gt|implies|Rightarrow|text|q?quad|therefore)
+                   (?![A-Za-z])
+                 | [.,;:](?=\s|$) )
+    | (?P<word>    [^\W\d_]\w* )
+    | (?P<operator> \*\*? | [+\-/^\u00d7\u00b7\u22c5\u2217\u00f7\u2212]
+                 | \\(?:times|cdot|ast|div)(?![A-Za-z]) )
+    | (?P<open>    [(\[{] )
+    | (?P<close>   [)\]}] )
+    | (?P<equal>   ==? )
+    | (?P<other>   \\[A-Za-z]+ | . )
+    """,
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
+)
+_PART_END = re.compile(r"(?<!\\)(?: [.,;:]\s | \$ | \\[()\[\]] ) | \n(?=[^\s&=])", re.VERBOSE)
+"""Always an `end` for the lexer, which also begins anew behind it."""
+_OPERATORS = {
+    **dict.fromkeys(["**", "^"], "^"),
+    **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
+    **dict.fromkeys(["\\div", "\u00f7"], "/"),
+    "\u2212": "-",
+}
+_OF_RUNS = {"number", "frac", "operator", "open", "close", "equal"}
+_OF_SUMS = re.compile(
+    "log|ln|lg|sin|cos|tan|cot|sec|csc|sqrt|root|mod|modulo|gcd|lcm|max|min|exp|floor|ceil|round|"
+    "abs|det|of|times|plus|minus|over|by|div|divided|multiplied|choose|base|percent|factorial|"
+    "squared|cubed|than|from|dozen|hundred|thousand|million|billion|remainder",
+    re.IGNORECASE,
+)
+"""Words that make something else of the numbers beside them."""
+_MOST_UNITS = 2
+"""So many words may stand between a number and an operator on it: 3 red apples + 4 red apples."""
+_EQUAL = Token("equal", "=")
+
+
+class Claim(NamedTuple):
+    """Two expressions that a text calls equal, at least one of them with something to compute."""
+
+    left: Fraction
+    right: Fraction
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are equal, exactly."""
+        return self.left == self.right
+
+
+@dataclass(slots=True)
+class _Run:
+    starts_free: bool
+    """Nothing before the run can belong to its first expression."""
+    ends_free: bool = True
+    tokens: list[Token] = field(default_factory=list[Token])
+
+
+def claims(text: str) -> Iterator[Claim]:
+    """The claims of a text that can be checked, in their order."""
+    if "=" not in text:
+        return
+    text = text[:MOST_CHARACTERS]
+    for part in _parts(text):
+        for run in _runs(text, *part):
+            if _EQUAL not in run.tokens:
+                continue
+            sides = [_read(tokens) for tokens in _sides(run)]
+            for (left, computes), (right, also) in pairwise(sides):
+                if left is not None and right is not None and (computes or also):
+                    yield Claim(left, right)
+
+
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    """Where the parts with an equal sign begin and end; what ends a run also ends a part.
+
+    Most of a text claims nothing, and need not be cut into words.
+    """
+    start, equal = 0, text.find("=")
+    for end in _PART_END.finditer(text):
+        if equal < 0:
+            return
+        if equal < end.end():
+            yield start, end.end()
+            equal = text.find("=", end.end())
+        start = end.end()
+    if equal >= 0:
+        yield start, len(text)
+
+
+def _runs(text: str, start: int, stop: int) -> list[_Run]:
+    runs: list[_Run] = []
+    inside, last, words = False, None, 0
+    for match in _LEXER.finditer(text, start, stop):
+        kind = match.lastgroup or ""
+        if kind in _OF_RUNS:
+            token = _token(kind, match[0])
+            if not inside:
+                free = last is None or _is_apart(text, last, before=False)
+                if last is not None and last.lastgroup == "word" and token.kind == "operator":
+                    free = False
+                    if runs and words <= _MOST_UNITS:
+                        runs[-1].ends_free = False
+                runs.append(_Run(free))
+            runs[-1].tokens.append(token)
+            inside = True
+        elif kind != "space":
+            if inside:
+                runs[-1].ends_free = _is_apart(text, match, before=True)
+                words = 0
+            words = words + 1 if kind == "word" else _MOST_UNITS
+            inside, last = False, match
+    if inside and stop == MOST_CHARACTERS:  # what was cut off may belong to it
+        runs[-1].ends_free = False
+    return runs
+
+
+def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
+    """Whether a run cannot go on in what stands behind it (or before)."""
+    return match.lastgroup in ("end", "item") or _is_prose(text, match, before)
+
+
+def _token(kind: str, text: str) -> Token:
+    if kind == "number":
+        return Token(kind, text if text.isdecimal() else re.sub(r"[^\d.]", "", text))
+    if kind == "operator":
+        return Token(kind, _OPERATORS.get(text, text))
+    return {"equal": _EQUAL, "frac": Token("frac", "frac")}.get(kind, Token(kind, text))
+
+
+def _is_prose(text: str, match: re.Match[str], before: bool) -> bool:
+    """Whether it is a word of prose, apart from the run that it stands behind (or before)."""
+    word = match.group()
+    if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
+        return False
+    near = text[match.start() - 1 : match.start()] if before else text[match.end() :][:1]
+    return near.isspace()
+
+
+def _sides(run: _Run) -> Iterator[Sequence[Token]]:
+    """Expressions between the equal signs; empty where one is not to be read."""
+    sides: list[list[Token]] = [[]]
+    for token in run.tokens:
+        if token == _EQUAL:
+            sides.append([])
+        else:
+            sides[-1].append(token)
+    # The brackets of a remark: (as 3 + 4 = 7).
+    sides[0] = _without_excess(sides[0], "open", "close")
+    sides[-1] = _without_excess(sides[-1][::-1], "close", "open")[::-1]
+    for place, side in enumerate(sides):
+        torn = (place == 0 and not run.starts_free) or (side is sides[-1] and not run.ends_free)
+        yield [] if torn or len(side) > MOST_TOKENS else side
+
+
+def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
+    """The tokens without brackets at the beginning that have no partner."""
+    kinds = [token.kind for token in tokens]
+    leading = sum(1 for _ in takewhile(lambda found: found == kind, kinds))
+    return tokens[max(0, min(leading, kinds.count(kind) - kinds.count(other))) :]
+
+
+def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
+    """Value of a side, and whether there is something to compute in it."""
+    if not tokens:
+        return None, False
+    first = 1 if tokens[0].text == "-" else 0
+    computes = any(token.kind in ("operator", "frac") for token in tokens[first:])
+    return value(tokens), computes or sum(token.kind == "number" for token in tokens) > 1

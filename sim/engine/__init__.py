@@ -1,0 +1,1 @@
+"""The simulation of one configuration, batch by batch."""

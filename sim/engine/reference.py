@@ -1,0 +1,153 @@
+"""The guard of a run by guard_core itself: slower than `sim.engine.guard`, and equal to it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guard_core import (
+    Decision,
+    Draws,
+    Guard,
+    GuardConfig,
+    GuardState,
+    Votes,
+    answer_advantages,
+    policy_streams,
+)
+from guard_core.votes import choose_label
+from sim.engine.gradient import Update, logit_gradient
+from sim.settings.config import SimConfig
+
+PLAIN = GuardConfig.off()
+"""Labels from this visit's votes, ties at random."""
+_FIELDS = tuple(f.name for f in fields(GuardState))
+DECIDED = {
+    "label": "label",
+    "flipped": "flipped",
+    "tie": "tied",
+    "match_rate": "match_rate",
+    "flip_rate": "flip_rate",
+    "mean_match_rate": "mean_match_rate",
+    "had_competition": "had_competition",
+    "route": "route",
+    "weight": "weight",
+    "beta": "beta",
+    "skipped": "skip",
+}
+"""Column of the trace to field of the decision."""
+
+
+class ReferenceGuard:
+    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
+
+    def __init__(self, config: SimConfig, state: GuardState) -> None:
+        """Start from a primed state."""
+        self._config = config
+        self._guard = Guard(config.guard)
+        self._state = state
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """See `sim.engine.simulation.Learner`."""
+        along = (
+            np.take_along_axis(d, order_RN, axis=1) for d in (draws.tie, draws.skip, draws.pick)
+        )
+        self._draws = Draws(*along)
+        self._order_RN, self._truth_RN, self._seen_RN = order_RN, truth_RN, seen_RN
+        self._rows = self._state.take(order_RN)
+        self._done: list[GuardState] = []
+
+    def step(
+        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+    ) -> Update:
+        """See `sim.engine.simulation.Learner`."""
+        at = slice(start, start + p_RPA.shape[1])
+        rows, draws = self._batch(at)
+        decision = self._decide(at, rows, votes, draws, None)
+        if self._config.labels == "truth":
+            decision = trained_on(decision, self._truth_RN[:, at])
+        trained = replace(votes, samples=trained_RPA)
+        config = self._config.guard
+        dropped_RP = decision.skip & (config.skip_by == "drop")
+        return Update(gradient(trained, decision, p_RPA, config), dropped_RP)
+
+    def _batch(self, at: slice) -> tuple[GuardState, Draws]:
+        """The batch's rows in visiting order and its draws: views, where `take` would copy."""
+        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
+        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
+        return rows, draws
+
+    def _decide(
+        self,
+        at: slice,
+        rows: GuardState,
+        votes: Votes,
+        draws: Draws,
+        scores_RPA: NDArray[np.float64] | None,
+    ) -> Decision:
+        """Take the guard's step and record it; `scores_RPA` are a rule's, if it has its own."""
+        rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
+        self._done.append(rows)
+        for name, decided in DECIDED.items():
+            self._seen_RN[name][:, at] = getattr(decision, decided)
+        self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
+        by_votes = self._config.guard.label_from == "current" and scores_RPA is None
+        label_RP = decision.label
+        self._seen_RN["majority"][:, at] = (
+            label_RP if by_votes else _majority(votes, label_RP, draws)
+        )
+        return decision
+
+    def end(self) -> None:
+        """See `sim.engine.simulation.Learner`."""
+        joined = (np.concatenate([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
+        self._state = self._state.put(self._order_RN, GuardState(*joined))
+
+
+def _majority(votes: Votes, label_RP: NDArray[np.int32], draws: Draws) -> NDArray[np.int32]:
+    return choose_label(votes, votes.counts, label_RP, draws.tie, PLAIN).label
+
+
+def gradient(
+    votes: Votes, decision: Decision, p_RPA: NDArray[np.float64], config: GuardConfig
+) -> NDArray[np.float64]:
+    """The guard's decision as a gradient in the logits, see `sim.engine.gradient`.
+
+    Args:
+        votes: of the batch.
+        decision: of the batch; its label is what is trained on.
+        p_RPA: the probabilities that the votes were drawn from.
+        config: of the guard.
+
+    Returns:
+        (R, P, A).
+    """
+    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
+    streams = policy_streams(*pair, decision, config)
+    out_RPA = np.empty_like(p_RPA)
+    logit_gradient(
+        votes.samples,
+        votes.n_samples,
+        p_RPA,
+        np.ascontiguousarray(streams.majority),
+        np.ascontiguousarray(streams.minority),
+        np.ascontiguousarray(streams.weight),
+        np.ascontiguousarray(streams.drop),
+        out_RPA,
+    )
+    return out_RPA
+
+
+def trained_on(decision: Decision, label_RP: NDArray[np.int32]) -> Decision:
+    """The decision with another label, which is then no minority candidate."""
+    others_RPA = np.arange(decision.minority.shape[-1]) != label_RP[..., None]
+    return replace(decision, label=label_RP, minority=decision.minority & others_RPA)

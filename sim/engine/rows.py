@@ -1,0 +1,241 @@
+"""From what an epoch saw to the rows of the trace (columns: `lab.trace.schema`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sim.settings.config import SimConfig
+
+Columns = dict[str, NDArray[np.generic]]
+
+
+class Tables(NamedTuple):
+    """Rows that one epoch adds to the trace, (rows,) arrays by column name."""
+
+    visits: Columns
+    """Replicate by replicate, in visiting order."""
+    steps: Columns | None
+    """Replicate by replicate, batch by batch; None before training."""
+    evals: Columns
+    """One row per replicate."""
+    votes: Columns | None = None
+    """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
+
+
+SEEN = np.dtype(
+    [
+        ("majority", np.int32),
+        ("right", np.int32),
+        ("n_unparseable", np.int32),
+        ("label", np.int32),
+        ("match_rate", np.float64),
+        ("flip_rate", np.float64),
+        ("mean_match_rate", np.float64),
+        ("weight", np.float64),
+        ("beta", np.float64),
+        ("n_minority", np.int16),
+        ("route", np.int8),
+        ("flipped", np.bool_),
+        ("tie", np.bool_),
+        ("had_competition", np.bool_),
+        ("skipped", np.bool_),
+    ],
+    align=True,
+)
+"""What is recorded of one visit: 64 bytes, a line of the cache.
+
+`majority` is the winner of the visit's own votes, whatever the labels are taken from, `right` how
+many of them are the true answer; from `n_unparseable` on the fields are columns of the trace.
+"""
+_NAMES = SEEN.names or ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """All visits of one epoch, in visiting order."""
+
+    epoch: int
+    """0 before training."""
+    problems_RN: NDArray[np.int64]
+    truth_RN: NDArray[np.int32]
+    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]]
+    """Records of `SEEN`, or an array of its type for every field; arrays are copied."""
+    lr_B: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Step size of every batch."""
+    norm_RN: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    """Norm of the update on every visit, 0 where it was skipped."""
+    counts_SNA: NDArray[np.integer] | None = None
+    """Votes per answer of the first S replicates, if they are kept; copied."""
+
+
+@njit(cache=True)
+def tally(
+    counts_RPA: NDArray[np.int64],
+    truth_RN: NDArray[np.int32],
+    n_votes: int,
+    start: int,
+    seen_RN: NDArray[np.void],
+) -> None:
+    """Count right and unparseable votes of a batch.
+
+    Args:
+        counts_RPA: votes per answer.
+        truth_RN: true answers, in visiting order.
+        n_votes: V.
+        start: place of the batch's first visit in the epoch.
+        seen_RN: output; columns `start` to `start + P` are written.
+    """
+    R, P, A = counts_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            parsed = 0
+            for a in range(A):
+                parsed += counts_RPA[r, p, a]
+            seen_RN[r, start + p].n_unparseable = n_votes - parsed
+            seen_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
+
+
+def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Tables:
+    """The rows of one epoch.
+
+    Args:
+        config: of the run.
+        epoch: the visits.
+        pass_at_1_R: chance of a right response at the end of the epoch.
+    """
+    visits = _visits(config, epoch)
+    steps = _steps(config, epoch) if epoch.epoch else None
+    return Tables(visits, steps, _evals(config, epoch, pass_at_1_R), _votes(config, epoch))
+
+
+def _visits(config: SimConfig, epoch: Epoch) -> Columns:
+    shape = epoch.problems_RN.shape
+    right_M, seen = _columns(epoch.seen_RN)
+    columns: Columns = {
+        "replicate": _numbers(config)[:, None],
+        "step": _step_of_visits(config, epoch.epoch),
+        "problem": epoch.problems_RN.astype(np.int32),
+    }
+    rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
+    rows |= seen
+    rows["label_accuracy"] = right_M / config.n_votes
+    rows["label_correct"] = seen["label"] == epoch.truth_RN.reshape(-1)
+    rows["correct_competitive"] = 4 * right_M >= config.n_votes
+    same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
+    return rows | {name: np.array(value) for name, value in same.items()}
+
+
+def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
+    if epoch.counts_SNA is None:
+        return None
+    S, N, A = epoch.counts_SNA.shape
+    counts_M = epoch.counts_SNA.reshape(-1)
+    voted = np.flatnonzero(counts_M)
+    visit, answer = np.divmod(voted, A)
+    return {
+        "replicate": np.repeat(_numbers(config)[:S], N)[visit],
+        "step": np.tile(_step_of_visits(config, epoch.epoch), S)[visit],
+        "epoch": np.array(epoch.epoch),
+        "visit": np.array(epoch.epoch),
+        "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
+        "answer": answer.astype(np.int32),
+        "count": counts_M[voted].astype(np.int32),
+    }
+
+
+def _columns(
+    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[np.int32], Columns]:
+    """Right votes, and every field that is a column, each as an array of its own."""
+    if isinstance(seen_RN, Mapping):
+        columns = {name: seen_RN[name].flatten() for name in _NAMES[2:]}
+        return seen_RN["right"].reshape(-1), columns
+    M = seen_RN.size
+    ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
+    flags_4M = np.empty((4, M), np.bool_)
+    n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
+    _unpack(seen_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
+    names = ("n_unparseable", "label")
+    names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
+    names += ("flipped", "tie", "had_competition", "skipped")
+    columns: Columns = {"n_minority": n_minority_M, "route": route_M}
+    columns |= zip(names, (*ints_3M[1:], *floats_5M, *flags_4M), strict=True)
+    return ints_3M[0], columns
+
+
+@njit(cache=True)
+def _unpack(
+    seen_M: NDArray[np.void],
+    ints_3M: NDArray[np.int32],
+    floats_5M: NDArray[np.float64],
+    flags_4M: NDArray[np.bool_],
+    n_minority_M: NDArray[np.int16],
+    route_M: NDArray[np.int8],
+) -> None:
+    """One pass over the records: a pass per field would wait for memory every time."""
+    for m in range(seen_M.shape[0]):
+        ints_3M[0, m] = seen_M[m].right
+        ints_3M[1, m] = seen_M[m].n_unparseable
+        ints_3M[2, m] = seen_M[m].label
+        floats_5M[0, m] = seen_M[m].match_rate
+        floats_5M[1, m] = seen_M[m].flip_rate
+        floats_5M[2, m] = seen_M[m].mean_match_rate
+        floats_5M[3, m] = seen_M[m].weight
+        floats_5M[4, m] = seen_M[m].beta
+        flags_4M[0, m] = seen_M[m].flipped
+        flags_4M[1, m] = seen_M[m].tie
+        flags_4M[2, m] = seen_M[m].had_competition
+        flags_4M[3, m] = seen_M[m].skipped
+        n_minority_M[m] = seen_M[m].n_minority
+        route_M[m] = seen_M[m].route
+
+
+def _steps(config: SimConfig, epoch: Epoch) -> Columns:
+    starts_B = np.arange(0, config.n_problems, config.batch_size)
+    size_B = np.diff(starts_B, append=config.n_problems)
+    shape = (config.replicates, len(starts_B))
+    columns = {
+        "replicate": _numbers(config)[:, None],
+        "step": _first_step(config, epoch.epoch) + np.arange(shape[1]),
+        "epoch": np.array(epoch.epoch),
+        "lr": epoch.lr_B,
+        "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
+        "n_problems": size_B,
+        "n_skipped": np.add.reduceat(epoch.seen_RN["skipped"], starts_B, axis=1, dtype=np.int64),
+    }
+    return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
+
+
+def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Columns:
+    shape = (config.replicates,)
+    columns = {
+        "replicate": _numbers(config),
+        "step": np.array(epoch.epoch * config.n_batches),
+        "epoch": np.array(epoch.epoch),
+        "pass_at_1": pass_at_1_R,
+        "maj_accuracy": (epoch.seen_RN["majority"] == epoch.truth_RN).mean(axis=1),
+    }
+    return {name: np.broadcast_to(c, shape).copy() for name, c in columns.items()}
+
+
+def _first_step(config: SimConfig, epoch: int) -> int:
+    """Number of the epoch's first batch; the run's first is 1."""
+    return (epoch - 1) * config.n_batches + 1
+
+
+def _step_of_visits(config: SimConfig, epoch: int) -> NDArray[np.int32]:
+    """(N,) batch of each visit of an epoch, in visiting order."""
+    if not epoch:
+        return np.zeros(config.n_problems, np.int32)
+    batch_N = np.arange(config.n_problems) // config.batch_size
+    return (_first_step(config, epoch) + batch_N).astype(np.int32)
+
+
+def _numbers(config: SimConfig) -> NDArray[np.int16]:
+    return (config.first_replicate + np.arange(config.replicates)).astype(np.int16)

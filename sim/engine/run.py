@@ -1,0 +1,127 @@
+"""`simulate`: a run from settings to a trace, in memory or in a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lab import Manifest, MemoryRun, RunFolder, Trace, load
+from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, can_combine
+from lab.arms import arm as named_arm
+from lab.arms import title as rule_title
+from lab.settings import to_values
+from sim.engine.simulation import backend, run_epochs
+from sim.settings.config import SimConfig
+from sim.settings.rule_checks import plain_rule
+
+
+def simulate(
+    config: SimConfig,
+    folder: Path | str | None = None,
+    progress: bool = False,
+    *,
+    arm: Arm | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Trace:
+    """Run a simulation.
+
+    Args:
+        config: all settings.
+        folder: a new or empty folder for the trace, which is written while the run goes on; in
+            memory if left out.
+        progress: show a progress bar.
+        arm: names the run in comparisons; found from the guard's settings if left out.
+        extra: facts for the manifest.
+
+    Returns:
+        The trace, with visit 0 before training.
+
+    Raises:
+        UserError: a file of the settings has a defect or the folder is in use, and nothing is
+            written; or the logits stopped being finite.
+    """
+    # First: a bad kernel, histogram or trace must be refused before anything is written.
+    parts = run_epochs(config)
+    manifest = _manifest(config, arm or _arm_of(config), extra or {})
+    recorder: MemoryRun | RunFolder
+    recorder = (
+        MemoryRun(manifest)
+        if folder is None
+        else RunFolder.create(folder, manifest, in_background=True)
+    )
+    with recorder if isinstance(recorder, RunFolder) else nullcontext():
+        for done, part in enumerate(
+            tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
+        ):
+            recorder.write_visits(part.visits, copy=False)
+            if part.steps is not None:
+                recorder.write_steps(part.steps, copy=False)
+            recorder.write_evals(part.evals, copy=False)
+            if part.votes is not None:
+                recorder.write_votes(part.votes, copy=False)
+            recorder.note(progress=done / config.epochs)
+    if isinstance(recorder, MemoryRun):
+        manifest.end("finished")
+        return Trace.of(recorder)
+    return load(recorder.path)
+
+
+def of_arm(config: SimConfig, arm: Arm) -> SimConfig:
+    """The settings of one arm: its guard, its labels, its rule and its factor on the step.
+
+    The settings of the rule stay where they are the arm's own rule's.
+    """
+    options = config.rule_options if arm.rule == config.rule else {}
+    return replace(
+        config,
+        guard=arm.guard,
+        labels=arm.labels,
+        step_factor=arm.step_factor,
+        rule=arm.rule,
+        rule_options=options,
+    )
+
+
+def _arm_of(config: SimConfig) -> Arm:
+    """The named arm with these settings, or one that says what it is."""
+    for name in _names(config.rule):
+        named = named_arm(name, config.step_factor)
+        if (named.guard, named.labels) == (config.guard, config.labels):
+            return named
+    title = "Custom guard"
+    if not plain_rule(config):
+        title = f"{rule_title(config.rule)} + {title.lower()}"
+    name = "custom" if plain_rule(config) else f"{config.rule}+custom"
+    return Arm(name, title, config.guard, config.labels, config.step_factor, config.rule)
+
+
+def _names(rule: str) -> Iterator[str]:
+    """Arms with this rule."""
+    plain = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
+    if rule == BASELINE:
+        yield from plain
+        return
+    yield rule
+    for other in WITH_RULES:
+        if other in plain and can_combine(rule, other):
+            yield f"{rule}+{other}"
+
+
+def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
+    return Manifest.new(
+        "sim",
+        arm.name,
+        arm.title,
+        n_problems=config.n_problems,
+        n_votes=config.n_votes,
+        config=to_values(config),
+        seeds=[config.seed],
+        task=config.population,
+        backend=backend(config),
+        extra={"step_factor": config.step_factor, **extra},
+    )

@@ -1,0 +1,272 @@
+"""The simulation: R replicates side by side, one batch of problems after the other.
+
+Before training every problem is voted on once (visit 0). Then each epoch visits all problems in a
+fresh order per replicate, in batches: votes are drawn from the policy, the guard decides, and the
+policy takes one gradient step per problem that was not skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guard_core import Draws, Guard, GuardState, Votes
+from guard_core.votes import choose_label
+from lab.errors import UserError
+from sim.engine.expected import expected_samples
+from sim.engine.gradient import Update
+from sim.engine.guard import CompiledGuard
+from sim.engine.reference import PLAIN, ReferenceGuard
+from sim.engine.reference import gradient as gradient
+from sim.engine.rows import SEEN, Epoch, Tables, tables, tally
+from sim.engine.rule_engine import Ruled
+from sim.engine.skips import sit_out
+from sim.settings.config import SimConfig
+from sim.settings.rule_checks import plain_rule
+from sim.world.policies import make_policy
+from sim.world.populations import draw_population
+from sim.world.random import PICK, SKIP, TIE, orders, uniforms
+from sim.world.sampling import draw_votes
+
+_CHUNK = 64
+"""Problems whose probabilities are computed at once for pass@1; bounds the memory."""
+
+
+class Learner(Protocol):
+    """The guard, and what it makes of a batch's votes: `ReferenceGuard` and `CompiledGuard`."""
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """Start an epoch.
+
+        Args:
+            order_RN: problems in visiting order.
+            truth_RN: their true answers, for `labels = "truth"`.
+            draws: of every problem, in the order of the problems.
+            seen_RN: where the decisions go, records of `sim.engine.rows.SEEN`.
+        """
+        ...
+
+    def step(
+        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+    ) -> Update:
+        """Decide on one batch.
+
+        Args:
+            start: place of its first visit in the epoch.
+            votes: of the batch.
+            trained_RPA: samples per answer that the update is computed from; the votes' own, or
+                their expectation.
+            p_RPA: the probabilities that the votes were drawn from.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the epoch."""
+        ...
+
+
+LEARNERS: dict[str, type[ReferenceGuard] | type[CompiledGuard]] = {
+    "compiled": CompiledGuard,
+    "reference": ReferenceGuard,
+}
+
+
+def run_epochs(config: SimConfig) -> Iterator[Tables]:
+    """The rows of a run, visit 0 first, by the engine that the settings name.
+
+    What can be wrong before the first vote is found at once, not at the first row.
+
+    Raises:
+        UserError: a file of the settings has a defect, PyTorch or its device is missing, or, later,
+            the logits stopped being finite.
+    """
+    if config.engine != "torch":
+        return Simulation(config).run()
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            "engine = torch: PyTorch is not installed; pip install 'ttrl-guard-lab[real]'"
+        )
+    from sim.torch_engine import TorchSimulation
+
+    return TorchSimulation(config).run()
+
+
+def backend(config: SimConfig) -> str:
+    """The library that does a run's work, for its manifest."""
+    if config.engine != "torch":
+        return "numba"
+    from sim.torch_engine import choose_device
+
+    return f"torch on {choose_device(config.device)}"
+
+
+class Simulation:
+    """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
+
+    It is for the engines of `LEARNERS`; `run_epochs` is for all.
+    """
+
+    def __init__(self, config: SimConfig) -> None:
+        """Draw the population and start the policy."""
+        self.config = config
+        self.population = draw_population(config)
+        self.policy = make_policy(config, self.population)
+        self._truth_RN = self.population.truth_RN.astype(np.int32)
+        self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
+        self._batch = 0
+        self._n_kept = min(config.vote_replicates, config.replicates)
+        self.ruled = None if plain_rule(config) else Ruled(config, self._truth_RN)
+
+    def run(self) -> Iterator[Tables]:
+        """Visit 0 first, then one epoch after the other."""
+        yield self.before()
+        for epoch in range(1, self.config.epochs + 1):
+            yield self.epoch(epoch)
+
+    def before(self) -> Tables:
+        """Vote on every problem before training and start the guard with it."""
+        c = self.config
+        problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
+        votes, p_RNA = self._vote(problems_RN, 0)
+        tie_RN = self._uniforms(TIE, 0)
+        state, self.learner = self._started(votes, p_RNA, tie_RN)
+        # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
+        vote = choose_label(votes, votes.counts, state.label * 0 - 1, tie_RN, PLAIN)
+        seen_RN = np.zeros(problems_RN.shape, SEEN)
+        tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
+        seen_RN["majority"] = vote.label
+        seen_RN["label"] = state.label
+        seen_RN["tie"] = vote.tied
+        seen_RN["match_rate"] = vote.got / c.n_votes
+        seen_RN["mean_match_rate"] = np.nan
+        seen_RN["weight"] = 1
+        counts_SNA = votes.counts[: self._n_kept] if self._n_kept else None
+        done = Epoch(0, problems_RN, self._truth_RN, seen_RN, counts_SNA=counts_SNA)
+        return tables(c, done, self.pass_at_1())
+
+    def epoch(self, epoch: int) -> Tables:
+        """Visit every problem once and learn from it."""
+        c = self.config
+        order_RN = orders(c.seed, c.first_replicate, c.replicates, epoch, c.n_problems)
+        truth_RN = np.take_along_axis(self._truth_RN, order_RN, axis=1)
+        draws = Draws(*(self._uniforms(purpose, epoch) for purpose in (TIE, SKIP, PICK)))
+        seen_RN = np.empty(order_RN.shape, SEEN)
+        norm_RN = np.empty(order_RN.shape)
+        counts_SNA = np.empty((self._n_kept, c.n_problems, c.n_answers), np.int32)
+        lr: list[float] = []
+        self.learner.begin(order_RN, truth_RN, draws, seen_RN)
+        for start in range(0, c.n_problems, c.batch_size):
+            at = slice(start, min(start + c.batch_size, c.n_problems))
+            problems_RP = order_RN[:, at].copy()
+            votes, p_RPA = self._vote(problems_RP, epoch)
+            tally(votes.counts, truth_RN, c.n_votes, start, seen_RN)
+            if self._n_kept:
+                counts_SNA[:, at] = votes.counts[: self._n_kept]
+            update = self.learner.step(start, votes, self._trained(votes, p_RPA), p_RPA)
+            if c.skip_rate:
+                skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
+                update = sit_out(c, skip_RP, seen_RN[:, at], update)
+            lr.append(c.step_at(self._batch))
+            norm_RN[:, at] = self._update(problems_RP, lr[-1], update, epoch)
+            self._batch += 1
+        self.learner.end()
+        kept = counts_SNA if self._n_kept else None
+        done = Epoch(epoch, order_RN, truth_RN, seen_RN, np.array(lr), norm_RN, kept)
+        return tables(c, done, self.pass_at_1())
+
+    def pass_at_1(self) -> NDArray[np.float64]:
+        """(R,) chance that one response to a problem is right, mean over all problems."""
+        c = self.config
+        total_R = np.zeros(c.replicates)
+        for problems_RP, right_RP in self._chunks:
+            p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches)
+            total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
+        return (1 - c.unparseable) * total_R / c.n_problems
+
+    def _chunk(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Some problems, and the flat places of their true answers among the probabilities."""
+        c = self.config
+        truth_RP = self.population.truth_RN[:, start : start + _CHUNK]
+        problems_P = np.arange(start, start + truth_RP.shape[1])
+        rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
+        return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
+
+    def _started(
+        self, votes: Votes, p_RNA: NDArray[np.float64], tie_RN: NDArray[np.float64]
+    ) -> tuple[GuardState, Learner]:
+        """The guard's state after visit 0, and who decides from then on."""
+        c = self.config
+        guard = Guard(c.guard)
+        state = guard.init(
+            c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
+        )
+        draws = Draws(tie_RN, tie_RN, tie_RN)
+        if self.ruled is None:
+            state = guard.prime(state, votes, draws)
+            return state, LEARNERS[c.engine](c, state)
+        state = guard.prime(state, votes, draws, self.ruled.first_scores(votes, p_RNA))
+        return state, self.ruled.learner(state)
+
+    def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
+        if self.config.update == "sampled":
+            return votes.samples
+        return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
+
+    def _update(
+        self, problems_RP: NDArray[np.int64], step: float, update: Update, epoch: int
+    ) -> NDArray[np.float64]:
+        norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
+        if not np.isfinite(norm_RP).all():
+            place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
+            raise self._exploded(place, problems_RP, epoch)
+        return norm_RP
+
+    def _vote(
+        self, problems_RP: NDArray[np.int64], epoch: int
+    ) -> tuple[Votes, NDArray[np.float64]]:
+        c = self.config
+        p_RPA = self._probabilities(problems_RP, epoch)
+        counts_RPA = np.empty(p_RPA.shape, np.int64)
+        samples_RPA = np.empty_like(counts_RPA)
+        draw_votes(
+            c.seed,
+            c.first_replicate,
+            epoch,
+            problems_RP,
+            p_RPA,
+            1.0 - c.unparseable,
+            c.n_votes,
+            counts_RPA,
+            samples_RPA,
+            c.n_samples,
+        )
+        return Votes(counts_RPA, samples_RPA, c.n_votes, c.n_samples), p_RPA
+
+    def _probabilities(self, problems_RP: NDArray[np.int64], epoch: int) -> NDArray[np.float64]:
+        p_RPA = np.empty((*problems_RP.shape, self.config.n_answers))
+        bad = self.policy.probabilities(problems_RP, p_RPA)
+        if bad >= 0:
+            raise self._exploded(bad, problems_RP, epoch)
+        return p_RPA
+
+    def _uniforms(self, purpose: int, epoch: int) -> NDArray[np.float64]:
+        c = self.config
+        return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
+
+    def _exploded(self, place: int, problems_RP: NDArray[np.int64], visit: int) -> UserError:
+        r, p = divmod(place, problems_RP.shape[1])
+        return UserError(
+            f"step = {self.config.step}: the logits of problem {problems_RP[r, p]} are not finite "
+            f"at visit {visit} (replicate {self.config.first_replicate + r}, batch "
+            f"{self._batch + 1}); take a smaller step"
+        )

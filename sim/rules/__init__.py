@@ -1,0 +1,1 @@
+"""The label-free rules in compiled form."""

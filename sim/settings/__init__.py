@@ -1,0 +1,1 @@
+"""Settings of the simulator and the checks on them."""

@@ -1,0 +1,174 @@
+"""Every number of a simulated run in one frozen, self-checking record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from guard_core import GuardConfig
+from sim.settings.checks import check
+from sim.settings.schedule import Schedule, step_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimConfig:
+    """Settings of a simulation; the defaults are Llama-3.2-3B on MATH-500 under the full guard.
+
+    Raises:
+        UserError: a field has the wrong type or an impossible value; the message names the field,
+            the value and the bound.
+    """
+
+    policy: Literal["independent", "attractor", "features", "kernel"] = "attractor"
+    """How problems influence each other, see `sim.world.policies`."""
+    population: str = "llama-math500"
+    """What the model knows before training, see `sim.world.populations`: a named one, or `beta`,
+    `point`, `mixture`, `histogram` or `trace` together with its own settings."""
+    ability_mean: float | None = None
+    """Mean probability of the correct answer before training; in place of the population's own."""
+    ability_concentration: float | None = None
+    """a + b of the Beta law of that probability; in place of the population's own."""
+    ability_floor: float = 0.02
+    """No ability lies nearer to 0 or 1 than this: sampling at a temperature is never certain."""
+    mixture: tuple[tuple[float, float, float], ...] = ()
+    """Population `mixture`: (weight, mean, concentration) of every Beta law; weights sum to 1."""
+    histogram: str | None = None
+    """Population `histogram`: CSV file with the columns p0 and weight."""
+    trace: str | None = None
+    """Population `trace`: run folder whose label accuracies at visit 0 are the abilities."""
+    fixed_population: bool = False
+    """All replicates share one population; by default each draws its own."""
+
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    """The guard; the paper's profile by default."""
+    labels: Literal["votes", "truth"] = "votes"
+    """`truth` trains on the true answers while the guard goes on watching the votes."""
+
+    rule: str = "ttrl"
+    """Which label-free rule pays the responses, see `guard_core.rules`."""
+    rule_options: dict[str, int | float | bool | str] = field(default_factory=dict, hash=False)
+    """Settings of the rule by name; what is left out takes the rule's default."""
+
+    signal: float = 0.3
+    """How much a rule's observations beside the votes know of the truth, in [0, 1): nothing at 0.
+    The settings below say it one by one, see `sim.world.observe.strength`."""
+    confidence_signal: float | None = None
+    """Lead of right responses in confidence, in place of `signal`."""
+    confidence_share: float = 0.0
+    """Share of the confidence that follows the answer's own log-probability."""
+    tool_tpr: float | None = None
+    """Chance that a tool confirms a right response; (1 + signal) / 2 if left out."""
+    tool_fpr: float | None = None
+    """Chance that a tool confirms a wrong response; (1 - signal) / 2 if left out."""
+    verifier_tpr: float | None = None
+    """Chance that the verifier judges a right response right; (1 + signal) / 2 if left out."""
+    verifier_fpr: float | None = None
+    """Chance that the verifier judges a wrong response right; (1 - signal) / 2 if left out."""
+    second_independence: float | None = None
+    """How far a rewording makes other errors than the question, in place of `signal`."""
+    second_errors: Literal["permuted", "fresh"] = "permuted"
+    """The rewording's own wrong answers: the same at every visit, or drawn anew."""
+    second_votes: int | None = None
+    """Responses of the second vote set; `n_votes` if left out."""
+    similarity_answer: float | None = None
+    """How much more alike responses with one answer are, in place of `signal`."""
+    teacher_rate: float = 0.01
+    """Rate of the moving-average teacher at the first batch; it falls along a cosine."""
+    teacher_rate_end: float = 1e-5
+    """The same at the last batch."""
+
+    skip_rate: float = 0.0
+    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.skips`."""
+
+    n_problems: int = 500
+    """N, problems of the fixed set."""
+    epochs: int = 30
+    """Passes over all problems, so visits per problem."""
+    batch_size: int = 8
+    """P, problems whose votes are drawn from one state of the policy."""
+    n_votes: int = 64
+    """V, responses per visit."""
+    n_samples: int = 32
+    """K, the first of them, which are trained on."""
+    n_answers: int = 10
+    """A, different answers per problem."""
+    unparseable: float = 0.0
+    """Constant chance that a response holds no readable answer."""
+
+    step: float = 0.06
+    """Step size at the schedule's peak (eta). sgd: change of a logit per unit of standardised
+    advantage; adam: about the change of every logit per optimizer step."""
+    step_factor: float = 1.0
+    """Constant factor on `step`, for the control at matched effort."""
+    schedule: Schedule = "cosine"
+    """Cosine decay to 0 after a linear warm-up, or `step` throughout."""
+    warmup_ratio: float = 0.03
+    """Share of all batches that the warm-up of the cosine schedule takes."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Plain gradient steps, or Adam, see `sim.world.optimizer`."""
+    adam_beta_1: float = 0.9
+    """Adam: decay of the mean gradient."""
+    adam_beta_2: float = 0.999
+    """Adam: decay of the mean squared gradient."""
+    adam_eps: float = 1e-8
+    """Adam: added to the root of the mean square."""
+    max_grad_norm: float | None = None
+    """Gradients of an optimizer step are scaled down to this L2 norm; not at all by default."""
+    mini_batch: int = 1
+    """Problems per optimizer step."""
+    update: Literal["sampled", "expected"] = "sampled"
+    """Gradient of the K drawn samples, or of their expectation, see `sim.engine.expected`."""
+
+    kappa_att: float = 0.25
+    """Attractor policy: coupling of the attractors of all problems."""
+    kappa_corr: float = 0.012
+    """Attractor policy: coupling of the correct answers of all problems."""
+    neg_transfer: float = 0.3
+    """Attractor and kernel policy: factor on what a penalty passes on to other problems."""
+    load_sd: float = 0.3
+    """Attractor policy: spread of the problems' loadings on the shared directions around 1."""
+    corr_load_sd: float | None = None
+    """Attractor policy: that of the loadings on the correct direction; `load_sd` if left out."""
+    feature_dim: int = 64
+    """Features policy: D, shared parameters."""
+    kernel: str | None = None
+    """Kernel policy: file (.npy or .csv) of the symmetric n_problems x n_problems coupling."""
+    att_share: float = 0.3
+    """Mean share of the wrong mass that the attractor answer holds before training."""
+    att_concentration: float = 4.0
+    """a + b of the Beta law of that share."""
+    wrong_concentration: float = 0.5
+    """Dirichlet parameter of the other wrong answers' shares."""
+
+    replicates: int = 1
+    """R, independent runs that are computed side by side."""
+    vote_replicates: int = 1
+    """So many of them, the first, keep every answer's votes in the trace (`votes`)."""
+    first_replicate: int = 0
+    """Number of the first replicate; replicate r is the same run whatever is run beside it."""
+    seed: int = 0
+    """Seed of all random numbers."""
+    engine: Literal["compiled", "reference", "torch"] = "compiled"
+    """Who computes the guard: compiled code, or guard_core itself; the trace is the same. `torch`
+    runs everything on PyTorch, all replicates at once; the trace is the same but for rounding."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Engine `torch`: where; `auto` is a GPU where there is one."""
+    cuda_graph: bool = False
+    """Engine `torch` on a GPU: record the kernels of an epoch once and replay them, which saves
+    the host most of its work."""
+
+    def __post_init__(self) -> None:
+        """Check every field's type and bounds."""
+        check(self)
+
+    @property
+    def n_batches(self) -> int:
+        """Batches per epoch; the last may be smaller."""
+        return math.ceil(self.n_problems / self.batch_size)
+
+    def step_at(self, batch: int) -> float:
+        """Step size of a batch, numbered from 0 over the whole run, `step_factor` included."""
+        peak = self.step * self.step_factor
+        batches = self.epochs * self.n_batches
+        return step_size(self.schedule, peak, batch, batches, self.warmup_ratio)

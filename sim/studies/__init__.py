@@ -1,0 +1,1 @@
+"""Studies made of many simulations: comparisons, controls, sweeps, calibration."""

@@ -1,0 +1,135 @@
+"""Errors in points per cell: of the mean prediction, of single runs, and their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lab.arms import BASELINE, GUARD, MATCHED
+from lab.columns import floats
+from sim.studies.calibrate.published import CELLS, Row, Shares
+
+Loss = Literal["points", "roots"]
+
+COPY = "copy"
+SHIFT = "shift"
+KINDS = (BASELINE, GUARD, SHIFT, MATCHED, COPY)
+"""ttrl     the fitted row against the paper's TTRL row
+guard    the model's guard row against the paper's guard row
+shift    the paper's TTRL row plus the model's guard - TTRL, against the paper's guard row
+matched  the model's TTRL at matched effort, against the paper's guard row
+copy     the paper's TTRL row, against its guard row: no model at all"""
+_RESAMPLES = 500
+
+
+def mean_error(table: pd.DataFrame, target: Shares, loss: Loss = "points") -> float:
+    """Mean over the cells of |mean over the replicates - target|.
+
+    Args:
+        table: one row per replicate, see `sim.engine.measure`.
+        target: of the paper.
+        loss: `points`, or `roots` for the distance of 10 * sqrt(percent), in which the sampling
+            error of a share is about the same for rare and common fates: .2 against 0 % counts as
+            much as 53.8 against 47.4 %.
+    """
+    mean_C, target_C = _cells(table).mean(axis=0), np.array(target)
+    if loss == "roots":
+        mean_C, target_C = 10 * np.sqrt(mean_C), 10 * np.sqrt(target_C)
+    return float(np.abs(mean_C - target_C).mean())
+
+
+def predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
+    """(R, cells) predicted percent of a row; one line for `copy`.
+
+    Args:
+        predictions: of one fit, see `sim.studies.calibrate.prediction`.
+        row: of the paper.
+        kind: of `KINDS`.
+    """
+    if kind == COPY:
+        return np.array([row.ttrl])
+    if kind == SHIFT:
+        guard_RC, ttrl_RC = (predicted(predictions, row, name) for name in (GUARD, BASELINE))
+        return np.array(row.ttrl) + guard_RC - ttrl_RC
+    own = where(predictions, row=row.name, arm=kind)
+    return _cells(own)[np.argsort(own["replicate"].to_numpy())]
+
+
+def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
+    """Every cell of every kind.
+
+    Args:
+        predictions: of one fit.
+        rows: of the paper.
+
+    Returns:
+        row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
+        points, never negative).
+    """
+    lines = []
+    for row in rows:
+        for kind in KINDS:
+            target = _target(row, kind)
+            found_RC = predicted(predictions, row, kind)
+            sd_C = found_RC.std(axis=0, ddof=1) if len(found_RC) > 1 else np.full(len(CELLS), 0.0)
+            mean_C = found_RC.mean(axis=0)
+            for c, cell in enumerate(CELLS):
+                error = abs(mean_C[c] - target[c])
+                lines.append((row.name, kind, cell, target[c], mean_C[c], sd_C[c], error))
+    names = ["row", "kind", "cell", "published", "predicted", "sd", "error"]
+    return pd.DataFrame(lines, columns=names)
+
+
+def one_run_error(predictions: pd.DataFrame, rows: Sequence[Row], kind: str) -> NDArray[np.float64]:
+    """(R,) mean error over all cells of every single replicate, as if it were the only run."""
+    gaps = [np.abs(predicted(predictions, r, kind) - np.array(_target(r, kind))) for r in rows]
+    return np.mean([gap_RC.mean(axis=1) for gap_RC in gaps], axis=0)
+
+
+def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
+    """Mean error over the cells of all rows per kind, with its spread over the seeds.
+
+    Args:
+        predictions: of one fit.
+        rows: of the paper.
+        seed: of the resamples.
+
+    Returns:
+        kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
+        rows' together), one_run and one_run_sd (mean and standard deviation over replicates of the
+        error of a single run), all in points.
+    """
+    rng = np.random.default_rng(seed)
+    lines = []
+    for kind in KINDS:
+        found_rows = [predicted(predictions, row, kind) for row in rows]
+        found_RC = np.concatenate(found_rows, axis=1)
+        target_C = np.concatenate([_target(row, kind) for row in rows])
+        again_BR = rng.integers(0, len(found_RC), (_RESAMPLES, len(found_RC)))
+        errors_B = np.abs(found_RC[again_BR].mean(axis=1) - target_C).mean(axis=1)
+        low, high = np.quantile(errors_B, [0.025, 0.975])
+        single_R = one_run_error(predictions, rows, kind)
+        spread = float(single_R.std(ddof=1)) if len(single_R) > 1 else 0.0
+        error = float(np.abs(found_RC.mean(axis=0) - target_C).mean())
+        lines.append((kind, error, low, high, float(single_R.mean()), spread))
+    return pd.DataFrame(lines, columns=["kind", "error", "low", "high", "one_run", "one_run_sd"])
+
+
+def where(table: pd.DataFrame, **wanted: object) -> pd.DataFrame:
+    """The rows that have these values."""
+    keep = np.ones(len(table), bool)
+    for name, value in wanted.items():
+        keep &= table[name].to_numpy() == value
+    return table.take(np.flatnonzero(keep))
+
+
+def _target(row: Row, kind: str) -> Shares:
+    return row.ttrl if kind == BASELINE else row.guard
+
+
+def _cells(table: pd.DataFrame) -> NDArray[np.float64]:
+    return np.stack([floats(table, cell) for cell in CELLS], axis=1)

@@ -1,0 +1,195 @@
+"""Controls that do as much as a guard without guarding, found from the guard's own run.
+
+`matched`      the unguarded run with the factor on the step that gives the guard's mean norm of
+               the update per scheduled step (SPEC section 12).
+`random_skip`  the unguarded run in which problems sit visits out at random, at the share that the
+               guard skipped.
+
+Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
+SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
+vote memory without the guard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pandas as pd
+
+from lab.arms import GUARD, MATCHED, UNGUARDED, Arm, arm, title, unguarded
+from lab.errors import UserError
+from sim.settings.config import SimConfig
+
+RANDOM_SKIP = "random_skip"
+CONTROLS = (MATCHED, RANDOM_SKIP)
+CEILING = "truth"
+"""Trains on the true answers, which no label-free rule can: no rival, but the most there is."""
+CLOSE = 0.002
+"""Relative error of the matched effort that is not worth another run."""
+MOST_RUNS = 4
+"""Runs that the search for a factor may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """An arm whose one free number comes from another arm's run."""
+
+    name: str
+    kind: Literal["matched", "random_skip"]
+    target: str
+    """The guarded arm that it is matched to."""
+
+    @property
+    def unguarded(self) -> str:
+        """The arm that it runs, before its number is set."""
+        plain = unguarded(self.target)
+        assert plain is not None
+        return plain
+
+    @property
+    def arm(self) -> Arm:
+        """As an arm for run folders and reports."""
+        if self.kind == "matched":
+            return arm(self.name)
+        plain = arm(self.unguarded)
+        of = "" if self.target == GUARD else f" of {title(self.target)}"
+        return replace(plain, name=self.name, title=f"{plain.title} at random skips{of}")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A control's number and how well it met its target."""
+
+    config: SimConfig
+    """Of the control: the unguarded run with its number set."""
+    achieved_ratio: float
+    """Mean update norm, or share of skipped visits, of the control by that of the guard; NaN
+    where the guard skipped nothing."""
+    table: pd.DataFrame
+    """The control's run, see `sim.engine.measure`."""
+
+
+def control(name: str) -> Control | None:
+    """The control of that name; None where it names no control.
+
+    Raises:
+        UserError: it is matched to an arm that is no guard.
+    """
+    for kind in CONTROLS:
+        if name == kind:
+            return Control(name, kind, GUARD)
+        if name.startswith(f"{kind}_"):
+            target = name.removeprefix(f"{kind}_")
+            if unguarded(target) is None:
+                known = ", ".join(UNGUARDED)
+                raise UserError(
+                    f"arm {name!r}: {target} is no guard, use one of {known}, or RULE+ one of them"
+                )
+            return Control(name, kind, target)
+    return None
+
+
+def is_guarded(name: str) -> bool:
+    """The arm has a guard; its controls and all other arms have none."""
+    return unguarded(name) is not None
+
+
+def rivals(names: Iterable[str]) -> list[str]:
+    """The arms that a guard must beat to be worth its name: all without one, but the ceiling."""
+    return [name for name in names if not is_guarded(name) and name != CEILING]
+
+
+def check_arms(names: tuple[str, ...]) -> None:
+    """Refuse arms that are unknown, there twice, or lack the arms they are matched to.
+
+    Raises:
+        UserError: the first of these.
+    """
+    if not names:
+        raise UserError("arms: give at least one")
+    for name in names:
+        found = control(name)
+        if names.count(name) > 1:
+            raise UserError(f"arms: {name} is there twice")
+        if found is None:
+            arm(name)
+        elif not {found.target, found.unguarded} <= set(names):
+            raise UserError(f"arms: {name} needs {found.unguarded} and {found.target} beside it")
+
+
+def find(
+    kind: Literal["matched", "random_skip"],
+    config: SimConfig,
+    guard: pd.DataFrame,
+    unguarded: pd.DataFrame,
+    run: Callable[[SimConfig], pd.DataFrame],
+) -> Found:
+    """The control's number, from runs with the same seeds.
+
+    Args:
+        kind: which control.
+        config: of the unguarded run.
+        guard: the guard's run, see `sim.engine.measure`.
+        unguarded: the unguarded run.
+        run: measures a run.
+
+    Raises:
+        UserError: one of the runs did not move, or the control's run failed.
+    """
+    if kind == "random_skip":
+        return _random_skip(config, guard, run)
+    return _matched(config, guard, unguarded, run)
+
+
+def _random_skip(
+    config: SimConfig, guard: pd.DataFrame, run: Callable[[SimConfig], pd.DataFrame]
+) -> Found:
+    share = _mean(guard, "skipped") / 100
+    config = replace(config, skip_rate=share)
+    table = run(config)
+    ratio = _mean(table, "skipped") / 100 / share if share else math.nan
+    return Found(config, ratio, table)
+
+
+def _matched(
+    config: SimConfig,
+    guard: pd.DataFrame,
+    unguarded: pd.DataFrame,
+    run: Callable[[SimConfig], pd.DataFrame],
+) -> Found:
+    """Secant steps on log(ratio) over log(factor); another step size takes another path."""
+    target, start = _mean(guard, "update_norm"), _mean(unguarded, "update_norm")
+    for name, moved in (("the guard's run", target), ("the unguarded run", start)):
+        if not moved > 0:
+            raise UserError(f"matched effort: {name} did not move; raise its step")
+    known = [(0.0, math.log(start / target))]
+    best = Found(config, start / target, unguarded)
+    for _ in range(MOST_RUNS):
+        if abs(best.achieved_ratio - 1) < CLOSE:
+            break
+        place = _secant(known)
+        tried = replace(config, step_factor=config.step_factor * math.exp(place))
+        table = run(tried)
+        ratio = _mean(table, "update_norm") / target
+        known.append((place, math.log(ratio)))
+        found = Found(tried, ratio, table)
+        best = min(best, found, key=lambda f: abs(f.achieved_ratio - 1))
+    return best
+
+
+def _secant(known: list[tuple[float, float]]) -> float:
+    """Where the ratio would be 1, from the two last points, slope 1 where there is one only."""
+    place, value = known[-1]
+    slope = 1.0
+    if len(known) > 1:
+        before, old = known[-2]
+        slope = (value - old) / (place - before)
+    # Far from a straight line the secant may point anywhere: a step as if it were one is safe.
+    return place - value / (slope if 0.25 < slope < 4 else 1.0)
+
+
+def _mean(table: pd.DataFrame, name: str) -> float:
+    return float(table[name].to_numpy().mean())

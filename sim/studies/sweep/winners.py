@@ -1,0 +1,159 @@
+"""Where each arm wins: the best arm in every cell, and who cannot be told from it.
+
+The best arm is the one with the highest mean. Another arm ties with it where the paired difference
+over the replicates is within noise, by the t-interval and the bootstrap of `lab.stats.bootstrap`.
+True labels are the ceiling and no rival. Many cells are judged at once and nothing is corrected for
+that: at 95 % one tie in twenty is broken by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lab.columns import floats
+from lab.stats.bootstrap import paired_bootstrap
+from lab.stats.paired import Estimate, paired
+from sim.studies.controls import CEILING
+from sim.studies.frames import done, equal, groups, mean, unique, where
+from sim.studies.own_best import own_best
+
+CHOSEN = "step"
+"""The setting that every arm may also choose for itself."""
+COLUMNS = ("winner", "score", "ties", "runner_up", "margin", "low", "high", "n", "ceiling")
+
+
+def winners(
+    rows: pd.DataFrame, by: Sequence[str], *, metric: str = "pass_final", seed: int = 0
+) -> pd.DataFrame:
+    """The best arm of every cell.
+
+    Args:
+        rows: of `run_sweep`; failed rows do not count.
+        by: columns that make a cell.
+        metric: what is highest at the best.
+        seed: of the bootstrap.
+
+    Returns:
+        One row per cell: the columns of `by`; winner; score (its mean); ties (arms within noise of
+        it, comma separated, empty where it wins alone); runner_up; margin (winner minus runner-up,
+        paired) with its bootstrap bounds low and high; n (pairs); ceiling (mean under true labels,
+        NaN where not run).
+    """
+    # Groups of a sweep may share a cell, such as the default of every row of the sensitivities.
+    rows = done(rows).drop_duplicates([*by, "arm", "replicate"])
+    found = [[*cell, *_winner(part, metric, seed)] for cell, part in groups(rows, by)]
+    return pd.DataFrame(found, columns=[*by, *COLUMNS])
+
+
+def winners_at_best(
+    rows: pd.DataFrame,
+    by: Sequence[str],
+    over: Sequence[str],
+    *,
+    metric: str = "pass_final",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The same with every arm at its own best of the settings `over`."""
+    rows = done(rows).drop_duplicates([*by, *over, "arm", "replicate"])
+    parts = [own_best(part, over, metric) for _, part in groups(rows, by)]
+    return winners(pd.concat(parts), by, metric=metric, seed=seed)
+
+
+def winners_of(rows: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame:
+    """Winners of a sweep: in every cell, and with every arm at its own best step.
+
+    Args:
+        rows: of `run_sweep`.
+        names: varied settings.
+        seed: of the bootstrap.
+
+    Returns:
+        As `winners`, the rows at the arms' own best steps last, with `step` NaN.
+    """
+    table = winners(rows, names, seed=seed)
+    rest = [name for name in names if name != CHOSEN]
+    if len(rest) == len(names) or not rest:
+        return table
+    best = winners_at_best(rows, rest, [CHOSEN], seed=seed).assign(**{CHOSEN: np.nan})
+    return pd.concat([table, best.reindex(columns=table.columns)], ignore_index=True)
+
+
+def layout(names: Sequence[str]) -> tuple[str, str | None, list[str]]:
+    """Which setting of a chart runs across, which down, and which have one small chart per value.
+
+    The step runs across where it was varied, since there every arm also has its own best.
+    """
+    across = CHOSEN if CHOSEN in names else names[-1]
+    down, *rest = [*(name for name in names if name != across), None]
+    return across, down, [name for name in rest if name is not None]
+
+
+def print_winners(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """Charts in text, one for every combination of the settings beyond two.
+
+    Args:
+        table: from `winners_of`.
+        names: varied settings.
+    """
+    columns, down, rest = layout(names)
+    if down is None:
+        print(table.to_string(index=False))
+        return
+    table = table.assign(**{n: table[n].map(_shown) for n in names})
+    for cell, part in groups(table, rest):
+        place = ", ".join(f"{n} {v}" for n, v in zip(rest, cell, strict=True))
+        print(f"\nBest final pass@1{': ' if place else ''}{place}; =n: n other arms within noise")
+        print(chart(part, down, columns).to_string())
+
+
+def chart(table: pd.DataFrame, rows: str, columns: str) -> pd.DataFrame:
+    """The winners as a chart in text: `=` marks a tie, with the number of arms that share it.
+
+    Args:
+        table: from `winners`, one row per pair of the two settings.
+        rows: setting that runs down.
+        columns: setting that runs across.
+    """
+    pairs = zip(table["winner"], table["ties"], strict=True)
+    table = table.assign(mark=[_mark(winner, ties) for winner, ties in pairs])
+    marks = table.pivot(index=rows, columns=columns, values="mark")
+    return marks.reindex(index=unique(table, rows), columns=unique(table, columns))
+
+
+def _winner(rows: pd.DataFrame, metric: str, seed: int) -> list[object]:
+    means = {str(arm): mean(part, metric) for (arm,), part in groups(rows, ["arm"])}
+    ceiling = means.pop(CEILING, math.nan)
+    # The best first, so that every difference to it is another arm minus the best.
+    order = sorted(means, key=lambda arm: means[arm], reverse=True)
+    if not order:
+        return ["", math.nan, "", "", math.nan, math.nan, math.nan, 0, ceiling]
+    by_arm = {arm: where(rows, equal(rows, "arm", arm)) for arm in order}
+    gaps = {arm: _gap(by_arm[arm], by_arm[order[0]], metric, seed) for arm in order[1:]}
+    ties = [arm for arm, (shown, _) in gaps.items() if not shown]
+    runner, margin = "", Estimate(math.nan, math.nan, math.nan, math.nan, len(by_arm[order[0]]))
+    if gaps:
+        runner, margin = order[1], gaps[order[1]][1]
+    numbers = [-margin.mean, -margin.high, -margin.low, margin.n]
+    return [order[0], means[order[0]], ",".join(ties), runner, *numbers, ceiling]
+
+
+def _gap(arm: pd.DataFrame, best: pd.DataFrame, metric: str, seed: int) -> tuple[bool, Estimate]:
+    """Whether an arm is shown to differ from the best one, and by how much."""
+    first, second = (pd.Series(floats(t, metric), t["replicate"].to_numpy()) for t in (arm, best))
+    boot = paired_bootstrap(first, second, seed)
+    shown = not (boot.within_noise or paired(first, second).within_noise)
+    return shown, boot
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return "own best" if math.isnan(value) else f"{value:g}"
+    return str(value)
+
+
+def _mark(winner: str, ties: str) -> str:
+    return f"{winner} ={len(ties.split(','))}" if ties else winner

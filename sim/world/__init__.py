@@ -1,0 +1,1 @@
+"""What is simulated: populations, policies, votes and observations."""

@@ -1,0 +1,177 @@
+"""All observations of a run, drawn on demand for one batch after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from guard_core import Votes
+from guard_core.rules import Need, Rule, Seen
+from sim.settings.config import SimConfig
+from sim.world.observe.confidence import CERTAINTY, ENTROPY, LOGPROB, Scale, draw_confidence
+from sim.world.observe.judged import draw_tool, draw_verdicts
+from sim.world.observe.responses import expand, expand_counts
+from sim.world.observe.second import Teacher, draw_second
+from sim.world.observe.similarity import draw_ordinary, similarities
+from sim.world.observe.strength import Strength
+from sim.world.random import RULE, fill_lanes, fold, stream
+
+Floats = NDArray[np.float64]
+
+
+_SCALES = {Need.STEP_LOGPROB: LOGPROB, Need.ENTROPY: ENTROPY, Need.CERTAINTY: CERTAINTY}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One batch as the simulator knows it."""
+
+    epoch: int
+    """0 before training."""
+    batch: int
+    """Number over the whole run, from 1; 0 before training."""
+    problems_RP: NDArray[np.int64]
+    truth_RP: NDArray[np.int32]
+    """Read by the observation models alone."""
+    votes: Votes
+    p_RPA: Floats
+    """The probabilities that the votes were drawn from."""
+
+
+class Observer:
+    """Draws what a rule asked to be told; the same numbers whoever asks and in whatever order."""
+
+    def __init__(self, config: SimConfig, rule: Rule) -> None:
+        """Start before visit 0.
+
+        Args:
+            config: of the run.
+            rule: of the run.
+        """
+        self._config, self._rule = config, rule
+        self.strength = Strength.of(config)
+        self._teacher = Teacher(config) if Need.TEACHER in rule.needs else None
+        self.n_second = config.n_votes if config.second_votes is None else config.second_votes
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Seed of the run and number of its first replicate."""
+        return self._config.seed, self._config.first_replicate
+
+    def see(self, visit: Visit, prior_RPA: Floats | None = None) -> Seen:
+        """Everything that the rule asked for, but verdicts, which need a label.
+
+        Args:
+            visit: the batch.
+            prior_RPA: the memory of its problems before this visit.
+        """
+        needs, shape = self._rule.needs, visit.p_RPA.shape[:2]
+        answers_RPV = self.answers(visit)
+        told: dict[str, Floats | NDArray[np.int32] | NDArray[np.bool_]] = {}
+        for need, scale in _SCALES.items():
+            if need in needs:
+                told[need] = self.confidence(visit, answers_RPV, scale)
+        if Need.TOOL in needs:
+            told["tool"] = self.tool(visit, answers_RPV)
+        if needs & {Need.PARAPHRASE, Need.TEACHER}:
+            second_RPV = np.empty((*shape, self.n_second), np.int32)
+            expand_counts(self.second(visit), second_RPV)
+            told["second"] = second_RPV
+        if Need.SIMILARITY in needs and visit.epoch:
+            answers_RPK = answers_RPV[..., : visit.votes.n_samples]
+            strength = self.strength.similarity_answer
+            told["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
+        draws_RPD = self.draws(visit) if visit.epoch else np.zeros((*shape, 0))
+        return Seen(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **told)
+
+    def answers(self, visit: Visit, n: int | None = None) -> NDArray[np.int32]:
+        """(R, P, V) answers of all responses, or of the K trained ones with n = K."""
+        votes = visit.votes
+        n = votes.n_votes if n is None else n
+        answers_RPV = np.empty((*visit.p_RPA.shape[:2], n), np.int32)
+        expand(votes.counts, votes.samples, votes.n_samples, answers_RPV)
+        return answers_RPV
+
+    def confidence(
+        self,
+        visit: Visit,
+        answers_RPM: NDArray[np.int32],
+        scale: Scale,
+        out_RPM: Floats | None = None,
+    ) -> Floats:
+        """(R, P, M) confidence of the first M responses, see `sim.world.observe.confidence`."""
+        out_RPM = np.empty(answers_RPM.shape) if out_RPM is None else out_RPM
+        of, by = self.strength, (visit.p_RPA, answers_RPM)
+        strength = (of.confidence_signal, of.confidence_share)
+        draw_confidence(*self._at(visit), *by, *strength, scale, out_RPM)
+        return out_RPM
+
+    def tool(self, visit: Visit, answers_RPV: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """(R, P, V) whether a tool confirms each response."""
+        tool_RPV = np.empty(answers_RPV.shape, np.bool_)
+        rates = (self.strength.tool_tpr, self.strength.tool_fpr)
+        draw_tool(*self._at(visit), answers_RPV, *rates, tool_RPV)
+        return tool_RPV
+
+    def second(self, visit: Visit) -> NDArray[np.int64]:
+        """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
+        p_RPA, independence = visit.p_RPA, self.strength.second_independence
+        if self._teacher is not None:
+            p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
+            independence = 0.0
+        c, counts_RPA = self._config, np.empty(p_RPA.shape, np.int64)
+        order_epoch = visit.epoch if c.second_errors == "fresh" else 0
+        draw_second(
+            c.seed,
+            c.first_replicate,
+            visit.epoch,
+            order_epoch,
+            visit.problems_RP,
+            visit.truth_RP,
+            p_RPA,
+            1.0 - c.unparseable,
+            independence,
+            self.n_second,
+            counts_RPA,
+        )
+        return counts_RPA
+
+    def ordinary(self, visit: Visit) -> Floats:
+        """(R, P, K) how ordinary each trained response is, see `sim.world.observe.similarity`."""
+        c = self._config
+        u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
+        draw_ordinary(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, u_RPK)
+        return u_RPK
+
+    def verdicts(self, visit: Visit, answers_RPQ: NDArray[np.int64]) -> NDArray[np.int8]:
+        """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
+        verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
+        rates = (self.strength.verifier_tpr, self.strength.verifier_fpr)
+        draw_verdicts(*self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
+        return verdicts_RPQ
+
+    def draws(self, visit: Visit, n: int | None = None) -> Floats:
+        """(R, P, D) uniform numbers for the rule's own use, D as it asks or given."""
+        c, votes = self._config, visit.votes
+        n = self._rule.n_draws(votes.n_votes, votes.n_samples) if n is None else n
+        draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
+        _fill(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, draws_RPD)
+        return draws_RPD
+
+    def _at(self, visit: Visit) -> tuple[int, int, int, NDArray[np.int64], NDArray[np.int32]]:
+        c = self._config
+        return c.seed, c.first_replicate, visit.epoch, visit.problems_RP, visit.truth_RP
+
+
+@njit(cache=True)
+def _fill(
+    seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPD: Floats
+) -> None:
+    R, P = out_RPD.shape[:2]
+    for r in range(R):
+        key = stream(seed, first + r, RULE, epoch)
+        for p in range(P):
+            fill_lanes(fold(key, problems_RP[r, p]), out_RPD[r, p])

@@ -1,0 +1,163 @@
+"""SGD and Adam on the parameters of the answer policies, with mini-batches and clipping.
+
+A batch of P problems is cut in visiting order into mini-batches of `mini_batch` problems, and each
+is one optimizer step. All gradients of a batch are those at the probabilities that its votes were
+drawn from; its steps follow one another.
+
+* The gradient of a step is the mean over the mini-batch's problems, as the trainer's token mean is
+  where all responses are equally long. A problem that left the batch (`drop_RP`) leaves the
+  denominator too, and with none left there is no step. A problem whose gradient is 0 stays in it.
+* Clipping: the gradient of all parameters, shared ones included, is multiplied by
+  min(1, max_grad_norm / (norm + 1e-6)), PyTorch's rule. Norms are those of logit gradients, at most
+  about 0.7 a problem, so a trainer's number means nothing here.
+* sgd   change = rate * g
+* adam  change = rate * (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + eps), m and v the decayed
+  means of g and g^2 (Kingma and Ba 2015, algorithm 1). Multiplying every gradient by one factor
+  leaves the path as it was up to eps.
+
+Adam's state belongs to the parameter. The logits u_i of one problem have moments and a step count
+t of their own, which advance at the optimizer steps that the problem takes part in (as in
+PyTorch's SparseAdam: a dense Adam would go on moving a problem that is not visited); the shared
+directions theta advance at every step. This is not what one language model does: each of its
+weights gets gradient from every problem, so all problems share its second moments, while here a
+problem's own logits are scaled by its own history alone. A factor on one problem's loss that
+stays the same is therefore nearly forgotten by its own logits, and shows in the shared directions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sim.settings.config import SimConfig
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Rule(NamedTuple):
+    """How gradients become changes; passed to compiled code."""
+
+    adam: bool
+    beta_1: float
+    beta_2: float
+    eps: float
+    max_norm: float
+    """Largest gradient norm of a step; infinite without clipping."""
+    mini_batch: int
+    """Problems per optimizer step."""
+
+    @property
+    def is_plain(self) -> bool:
+        """One problem per plain gradient step: nothing but `rate * gradient`."""
+        return not self.adam and self.mini_batch == 1 and self.max_norm == math.inf
+
+
+class Moments(NamedTuple):
+    """Adam's memory of rows of parameters that are stepped together; one empty row for SGD."""
+
+    first: Floats
+    """(R, rows, parameters) decayed mean of the gradient."""
+    second: Floats
+    """(R, rows, parameters) decayed mean of its square."""
+    steps: Ints
+    """(R, rows) optimizer steps taken."""
+
+
+def rule(config: SimConfig) -> Rule:
+    """The optimizer that the settings name."""
+    return Rule(
+        config.optimizer == "adam",
+        float(config.adam_beta_1),
+        float(config.adam_beta_2),
+        float(config.adam_eps),
+        math.inf if config.max_grad_norm is None else float(config.max_grad_norm),
+        int(config.mini_batch),
+    )
+
+
+def moments(rule: Rule, replicates: int, rows: int, parameters: int) -> Moments:
+    """Zero moments of parameters of shape (replicates, rows, parameters)."""
+    shape = (replicates, rows, parameters) if rule.adam else (1, 1, 1)
+    return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape[:2], np.int64))
+
+
+@njit
+def count_kept(drop_P: Bools, first: int, last: int) -> int:
+    """Problems of the mini-batch `first..last` that did not leave the batch."""
+    kept = 0
+    for p in range(first, last):
+        kept += not drop_P[p]
+    return kept
+
+
+@njit
+def own_square(gradient_PA: Floats, drop_P: Bools, first: int, last: int) -> float:
+    """Squared norm of the summed gradient in the mini-batch's own logits."""
+    square = 0.0
+    for p in range(first, last):
+        if not drop_P[p]:
+            for a in range(gradient_PA.shape[1]):
+                square += gradient_PA[p, a] * gradient_PA[p, a]
+    return square
+
+
+@njit
+def mean_and_clip(rule: Rule, square: float, kept: int) -> float:
+    """Factor that makes a summed gradient of squared norm `square` a clipped mean."""
+    if rule.max_norm == np.inf:
+        return 1.0 / kept
+    norm = np.sqrt(square) / kept
+    return min(1.0, rule.max_norm / (norm + 1e-6)) / kept
+
+
+@njit
+def step_row(
+    value_A: Floats,
+    gradient_A: Floats,
+    scale: float,
+    rate: float,
+    rule: Rule,
+    moments: Moments,
+    r: int,
+    row: int,
+) -> float:
+    """Move one row of parameters in place.
+
+    Args:
+        value_A: the parameters.
+        gradient_A: ascent direction, before `scale`.
+        scale: from `mean_and_clip`.
+        rate: step size of these parameters.
+        rule: the optimizer.
+        moments: Adam's memory, updated in place.
+        r: replicate, the row's place in `moments`.
+        row: the row's second place in `moments`.
+
+    Returns:
+        Squared norm of the change.
+    """
+    square = 0.0
+    if not rule.adam:
+        for a in range(value_A.shape[0]):
+            change = rate * (scale * gradient_A[a])
+            value_A[a] += change
+            square += change * change
+        return square
+    moments.steps[r, row] += 1
+    t = moments.steps[r, row]
+    rise_1, rise_2 = 1.0 - rule.beta_1**t, 1.0 - rule.beta_2**t
+    m_A, v_A = moments.first[r, row], moments.second[r, row]
+    for a in range(value_A.shape[0]):
+        g = scale * gradient_A[a]
+        m_A[a] = rule.beta_1 * m_A[a] + (1.0 - rule.beta_1) * g
+        v_A[a] = rule.beta_2 * v_A[a] + (1.0 - rule.beta_2) * g * g
+        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + rule.eps)
+        value_A[a] += change
+        square += change * change
+    return square

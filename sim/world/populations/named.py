@@ -1,0 +1,68 @@
+"""The paper's models on its data sets, as laws of the ability."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Ability(NamedTuple):
+    """Ability law and size of one data set under one model."""
+
+    mean: float
+    """Mean probability of the correct answer."""
+    concentration: float
+    """a + b of the Beta law; below 2 it is U-shaped."""
+    n_problems: int
+    epochs: int
+    """Length of the paper's training."""
+    base_pass_at_1: float
+    """Percent, row "Base Model" of the paper's `tab:main`."""
+    fitted_to: Literal["fates", "text", "nothing"] = "fates"
+    """What the law was fitted to, see `NAMED`."""
+
+
+NAMED: dict[str, Ability] = {
+    "llama-math500": Ability(0.59, 0.18, 500, 30, 43.9),
+    "llama-amc": Ability(0.34, 0.3, 83, 30, 20.6),
+    "llama-aime24": Ability(0.17, 0.3, 30, 60, 4.7),
+    "llama-aime25": Ability(0.0, 0.3, 30, 60, 0.0, "nothing"),
+    "qwen-math500": Ability(0.755, 0.17, 500, 30, 77.2),
+    "qwen-amc": Ability(0.5, 0.1, 83, 30, 43.6),
+    "qwen-aime24": Ability(0.181, 0.25, 30, 60, 18.1, "nothing"),
+    "qwen-aime25": Ability(0.18, 0.25, 30, 60, 6.4),
+    "qwen3-math500": Ability(0.8, 0.8, 500, 30, 52.9, "text"),
+    "qwen3-amc": Ability(0.193, 0.3, 83, 30, 19.3, "nothing"),
+    "qwen3-aime24": Ability(0.033, 0.3, 30, 60, 3.3, "nothing"),
+    "qwen3-aime25": Ability(0.018, 0.3, 30, 60, 1.8, "nothing"),
+}
+"""`llama` is Llama-3.2-3B-Instruct, `qwen` Qwen2.5-7B-Instruct, `qwen3` Qwen3-4B.
+
+**fates**: mean and concentration come from a coarse grid, so that plain TTRL under the attractor
+policy's default numbers comes near the TTRL row of the paper's `tab:full_fates`. How near, mean and
+standard deviation of 20 replicates, the paper's row behind it (Degraded, Marginal Degraded,
+Learned, Stable Always Right, Always Wrong):
+
+    llama-math500  53.6 2   6.3 1  0.0  4.7 2  35.2 2    53.8  6.4  0.2   2.8  36.4
+    llama-amc       6.3 3   7.0 3  0.0 24.0 7  58.4 6    12.0  3.6  1.2  24.1  55.4
+    llama-aime24    0.3 1   4.8 5  0.0 13.0 6  75.8 8     3.3  3.3  3.3  13.3  76.7
+    qwen-math500   12.3 12  3.3 1  0.0 62.3 13 20.1 2    13.8  2.0  0.6  63.0  20.2
+    qwen-amc        1.6 2   2.6 2  0.0 45.8 7  47.3 7     1.2  1.2  0.0  48.2  47.0
+    qwen-aime25     0.7 1   3.7 4  0.0 15.0 7  75.5 8     3.3  0.0  0.0  13.3  76.7
+
+Two fitted numbers for five cells is no test of the mechanism. Nothing is ever Learned at the
+default numbers; `sim.world.policies` says what changes that. The qwen-math500 row is a mean of runs
+that collapse and runs that do not: it sits at the edge, so single runs lie far from it.
+
+The fitted mean is not the base pass@1 of `tab:main` (Llama on MATH-500: .59 against 43.9 %): the
+fit looks at fates alone, and nothing here reconciles the paper's two tables.
+
+**text**: the paper has no fate row of Qwen3-4B; its text gives Degraded 0.8, Learned 0.4 and 74.4 %
+Stable Always Right at the start on MATH-500. Mean and standard deviation of 20 replicates: Degraded
+0.2 0.5, Learned 0.0, Stable Always Right after three visits 75.2 2.2.
+The base pass@1 of 52.9 is hardly above .7 * 74.4 = 52.1, the least that such a start allows.
+
+**nothing**: no fates are published. The mean is the base pass@1 of `tab:main`, before
+`ability_floor` lifts it; the concentration is that of the model's or the data set's fitted rows.
+Qwen3-4B's base scores (3.3, 1.8, 19.3) turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that
+is no sharpening of these laws, and more likely answers that the base model failed to print.
+"""
