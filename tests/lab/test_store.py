@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from lab import files
 from lab.errors import UserError
+from lab.trace import encoding
 from lab.trace.manifest import read_manifest
 from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, encoding, load
+from lab.trace.trace import Trace, load
 
 STEP = {
     "replicate": 0,

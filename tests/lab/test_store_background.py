@@ -15,9 +15,10 @@ import pytest
 
 from lab.errors import UserError
 from lab.files import whole
+from lab.trace import store
 from lab.trace.schema import VISITS
 from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, load, store
+from lab.trace.trace import Trace, load
 
 ROWS = 6
 
