@@ -88,10 +88,13 @@ def _complete(own: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best(own: pd.DataFrame, metric: str) -> float:
-    """The step size with the highest mean, the smallest of equals."""
+    """Return the step size with the highest mean, the smallest of equals.
+
+    A step size whose mean is NaN is chosen only where all are, as on problems without answers.
+    """
     steps = np.unique(floats(own, "step_size"))
-    means = [floats(where(own, "step_size", step), metric).mean() for step in steps]
-    return float(steps[int(np.nanargmax(means))])
+    means = np.array([floats(where(own, "step_size", step), metric).mean() for step in steps])
+    return float(steps[np.argmax(np.where(np.isnan(means), -np.inf, means))])
 
 
 def _of(rows: pd.DataFrame, arm: str, metric: str) -> pd.Series:

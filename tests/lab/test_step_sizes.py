@@ -75,3 +75,9 @@ def test_differences_are_paired_by_seed(comparisons):
     found = difference(rows, "guard", "ttrl", "pass_final")
     assert found.n == 4
     assert found.mean == pytest.approx(np.mean([10, -42, 6, -46]))
+
+
+def test_the_smallest_step_is_taken_where_nothing_was_measured(comparisons):
+    rows = over_steps(comparisons).assign(pass_final=np.nan)
+    best = own_best(rows)
+    assert best["step_size"].tolist() == [0.1] * 8

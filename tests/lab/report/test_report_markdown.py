@@ -50,6 +50,19 @@ def test_several_step_sizes_show_every_arm_at_its_best(make_trace):
     assert "**+10.0 \\[+10.0, +10.0]**" in rows[2]
 
 
+def test_problems_without_answers_at_two_step_sizes(make_trace):
+    traces = []
+    for arm in ("ttrl", "guard", "empo"):
+        for step in (0.1, 0.2):
+            unknown = np.full((2, 2, 9), np.nan)
+            traces.append(make_trace(arm, unknown, unknown[:, 0], seeds=[0, 1]))
+            traces[-1].run.config["step"] = step
+    text = markdown([digest(comparison) for comparison in gather(traces)[0]])
+    assert "nan" not in text.lower()
+    chosen = text.split("at its own best")[1].split("Each half")[1]
+    assert cells(chosen, "TTRL ")[1:] == ["0.1", "", "", ""]
+
+
 def test_markup_of_a_trace_stays_text(add_run, tmp_path):
     add_run(tmp_path / "a", "x|<img src=1>", title="[x](y)|<img>")
     text = markdown(read([tmp_path])[0])
