@@ -1,6 +1,15 @@
-"""The control that moves as far as the guard does without a guard (SPEC section 12)."""
+"""Matched effort: the unguarded control that moves as far as the guard does.
+
+One factor on the control's learning rate gives it the guard's mean update norm per scheduled
+optimizer step. Training takes another path at another step size, so the norm is not proportional
+to the factor, and the factor is searched.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -8,7 +17,76 @@ import pandas as pd
 from lab.columns import floats, ints, require
 from lab.errors import UserError
 
+CLOSE = 0.002
+"""Relative error of the matched effort that is not worth another run."""
+MAX_TRIES = 4
+"""Runs that the search for a factor may take."""
+
 _NEEDED = ("replicate", "update_norm", "n_problems")
+
+
+class Match(NamedTuple):
+    """A factor on the learning rate and how well it meets the target."""
+
+    factor: float
+    achieved_ratio: float
+    """Mean update norm at this factor divided by the target's; 1 is a perfect match."""
+    tries: int
+    """Runs that were measured."""
+
+
+def search(
+    measure: Callable[[float], float],
+    initial_ratio: float,
+    *,
+    close: float = CLOSE,
+    max_tries: int = MAX_TRIES,
+) -> Match:
+    """Return the factor whose run comes closest to the target's mean update norm.
+
+    Takes secant steps on log(ratio) over log(factor), and stops at the first ratio within `close`
+    of 1 or after `max_tries` runs.
+
+    Args:
+        measure: runs the control at a factor and returns its mean update norm divided by the
+            target's.
+        initial_ratio: the same ratio at factor 1, which has been run already.
+        close: relative error that is good enough.
+        max_tries: most calls of `measure`.
+
+    Raises:
+        UserError: the control or the target did not move.
+    """
+    _check_ratio(initial_ratio)
+    points = [(0.0, math.log(initial_ratio))]
+    best = Match(1.0, initial_ratio, 0)
+    while abs(best.achieved_ratio - 1) >= close and len(points) <= max_tries:
+        position = _secant(points)
+        factor = math.exp(position)
+        ratio = measure(factor)
+        _check_ratio(ratio)
+        points.append((position, math.log(ratio)))
+        if abs(ratio - 1) < abs(best.achieved_ratio - 1):
+            best = Match(factor, ratio, 0)
+    return best._replace(tries=len(points) - 1)
+
+
+def _secant(points: list[tuple[float, float]]) -> float:
+    """The position where the line through the last two points is 0; slope 1 from a single one."""
+    position, value = points[-1]
+    slope = 1.0
+    if len(points) > 1:
+        before, old = points[-2]
+        slope = (value - old) / (position - before)
+    # Far from a straight line the secant may point anywhere, so a step of slope 1 is safer.
+    return position - value / (slope if 0.25 < slope < 4 else 1.0)
+
+
+def _check_ratio(ratio: float) -> None:
+    if not 0 < ratio < math.inf:
+        raise UserError(
+            "matched effort: the guard's or the unguarded run did not move; raise the step size"
+        )
 
 
 def mean_update(steps: pd.DataFrame) -> float:

@@ -20,6 +20,7 @@ from typing import Literal
 import pandas as pd
 
 from lab.arms import GUARD, MATCHED, UNGUARDED, Arm, arm, title, unguarded
+from lab.compare.effort import search
 from lab.errors import UserError
 from sim.settings.config import SimConfig
 
@@ -27,10 +28,6 @@ RANDOM_SKIP = "random_skip"
 CONTROLS = (MATCHED, RANDOM_SKIP)
 CEILING = "truth"
 """Trains on the true answers, which no label-free rule can: no rival, but the most there is."""
-CLOSE = 0.002
-"""Relative error of the matched effort that is not worth another run."""
-MOST_RUNS = 4
-"""Runs that the search for a factor may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,35 +157,21 @@ def _matched(
     unguarded: pd.DataFrame,
     run: Callable[[SimConfig], pd.DataFrame],
 ) -> Found:
-    """Secant steps on log(ratio) over log(factor); another step size takes another path."""
     target, start = _mean(guard, "update_norm"), _mean(unguarded, "update_norm")
     for name, moved in (("the guard's run", target), ("the unguarded run", start)):
         if not moved > 0:
             raise UserError(f"matched effort: {name} did not move; raise its step")
-    known = [(0.0, math.log(start / target))]
-    best = Found(config, start / target, unguarded)
-    for _ in range(MOST_RUNS):
-        if abs(best.achieved_ratio - 1) < CLOSE:
-            break
-        place = _secant(known)
-        tried = replace(config, step_factor=config.step_factor * math.exp(place))
-        table = run(tried)
-        ratio = _mean(table, "update_norm") / target
-        known.append((place, math.log(ratio)))
-        found = Found(tried, ratio, table)
-        best = min(best, found, key=lambda f: abs(f.achieved_ratio - 1))
-    return best
+    tables = {1.0: unguarded}
 
+    def scaled(factor: float) -> SimConfig:
+        return replace(config, step_factor=config.step_factor * factor)
 
-def _secant(known: list[tuple[float, float]]) -> float:
-    """Where the ratio would be 1, from the two last points, slope 1 where there is one only."""
-    place, value = known[-1]
-    slope = 1.0
-    if len(known) > 1:
-        before, old = known[-2]
-        slope = (value - old) / (place - before)
-    # Far from a straight line the secant may point anywhere: a step as if it were one is safe.
-    return place - value / (slope if 0.25 < slope < 4 else 1.0)
+    def ratio_at(factor: float) -> float:
+        tables[factor] = run(scaled(factor))
+        return _mean(tables[factor], "update_norm") / target
+
+    match = search(ratio_at, start / target)
+    return Found(scaled(match.factor), match.achieved_ratio, tables[match.factor])
 
 
 def _mean(table: pd.DataFrame, name: str) -> float:

@@ -2,7 +2,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.compare.effort import achieved_ratio, matched_factor, mean_update, update_by_replicate
+from lab.compare.effort import (
+    CLOSE,
+    MAX_TRIES,
+    achieved_ratio,
+    matched_factor,
+    mean_update,
+    search,
+    update_by_replicate,
+)
 from lab.errors import UserError
 
 
@@ -44,3 +52,35 @@ def test_what_cannot_be_matched(guard, baseline, message):
 def test_a_guard_that_never_moved_has_no_achieved_ratio():
     with pytest.raises(UserError, match="the guard's run did not move"):
         achieved_ratio(steps([0.1]), steps([0.0]))
+
+
+@pytest.mark.parametrize("power", [0.4, 0.8, 1.0, 1.5])
+def test_the_search_meets_a_norm_that_is_a_power_of_the_factor(power):
+    asked = []
+
+    def measure(factor):
+        asked.append(factor)
+        return 1.8 * factor**power
+
+    match = search(measure, 1.8)
+    assert match.achieved_ratio == pytest.approx(1, abs=CLOSE)
+    assert match.factor == pytest.approx(1.8 ** (-1 / power), rel=0.01)
+    assert match.tries == len(asked) <= 2
+
+
+def test_a_match_at_factor_one_takes_no_run():
+    assert search(lambda _: pytest.fail("was run"), 1.001) == (1.0, 1.001, 0)
+
+
+def test_a_search_that_never_meets_its_target_returns_the_closest():
+    ratios = iter([1.4, 0.8, 1.3, 1.25, 1.0])
+    match = search(lambda _: next(ratios), 1.5)
+    assert (match.achieved_ratio, match.tries) == (0.8, MAX_TRIES)
+
+
+@pytest.mark.parametrize("ratio", [0.0, np.nan, np.inf])
+def test_a_run_that_did_not_move_ends_the_search(ratio):
+    with pytest.raises(UserError, match="did not move"):
+        search(lambda _: ratio, 2.0)
+    with pytest.raises(UserError, match="did not move"):
+        search(lambda _: 1.0, ratio)
