@@ -21,7 +21,7 @@ import torch
 from lab.arms import arm
 from real import TrainConfig, train
 from real.run import prepare
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.update.group import Group
 from real.update.optimizer import PolicyOptimizer
 

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.answers import classes
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT, problems
 
 PROMPTS, SAMPLES, TOKENS, LR, TEMPERATURE = 8, 32, 22, 1e-4, 0.6

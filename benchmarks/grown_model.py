@@ -15,7 +15,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.errors import UserError
-from real.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy
 from real.tiny import RESPONSE_TOKENS
 
 

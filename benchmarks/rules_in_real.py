@@ -22,11 +22,11 @@ import real.run
 from guard_core.rules import RULES, Need, make_rule
 from lab.arms import arm
 from real import TrainConfig
-from real.policy import Policy
+from real.model.policy import Policy
 from real.record.batches import batches
 from real.record.meter import torch_threads
 from real.run import Run, prepare
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.trainer import prime
 from real.vote.second_votes import second_of
 

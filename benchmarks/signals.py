@@ -20,7 +20,7 @@ from lab.stats.paired import estimate
 from real import TrainConfig
 from real.record.evaluation import sample_answers
 from real.run import prepare
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.vote.observing import Observer, fields_of
 from real.vote.second_votes import make_second
 

@@ -11,13 +11,13 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
 from real.engines.rollouts import Engine, Sampling
-from real.policy import Policy, load_policy, prepare_training
+from real.model.folder import model_folder
+from real.model.policy import Policy, load_policy, prepare_training
 from real.problems.prompts import PromptSet, build_prompts
-from real.problems.sources import model_folder, read_problems
+from real.problems.sources import read_problems
 from real.ranks.distributed import ALONE, Ranks
-from real.ranks.ranked_supervision import make_supervisor
 from real.settings.config import TrainConfig
-from real.settings.fit import PLAIN, rule_of
+from real.settings.fit import PLAIN, needs_stats, rule_of
 from real.tiny import starting_checkpoint
 from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
@@ -25,7 +25,7 @@ from real.update.logprobs import Scorer
 from real.update.optimizer import OptimizerConfig, PolicyOptimizer
 from real.update.reference import initial_reference
 from real.vote.observing import Observer, make_observer
-from real.vote.paying import needs_stats
+from real.vote.ranks import make_supervisor
 from real.vote.supervision import Supervisor
 
 

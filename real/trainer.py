@@ -17,13 +17,14 @@ from lab.errors import UserError
 from lab.trace.lock import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
-from real.interrupts import stop_requests
+from real.model.memory import memory_limit
 from real.ranks.distributed import joined_ranks
 from real.record.ballots import Ballots
 from real.record.batches import Batch, batches
 from real.record.evaluating import log_evaluation
 from real.record.final_model import save_model
 from real.record.fingerprint import fingerprint
+from real.record.interrupts import stop_requests
 from real.record.journal import Journal
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
@@ -31,9 +32,8 @@ from real.record.notices import say
 from real.record.resuming import reopened, resume_point
 from real.record.stored import stored_config
 from real.run import Run, new_manifest, prepare
-from real.seeds import Stream, torch_generator
 from real.settings.config import TrainConfig
-from real.update.exhausted import memory_limit
+from real.settings.seeds import Stream, torch_generator
 from real.update.mismatch import compared
 from real.vote.first_votes import begin, first_votes
 from real.vote.further_groups import mini_batches

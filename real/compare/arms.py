@@ -19,7 +19,8 @@ from lab.trace.trace import load
 from real.compare.compared_runs import failed, finished, job_of, run_folder
 from real.compare.jobs import Outcome, run_jobs
 from real.compare.matched_effort import Match, partners, run_matched
-from real.problems.sources import model_folder, read_problems
+from real.model.folder import model_folder
+from real.problems.sources import read_problems
 from real.settings.config import TrainConfig
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")

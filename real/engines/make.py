@@ -20,11 +20,10 @@ from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
-from real.policy import Policy
+from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig
-from real.settings.fit import rule_of
-from real.vote.paying import needs_stats
+from real.settings.fit import needs_stats, rule_of
 
 
 def make_engine(

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from real.model.lora import merged_weights
 from real.ranks.sharding import whole_tensor
-from real.update.lora import merged_weights
 
 
 def named_weights(

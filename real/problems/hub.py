@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.errors import UserError
+from real.model.folder import PREFIX
 from real.problems.files import Rows
 
-PREFIX = "hf:"
-"""In front of a name that is to be fetched from the hub."""
 INSTALL = "pip install 'ttrl-guard-lab[hf]'"
 
 _NAME = re.compile(

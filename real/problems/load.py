@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from real.model.folder import PREFIX
 from real.problems.fields import FieldMap
 from real.problems.files import read_rows
-from real.problems.hub import PREFIX, HubName, read_hub
+from real.problems.hub import HubName, read_hub
 from real.problems.named import NAMED, read_named
 from real.problems.problem import ProblemSet
 from real.problems.rows import problem_set

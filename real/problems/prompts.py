@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.policy import Policy
+from real.model.policy import Policy
 from real.problems import Problem, ProblemSet, fingerprint
 from real.problems.chat import encode, uses_template
 from real.settings.config import BOX_REQUEST, TrainConfig

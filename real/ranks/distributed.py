@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from lab.errors import UserError
-from real.policy import pick_device
+from real.model.policy import pick_device
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
 from real.settings.config import TrainConfig

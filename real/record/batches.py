@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.record.curve import is_due
-from real.seeds import Stream, generator
 from real.settings.config import TrainConfig
+from real.settings.seeds import Stream, generator
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@
         checkpoint.json         place in the run, settings, digests of the files above
 
 No generator's state is in it: every draw has a generator of its own, made from seed, stream and
-place (`real.seeds`), which gives the order of the problems too. Tensors and JSON alone: reading a
-checkpoint runs nothing.
+place (`real.settings.seeds`), which gives the order of the problems too. Tensors and JSON alone:
+reading a checkpoint runs nothing.
 """
 
 from __future__ import annotations

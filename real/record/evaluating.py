@@ -10,7 +10,7 @@ from real.record.curve import summary
 from real.record.evaluation import evaluate, sample_answers
 from real.record.journal import Journal
 from real.run import Run
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 
 
 def log_evaluation(run: Run, log: Journal, step: int, epoch: int, full: bool) -> None:

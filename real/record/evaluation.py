@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from real.answers import AnswerBook
 from real.engines.rollouts import Engine, Rollouts, Sampling
-from real.policy import Policy
+from real.model.memory import memory_limit
+from real.model.policy import Policy
 from real.problems.prompts import PromptSet
 from real.record.completions import Completions
-from real.update.exhausted import memory_limit
 
 
 @dataclass(frozen=True, slots=True)

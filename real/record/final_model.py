@@ -8,9 +8,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from lab.files import whole_folder
-from real.policy import Policy, quiet
+from real.model.lora import has_adapters, merged_weights
+from real.model.policy import Policy, quiet
 from real.ranks.sharding import is_sharded, whole_tensor
-from real.update.lora import has_adapters, merged_weights
 
 FOLDER = "model"
 

@@ -21,6 +21,11 @@ def rule_of(config: TrainConfig) -> Rule | None:
     return None if config.rule == PLAIN else make_rule(config.rule, config.rule_options)
 
 
+def needs_stats(rule: Rule | None) -> bool:
+    """Whether the rule reads token entropies or certainties, which engines give while sampling."""
+    return rule is not None and bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
+
+
 def check_rule(config: TrainConfig) -> None:
     """Refuse a rule that the other settings contradict.
 

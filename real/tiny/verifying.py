@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 from transformers import Qwen2ForCausalLM
 
-from real.policy import quiet
+from real.model.policy import quiet
 from real.tiny import CHECKPOINT, judging
 from real.tiny.measure import Accuracy, measure
 from real.tiny.measure_judging import Judgement, measure_judging

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from real.model.lora import adapters_off, has_adapters
 from real.update.grpo import Reference
 from real.update.logprobs import Scorer
-from real.update.lora import adapters_off, has_adapters
 from real.update.packing import PackedRows
 
 

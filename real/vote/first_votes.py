@@ -12,7 +12,7 @@ from guard_core.rules import Need
 from real.engines.rollouts import Rollouts
 from real.problems.prompts import PromptSet
 from real.record.evaluation import sample_answers
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.vote.observing import Fields, fields_of
 from real.vote.paying import Observed
 from real.vote.second_votes import second_of

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
-from real.policy import Policy
+from real.model.policy import Policy
 from real.record.batches import Batch
-from real.seeds import Stream, torch_generator
 from real.settings.config import TrainConfig
 from real.settings.fit import rule_of
+from real.settings.seeds import Stream, torch_generator
 from real.vote.between_ranks import asked_by_all
 from real.vote.observations.embedding import load_embedder
 from real.vote.observations.similarity import similarities

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from real.problems import Problem
 from real.problems.prompts import PromptSet, longest_prompt, prompt_tokens
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.vote.tiny_rewording import reworded
 
 if TYPE_CHECKING:

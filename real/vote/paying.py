@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guard_core import Decision, GuardConfig, PolicyStreams, Votes, group_advantages, policy_streams
 from guard_core.advantages import STD_FLOOR
 from guard_core.arrays import widen
-from guard_core.rules import Need, Rule, Seen, response_streams, weighed
+from guard_core.rules import Rule, Seen, response_streams, weighed
 from guard_core.rules.coverrl import CoVerRL
 
 Ints = NDArray[np.int64]
@@ -128,8 +128,3 @@ def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
         ):
             found_H[asked_H] = standardised(rewards_H[None, asked_H])[0]
     return found
-
-
-def needs_stats(rule: Rule | None) -> bool:
-    """Whether entropies or certainties are to be told with the votes."""
-    return rule is not None and bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from guard_core.rules import Need, Rule
 from real.engines.rollouts import Engine, Rollouts
-from real.policy import Policy
+from real.model.policy import Policy
 from real.problems.prompts import PromptSet
 from real.vote.paraphrases import Paraphrases
 from real.vote.teacher import Teacher

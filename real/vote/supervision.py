@@ -26,9 +26,9 @@ from guard_core import (
 from guard_core.rules import Seen
 from real.answers import AnswerBook, Equality
 from real.record.ballots import BallotCount, Ballots
-from real.seeds import Stream, generator
 from real.settings.config import TrainConfig
 from real.settings.fit import rule_of
+from real.settings.seeds import Stream, generator
 from real.vote.paying import Observed, Paid, pay, scores_of, seen_of
 
 Ints = NDArray[np.int64]

@@ -15,12 +15,12 @@ from real.engines.rollouts import Rollouts
 from real.problems import Problem
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.record.batches import Batch
-from real.seeds import Stream, torch_generator
-from real.tiny.wording import TinyWording
+from real.settings.seeds import Stream, torch_generator
 from real.update.group import Group
 from real.vote.observations.regeneration import Regenerated, regenerate
 from real.vote.observations.verifier import Asked, Wording, ask
 from real.vote.paying import standardised
+from real.vote.tiny_wording import TinyWording
 
 if TYPE_CHECKING:
     from real.run import Run

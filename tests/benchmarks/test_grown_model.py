@@ -7,7 +7,7 @@ import torch
 from grown_model import grown_policy
 
 from lab.errors import UserError
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT, RESPONSE_TOKENS
 
 

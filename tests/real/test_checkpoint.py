@@ -18,7 +18,7 @@ import real.record.checkpoint
 from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.record.tensor_files import file_digest, read_tensors, write_tensors
 from real.tiny import CHECKPOINT
 

@@ -27,7 +27,7 @@ from real.engines.make import make_engine
 from real.engines.request_seeds import request_seeds
 from real.engines.rollouts import Sampling
 from real.engines.weights import named_weights
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
 from real.ranks.launched import launched
 from real.record.tensor_files import read_tensors

@@ -9,9 +9,9 @@ import torch
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.policy import load_policy
+from real.model.memory import memory_limit
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
-from real.update.exhausted import memory_limit
 from real.update.optimizer import PolicyOptimizer
 
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
@@ -52,7 +52,7 @@ def test_a_gpu_error_is_told_from_other_errors():
 
 
 def test_missing_attention_kernel_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("real.policy.is_flash_attn_2_available", lambda: False)
+    monkeypatch.setattr("real.model.policy.is_flash_attn_2_available", lambda: False)
     with pytest.raises(UserError, match="attention = 'flash_attention_2': its package"):
         load_policy(CHECKPOINT, attention="flash_attention_2")
     eager = load_policy(CHECKPOINT, attention="eager").model

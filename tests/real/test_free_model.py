@@ -27,7 +27,7 @@ from lab.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.problems.prompts import build_prompts
 from real.problems.sources import read_problems
 from real.run import prepare

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.policy import prepare_training
+from real.model.lora import add_lora, has_adapters, merged_weights
+from real.model.policy import prepare_training
 from real.update.group import Group
 from real.update.grpo import LossConfig
 from real.update.logprobs import Scorer
-from real.update.lora import add_lora, has_adapters, merged_weights
 from real.update.optimizer import OptimizerConfig, PolicyOptimizer
 from real.update.packing import PackedRows
 from real.update.reference import initial_reference

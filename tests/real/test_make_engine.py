@@ -13,7 +13,7 @@ from real.engines import make
 from real.engines.restarts import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.weights import named_weights
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT, problems
 from real.tiny.vocabulary import encode
 from real.vote.observations.steps import step_logprobs, steps_of, token_texts

@@ -19,7 +19,7 @@ from real.engines.ranked_engine import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.token_spread import spread
 from real.engines.transformers_engine import TransformersEngine
-from real.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
 from real.tiny import CHECKPOINT, problems
 from real.tiny.vocabulary import encode

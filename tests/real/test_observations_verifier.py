@@ -18,7 +18,7 @@ from lab.errors import UserError
 from real.engines.responses import Response, to_rollouts
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy
 from real.problems import Problem
 from real.problems.chat import encode
 from real.problems.problem import Turn

@@ -21,7 +21,7 @@ from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import _tell, main
 from real.compare.arms import ArmResult, Comparison
-from real.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.chat import FIXED_DATE, encode
 from real.problems.prompts import PromptSet, build_prompts

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lab.errors import UserError
+from real.model.folder import model_folder
 from real.problems import NAMED, Problem, load_problems
 from real.problems.hub import HubName
-from real.problems.sources import model_folder, read_problems
+from real.problems.sources import read_problems
 from real.settings.config import TrainConfig
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

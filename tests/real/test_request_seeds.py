@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from real.engines.request_seeds import request_seeds
-from real.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, torch_generator
 
 P, V, STEPS = 8, 64, 200
 

@@ -25,7 +25,7 @@ from real import TrainConfig, resume, train
 from real.cli import main
 from real.engines.rollouts import EngineError
 from real.engines.transformers_engine import TransformersEngine
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT, problems
 
 SMALL = TrainConfig(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import real.update.entropy_loss as entropy_loss
-from real.policy import load_policy
+from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
 from real.update.entropy_loss import EntropyScorer, entropies, head_entropies
 from real.update.group import Group

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 
 from lab.errors import UserError
-from real.policy import pick_device, quiet
+from real.model.policy import pick_device, quiet
 
 _ROWS = 32
 """Texts that go through the model together."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from real.engines.rollouts import Engine, Rollouts, Sampling
-from real.policy import Policy
+from real.model.policy import Policy
 from real.problems import Problem
 from real.problems.prompts import as_tensor
 from real.update.group import Group

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from real.answers.boxes import last_box
 from real.engines.rollouts import Engine, Rollouts, Sampling
-from real.policy import Policy
+from real.model.policy import Policy
 from real.problems import Problem
 from real.problems.problem import Turn
 from real.problems.prompts import as_tensor

@@ -19,10 +19,10 @@ from transformers.utils.import_utils import (
 )
 
 from lab.errors import UserError
-from real.problems.sources import check_folder
+from real.model.folder import check_folder
+from real.model.lora import add_lora
+from real.model.memory import memory_limit
 from real.settings.config import TrainConfig
-from real.update.exhausted import memory_limit
-from real.update.lora import add_lora
 
 # What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)

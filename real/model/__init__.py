@@ -1,0 +1,1 @@
+"""The language model that is trained: its folder, adapters, limits of memory."""
