@@ -13,6 +13,7 @@ from guard_core.advantages import (
     answer_advantages,
     group_advantages,
     policy_streams,
+    standardise,
 )
 from guard_core.config import ConfigError, GuardConfig
 from guard_core.guard import Decision, Guard, Route
@@ -33,4 +34,5 @@ __all__ = [
     "count_answers",
     "group_advantages",
     "policy_streams",
+    "standardise",
 ]

@@ -7,7 +7,7 @@ library, and the same for the trainer (per response) and the simulator (per answ
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 from array_api_compat import device
 
@@ -20,6 +20,9 @@ STD_FLOOR = 1e-6
 """Added to every standard deviation (SPEC section 9)."""
 UNPARSEABLE_BONUS = 0.05
 """Share of the mean bonus that unparseable samples get under `mix="bonus"` (release)."""
+
+
+Scale = Literal["group", "batch", "none"]
 
 
 class PolicyStreams(NamedTuple):
@@ -154,25 +157,77 @@ def _standardise(
         return _Pay(hits, reward - mean, -mean)
     if config.advantage_scale == "group":
         pairs = max(n_samples * (n_samples - 1), 1)
-        scale = reward * square_root(divide(hits * (n_samples - hits), pairs))
+        std = reward * square_root(divide(hits * (n_samples - hits), pairs))
     else:
-        scale = _batch_std(xp, hits, n_samples, reward, decision.skip, config)
-    scale = scale + STD_FLOOR
-    return _Pay(hits, (reward - mean) / scale, -mean / scale)
+        size = xp.full_like(hits, n_samples)
+        kept = ~decision.skip if config.skip_by == "drop" else None
+        std = _batch_std(reward * hits, reward * reward * hits, size, kept)
+    return _Pay(hits, _scaled(reward - mean, std), _scaled(-mean, std))
 
 
-def _batch_std(
-    xp: Any, hits: Array, n_samples: int, reward: Array, skip: Array, config: GuardConfig
+def standardise(
+    rewards: Array,
+    scale: Scale = "group",
+    *,
+    count: Array | None = None,
+    kept: Array | None = None,
 ) -> Array:
-    """(..., 1) unbiased standard deviation of the rewards of all samples in the batch."""
-    kept = xp.ones_like(hits)
-    if config.skip_by == "drop":
-        kept = xp.astype(~skip, hits.dtype)
-    total = xp.sum(kept, axis=-1, keepdims=True) * n_samples
-    first = ordered_sum(kept * reward * hits)[..., None]
-    second = ordered_sum(kept * reward * reward * hits)[..., None]
-    spread = second - first * first / xp.clip(total, min=1.0)
-    return square_root(xp.clip(spread, min=0.0) / xp.clip(total - 1, min=1.0))
+    """Subtract each group's mean reward and divide by an unbiased standard deviation.
+
+    Args:
+        rewards: (..., P, K) floats, one group of responses per row; `group` and `none` also take
+            (..., K).
+        scale: divide by the group's standard deviation, by that of all responses of the batch,
+            each plus `STD_FLOOR`, or not at all.
+        count: (..., P, K) responses that share each reward; one each if left out.
+        kept: (..., P) bool; the groups that enter the batch's standard deviation; all if left out.
+
+    Returns:
+        Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
+    """
+    xp = namespace(rewards)
+    count = xp.ones_like(rewards) if count is None else xp.astype(count, rewards.dtype)
+    size = xp.sum(count, axis=-1)
+    mean = (xp.sum(count * rewards, axis=-1) / size)[..., None]
+    centred = xp.where(_differ(rewards, count), rewards - mean, xp.zeros_like(rewards))
+    if scale == "none":
+        return centred
+    if scale == "batch":
+        # Moments around a value near the batch's mean lose no digits where the mean is large.
+        near = rewards - xp.mean(mean, axis=-2, keepdims=True)
+        first, second = (xp.sum(count * power, axis=-1) for power in (near, near * near))
+        return _scaled(centred, _batch_std(first, second, size, kept)[..., None])
+    squares = xp.sum(count * centred * centred, axis=-1)
+    return _scaled(centred, square_root(squares / xp.clip(size - 1, min=1.0))[..., None])
+
+
+def _scaled(centred: Array, std: Array) -> Array:
+    return centred / (std + STD_FLOOR)
+
+
+def _differ(rewards: Array, count: Array) -> Array:
+    """(..., 1) bool; two responses of the group have different rewards."""
+    xp = namespace(rewards)
+    high = xp.max(xp.where(count > 0, rewards, -xp.inf), axis=-1, keepdims=True)
+    low = xp.min(xp.where(count > 0, rewards, xp.inf), axis=-1, keepdims=True)
+    return high > low
+
+
+def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:
+    """(..., 1) unbiased standard deviation of the rewards of all responses of the batch.
+
+    Args:
+        first: (..., P) sum of each group's rewards.
+        second: (..., P) sum of their squares.
+        size: (..., P) responses per group.
+        kept: (..., P) bool; the groups that count; all if None.
+    """
+    xp = namespace(first)
+    factor = xp.ones_like(first) if kept is None else xp.astype(kept, first.dtype)
+    total = xp.sum(factor * size, axis=-1, keepdims=True)
+    first, second = (ordered_sum(factor * moment)[..., None] for moment in (first, second))
+    squares = second - first * first / xp.clip(total, min=1.0)
+    return square_root(xp.clip(squares, min=0.0) / xp.clip(total - 1, min=1.0))
 
 
 def bonus_shares(decision: Decision) -> Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
-from guard_histories import checked
+from guard_histories import DOUBLE, SINGLE, Library, checked
 from guard_plays import Play, ballot
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from guard_core import (
     count_answers,
     group_advantages,
     policy_streams,
+    standardise,
 )
 
 ALERT = GuardConfig(flip_rate="instant", beta_max=0.3)
@@ -247,3 +249,33 @@ def test_away_from_ratio_one_two_streams_are_not_one_advantage() -> None:
 def test_count_answers(answers: list[int]) -> None:
     counts = count_answers(np.array([answers]), 5)
     assert counts.tolist() == [[answers.count(answer) for answer in range(5)]]
+
+
+@pytest.mark.parametrize("library", [*DOUBLE, *SINGLE], ids=lambda library: library.name)
+def test_standardise(library: Library) -> None:
+    rewards = np.array([[[1.0, 2.0, 4.0], [0.1, 0.1, 0.1], [10.0, 11.0, 16.0]]])
+    centred = rewards - rewards.mean(axis=-1, keepdims=True)
+    centred[0, 1] = 0
+    given = library.floats(rewards)
+    kept = library.xp.asarray(np.array([[True, True, False]]), copy=True)
+    batch, part = rewards.std(ddof=1), rewards[0, :2].std(ddof=1)
+    wanted = {
+        "none": (standardise(given, "none"), np.ones((1, 3, 1))),
+        "group": (standardise(given), rewards.std(axis=-1, ddof=1, keepdims=True) + 1e-6),
+        "batch": (standardise(given, "batch"), np.array(batch) + 1e-6),
+        "kept": (standardise(given, "batch", kept=kept), np.array(part) + 1e-6),
+    }
+    close = 1e-12 if library in DOUBLE else 1e-5
+    for name, (advantages, by) in wanted.items():
+        got = np.asarray(advantages)
+        np.testing.assert_allclose(got, centred / by, close, close, err_msg=name)
+        assert got[0, 1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_counted_rewards_are_standardised_as_single_ones(scale: Any) -> None:
+    rewards, count = np.array([[0.5, 3.0, 9.0], [2.0, 1.0, 0.0]]), np.array([[3, 1, 0], [1, 1, 2]])
+    single = np.stack([np.repeat(r, n) for r, n in zip(rewards, count, strict=True)])
+    got = standardise(rewards, scale, count=count)
+    repeated = np.stack([np.repeat(a, n) for a, n in zip(got, count, strict=True)])
+    np.testing.assert_allclose(repeated, standardise(single, scale), rtol=1e-13)
