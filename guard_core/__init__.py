@@ -15,7 +15,8 @@ from guard_core.advantages import (
     policy_streams,
     standardise,
 )
-from guard_core.config import ConfigError, GuardConfig
+from guard_core.checks import ConfigError
+from guard_core.config import GuardConfig
 from guard_core.guard import Decision, Guard, Route
 from guard_core.state import GuardState
 from guard_core.votes import Draws, Votes, count_answers

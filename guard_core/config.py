@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
+
+from guard_core.checks import ConfigError, Count, PositiveShare, Share, check_fields
 
 Part = Literal["frs", "mps", "rcsu"]
-
-
-class ConfigError(ValueError):
-    """A configuration value is wrong; the message names the field, the value and the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,49 +33,49 @@ class GuardConfig:
     """Who wins a tied vote; `incumbent` falls back to `random` where the old label is not tied."""
     label_from: Literal["current", "frozen", "memory"] = "current"
     """This visit's votes, the majority before training, or the votes summed over all visits."""
-    discount: float = 1.0
+    discount: PositiveShare = 1.0
     """Factor in (0, 1] on older votes, with `label_from="memory"`."""
 
-    W: int = 5
+    W: Count = 5
     """History window in visits."""
     flip_rate: Literal["windowed", "instant"] = "windowed"
     """Share of the last `W` visits with a flip, or 1 when the label just flipped (release)."""
-    tau_FR: float = 0.3
+    tau_FR: Share = 0.3
     """Flip rate above which a problem is contested."""
-    tau_MR: float = 0.6
+    tau_MR: Share = 0.6
     """Match rate above which consensus counts as confident (conditions C1 and C2)."""
 
-    l1: float = 0.5
+    l1: Share = 0.5
     """lambda_1: how fast the weight falls with the flip rate."""
-    l2: float = 0.3
+    l2: Share = 0.3
     """lambda_2: penalty under C1; half of it under C2."""
-    w_min: float = 0.1
+    w_min: Share = 0.1
     """Floor of the weight."""
     weight_on: Literal["loss", "advantage", "reward"] = "loss"
     """What the weight multiplies; on the reward it is a no-op under group standardisation."""
 
-    beta_max: float = 0.3
+    beta_max: Share = 0.3
     """Largest share of the minority loss."""
     beta_schedule: Literal["linear", "saturating"] = "linear"
     """`beta_max * FR`, or `beta_max * min(FR / tau_FR, 1)` (release)."""
-    T_steady: int = 3
+    T_steady: Count = 3
     """Visits in a row with a flip rate of at most `tau_FR` after which MPS turns off."""
     minority_over: Literal["samples", "votes"] = "samples"
     """Where a minority candidate must reach its count: the K samples, or the V votes (release)."""
-    minority_share: float = 0.25
+    minority_share: Share = 0.25
     """A candidate needs `max(1, floor(minority_share * K))` responses."""
-    minority_reward: float = 0.1
+    minority_reward: PositiveShare = 0.1
     """epsilon, the reward of a candidate; it cancels under group standardisation."""
     empty_minority: Literal["keep", "plain"] = "keep"
     """With no candidate: keep the factor `1 - beta` (literal), or set `beta` to 0."""
     mix: Literal["loss", "bonus"] = "loss"
     """Two loss streams (paper), or a bonus on the candidates' advantages (release)."""
 
-    theta_MR: float = 0.5
+    theta_MR: Share = 0.5
     """Mean match rate above which a once contested problem is at high risk."""
-    p_skip: float = 0.7
+    p_skip: Share = 0.7
     """Probability that a high-risk problem becomes a skip candidate."""
-    skip_share: float = 0.25
+    skip_share: Share = 0.25
     """Largest share of a batch's problems that is skipped."""
     skip_cap: Literal["floor", "at_least_one"] = "floor"
     """`floor(skip_share * P)`, or at least one (release)."""
@@ -93,9 +89,7 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""
-        for name, kind in _types().items():
-            _check_type(name, getattr(self, name), kind)
-        _check_bounds(self)
+        check_fields(self)
 
     @classmethod
     def paper(cls) -> GuardConfig:
@@ -164,68 +158,3 @@ class GuardConfig:
         if unknown:
             raise ConfigError(f"{unknown[0]}: no such guard setting")
         return cls(**values)
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(self.to_dict(), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> GuardConfig:
-        """Inverse of `to_json`."""
-        return cls.from_dict(_object(json.loads, text, "JSON"))
-
-    def to_toml(self) -> str:
-        """One `key = value` line a field."""
-        # Every value is a bool, number or plain word, for which JSON's spelling is TOML's too.
-        return "".join(f"{name} = {json.dumps(v)}\n" for name, v in self.to_dict().items())
-
-    @classmethod
-    def from_toml(cls, text: str) -> GuardConfig:
-        """Inverse of `to_toml`."""
-        return cls.from_dict(_object(tomllib.loads, text, "TOML"))
-
-
-def _object(parse: Any, text: str, form: str) -> Mapping[str, Any]:
-    try:
-        values = parse(text)
-    except ValueError as error:
-        raise ConfigError(f"guard settings: not valid {form}: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"guard settings: {form} must hold one table of settings")
-    return values
-
-
-def _types() -> dict[str, Any]:
-    if not _TYPES:
-        _TYPES.update(get_type_hints(GuardConfig))
-    return _TYPES
-
-
-_TYPES: dict[str, Any] = {}
-
-
-def _check_type(name: str, value: object, kind: Any) -> None:
-    if choices := get_args(kind):
-        if value not in choices:
-            raise ConfigError(f"{name} = {value!r}: must be one of {', '.join(choices)}")
-        return
-    # bool is an int to Python, but `W = true` in a settings file is a slip of the pen.
-    allowed = (int, float) if kind is float else (kind,)
-    if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
-        raise ConfigError(f"{name} = {value!r}: must be of type {kind.__name__}")
-
-
-def _check_bounds(config: GuardConfig) -> None:
-    for name in ("W", "T_steady"):
-        value = getattr(config, name)
-        if value < 1:
-            raise ConfigError(f"{name} = {value}: must be at least 1")
-    unit = ("tau_FR", "tau_MR", "theta_MR", "l1", "l2", "w_min", "beta_max", "p_skip")
-    for name in (*unit, "skip_share", "minority_share"):
-        value = getattr(config, name)
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{name} = {value}: must lie in [0, 1]")
-    for name in ("discount", "minority_reward"):
-        value = getattr(config, name)
-        if not 0 < value <= 1:
-            raise ConfigError(f"{name} = {value}: must lie in (0, 1]")

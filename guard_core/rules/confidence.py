@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from guard_core.arrays import Array, namespace
-from guard_core.config import ConfigError
+from guard_core.checks import Interval
 from guard_core.rules.rule import Need, Pays, Rule
 from guard_core.rules.seen import Seen, filled
 
@@ -48,15 +48,8 @@ class Rent(Rule):
     has_label: ClassVar[bool] = False
     pays: ClassVar[Pays] = "response"
 
-    unparseable: float = -7.0
+    unparseable: Annotated[float, Interval("(-inf, 0]")] = -7.0
     """Reward of a response without a readable answer, in nats."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        if not -float("inf") < self.unparseable <= 0:
-            raise ConfigError(
-                f"rent.unparseable = {self.unparseable}: must be finite and at most 0"
-            )
 
     def pay(self, seen: Seen, label: Array) -> Array:
         """See `Rule.pay`."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from guard_core.arrays import Array, namespace
-from guard_core.rules.rule import Pays, Rule, in_unit
+from guard_core.checks import Share
+from guard_core.rules.rule import Pays, Rule
 from guard_core.rules.seen import Seen
 
 
@@ -23,12 +24,8 @@ class RandomReward(Rule):
     has_label: ClassVar[bool] = False
     pays: ClassVar[Pays] = "response"
 
-    chance: float = 0.5
+    chance: Share = 0.5
     """Of a reward."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        in_unit(self, "chance")
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
         """See `Rule.n_draws`."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
-from guard_core.config import ConfigError
+from guard_core.checks import Count, Natural, NotNegative
 from guard_core.rules.coverrl_questions import questions
-from guard_core.rules.rule import Need, Pays, Rule, not_negative
+from guard_core.rules.rule import Need, Pays, Rule
 from guard_core.rules.seen import Seen
 
 
@@ -42,19 +42,12 @@ class CoVerRL(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.VERDICTS})
     pays: ClassVar[Pays] = "answer"
 
-    verifications: int = 8
+    verifications: Count = 8
     """Most responses of the majority that are verified."""
-    format_reward: float = 1.0
+    format_reward: NotNegative = 1.0
     """Reward of a parseable response, on top of 1 for a match."""
-    regenerations: int = 6
+    regenerations: Natural = 6
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        not_negative(self, "format_reward")
-        if self.verifications < 1:
-            raise ConfigError(f"coverrl.verifications = {self.verifications}: must be at least 1")
-        not_negative(self, "regenerations")
 
     def questions(self, seen: Seen, label: Array) -> Array:
         """See `Rule.questions`; the first half asks about the majority, the second about the rival.

@@ -8,7 +8,8 @@ from typing import ClassVar
 from array_api_compat import device
 
 from guard_core.arrays import Array, divide, namespace
-from guard_core.rules.rule import Pays, Rule, in_unit, not_negative
+from guard_core.checks import NotNegative, Share
+from guard_core.rules.rule import Pays, Rule
 from guard_core.rules.seen import Seen, at_label
 
 
@@ -28,15 +29,10 @@ class DiSCTT(Rule):
     title: ClassVar[str] = "DiSCTT"
     pays: ClassVar[Pays] = "answer"
 
-    agreement: float = 0.875
+    agreement: Share = 0.875
     """Share of the V votes from which a problem is supervised."""
-    diversity: float = 0.5
+    diversity: NotNegative = 0.5
     """Size of the diversity reward; not stated."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        in_unit(self, "agreement")
-        not_negative(self, "diversity")
 
     def is_direct(self, seen: Seen, label: Array) -> Array | None:
         """See `Rule.is_direct`."""

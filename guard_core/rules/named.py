@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from guard_core.config import ConfigError
+from guard_core.checks import ConfigError
 from guard_core.rules.co_rewarding import CoRewarding1, CoRewarding2
 from guard_core.rules.confidence import Intuitor, Rent
 from guard_core.rules.controls import FormatReward, MajAtN, OneShotEM, RandomReward

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self
 
 from guard_core.arrays import Array, namespace
-from guard_core.config import ConfigError
+from guard_core.checks import ConfigError, check_fields
 from guard_core.rules.seen import Seen
 
 Pays = Literal["label", "answer", "response"]
@@ -64,17 +64,15 @@ class Rule:
 
     def __post_init__(self) -> None:
         """Check the fields' types and bounds."""
-        kinds = _kinds(type(self))
-        for field in fields(self):
-            name = f"{_named(type(self))}.{field.name}"
-            _check_type(name, getattr(self, field.name), kinds[field.name])
+        name = _named(type(self))
+        check_fields(self, prefix=f"{name}.", owner=f"rule {name}")
         self.check()
 
     def check(self) -> None:
-        """Check the bounds of the fields.
+        """Check what the types and bounds of single fields do not say.
 
         Raises:
-            ConfigError: a value lies outside.
+            ConfigError: settings contradict each other.
         """
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
@@ -148,56 +146,6 @@ class Rule:
         return cls(**values)
 
 
-def in_unit(rule: Rule, *names: str) -> None:
-    """Check that settings lie in [0, 1].
-
-    Raises:
-        ConfigError: one does not.
-    """
-    for name in names:
-        value = getattr(rule, name)
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{_named(type(rule))}.{name} = {value}: must lie in [0, 1]")
-
-
-def not_negative(rule: Rule, *names: str) -> None:
-    """Check that settings are at least 0 and finite.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    for name in names:
-        value = getattr(rule, name)
-        if not 0 <= value < float("inf"):
-            where = f"{_named(type(rule))}.{name}"
-            raise ConfigError(f"{where} = {value}: must be at least 0 and finite")
-
-
 def _named(rule: type[Rule]) -> str:
     """The rule's name in messages; that of the class where somebody forgot to give one."""
     return getattr(rule, "name", rule.__name__)
-
-
-def _kinds(rule: type[Rule]) -> dict[str, Any]:
-    """Types of the settings by name."""
-    try:
-        return get_type_hints(rule) if fields(rule) else {}
-    except NameError as error:
-        raise ConfigError(
-            f"rule {_named(rule)}: the types of its settings cannot be read ({error}); "
-            f"import what they name outside of TYPE_CHECKING"
-        ) from error
-
-
-def _check_type(name: str, value: object, kind: Any) -> None:
-    """Check words and plain numbers; other kinds of fields are the business of `check`."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            choices = ", ".join(str(choice) for choice in get_args(kind))
-            raise ConfigError(f"{name} = {value!r}: must be one of {choices}")
-        return
-    if kind not in (bool, int, float, str):
-        return
-    allowed = (int, float) if kind is float else (kind,)
-    if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
-        raise ConfigError(f"{name} = {value!r}: must be of type {kind.__name__}")

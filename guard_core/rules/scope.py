@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from guard_core.arrays import Array, floor_share, namespace, widen
-from guard_core.rules.rule import Need, Pays, Rule, in_unit
+from guard_core.checks import Share
+from guard_core.rules.rule import Need, Pays, Rule
 from guard_core.rules.scope_sizes import choose_cut, cut_by, subgroup_sizes
 from guard_core.rules.seen import Seen, one_hot
 
@@ -42,14 +43,10 @@ class Scope(Rule):
 
     confidence: Literal["logprob", "release"] = "logprob"
     """How step log-probs become weights."""
-    subset: float = 0.5
+    subset: Share = 0.5
     """Share of the V responses that a subgroup's label is drawn from (32 of 64)."""
-    balance: float = 0.7
+    balance: Share = 0.7
     """l, how much the reward counts beside the diversity."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        in_unit(self, "subset", "balance")
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
         """See `Rule.n_draws`; one number per subgroup and response."""

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
-from guard_core.rules.rule import Need, Pays, Rule, in_unit, not_negative
+from guard_core.checks import NotNegative, Share
+from guard_core.rules.rule import Need, Pays, Rule
 from guard_core.rules.seen import Seen, at_label, filled, one_hot
 
 
@@ -30,16 +31,12 @@ class SCRL(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     pays: ClassVar[Pays] = "answer"
 
-    t_pos: float = 0.375
+    t_pos: Share = 0.375
     """Least share of a positive label."""
-    t_margin: float = 0.125
+    t_margin: Share = 0.125
     """Lead over the second answer that a positive label needs."""
-    t_low: float = 0.125
+    t_low: Share = 0.125
     """Share below which an answer may be negative."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        in_unit(self, "t_pos", "t_margin", "t_low")
 
     def pay(self, seen: Seen, label: Array) -> Array:
         """See `Rule.pay`."""
@@ -77,15 +74,10 @@ class SCRLContinuous(SCRL):
     name: ClassVar[str] = "scrl_continuous"
     title: ClassVar[str] = "SCRL (continuous)"
 
-    entropy_weight: float = 0.1
+    entropy_weight: NotNegative = 0.1
     """l."""
     positive_from: Literal["zero", "t_pos"] = "zero"
     """What the share of a positive answer is counted from."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        SCRL.check(self)
-        not_negative(self, "entropy_weight")
 
     def _rewards(self, seen: Seen, positive: Array, negative: Array, excess: Array) -> Array:
         xp = namespace(positive)

@@ -8,8 +8,8 @@ from typing import ClassVar
 from array_api_compat import device
 
 from guard_core.arrays import Array, floor_share, namespace
-from guard_core.config import ConfigError
-from guard_core.rules.rule import Pays, Rule, in_unit
+from guard_core.checks import PositiveShare, Share
+from guard_core.rules.rule import Pays, Rule
 from guard_core.rules.seen import Seen, at_label
 
 
@@ -27,16 +27,10 @@ class SRT(Rule):
     name: ClassVar[str] = "srt"
     title: ClassVar[str] = "SRT"
 
-    threshold: float = 0.0
+    threshold: Share = 0.0
     """Least share of the parseable votes."""
-    keep: float = 1.0
+    keep: PositiveShare = 1.0
     """Share of the batch's problems that are kept, rounded down, at least one."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        in_unit(self, "threshold", "keep")
-        if self.keep == 0:
-            raise ConfigError("srt.keep = 0: must lie in (0, 1]")
 
     def weigh(self, seen: Seen, label: Array) -> Array:
         """See `Rule.weigh`."""

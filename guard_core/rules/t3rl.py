@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from guard_core.arrays import Array, namespace
-from guard_core.rules.rule import Need, Rule, not_negative
+from guard_core.checks import NotNegative
+from guard_core.rules.rule import Need, Rule
 from guard_core.rules.seen import Seen, one_hot
 
 
@@ -22,12 +23,8 @@ class T3RL(Rule):
     title: ClassVar[str] = "T3RL"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TOOL})
 
-    verified_weight: float = 5.0
+    verified_weight: NotNegative = 5.0
     """Votes that a confirmed response counts for."""
-
-    def check(self) -> None:
-        """See `Rule.check`."""
-        not_negative(self, "verified_weight")
 
     def scores(self, seen: Seen) -> Array:
         """See `Rule.scores`."""

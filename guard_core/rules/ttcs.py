@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from guard_core.arrays import Array, divide, namespace
-from guard_core.config import ConfigError
-from guard_core.rules.rule import Rule, in_unit
+from guard_core.checks import ConfigError, Share
+from guard_core.rules.rule import Rule
 from guard_core.rules.seen import Seen, at_label
 
 
@@ -25,14 +25,13 @@ class TTCS(Rule):
     name: ClassVar[str] = "ttcs"
     title: ClassVar[str] = "TTCS filter"
 
-    least: float = 0.25
+    least: Share = 0.25
     """Lowest mean reward that is trained on."""
-    most: float = 0.75
+    most: Share = 0.75
     """Highest mean reward that is trained on."""
 
     def check(self) -> None:
         """See `Rule.check`."""
-        in_unit(self, "least", "most")
         if self.least > self.most:
             raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
 
