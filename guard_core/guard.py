@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from array_api_compat import device
+
 from guard_core.arrays import Array, divide, namespace, widen
 from guard_core.config import GuardConfig
 from guard_core.frs import frs_weight
@@ -58,6 +60,20 @@ class Decision:
     """(..., P, A) bool; minority candidates."""
     candidate_votes: Array
     """(..., P, A) integers; responses per answer that the candidates were chosen by."""
+
+    def trained_on(self, label: Array) -> Decision:
+        """Replace the label that is trained on, as by the true answer in an oracle run.
+
+        The label that is trained on is never a minority candidate.
+
+        Args:
+            label: (..., P) integer answer ids; negative ones stand for an answer that no response
+                gave, and become -1.
+        """
+        xp = namespace(self.minority)
+        label = xp.where(label < 0, -1, label)
+        ids = xp.arange(self.minority.shape[-1], dtype=label.dtype, device=device(self.minority))
+        return replace(self, label=label, minority=self.minority & (ids != label[..., None]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ the trace; what needs the true answers is computed here for the trace alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class Supervisor:
         # The trace always tells of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, answers_PV, decision), "visit": visit}
         if self.config.labels == "truth":
-            decision = replace(decision, label=self._truth_ids(problems_P))
+            decision = decision.trained_on(self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
         quality = self._quality(problems_P, answers_PK, rows, decision.label)
         if self.rule is not None and seen is not None:

@@ -74,7 +74,7 @@ class ReferenceGuard:
         rows, draws = self._batch(at)
         decision = self._decide(at, rows, votes, draws, None)
         if self._config.labels == "truth":
-            decision = trained_on(decision, self._truth_RN[:, at])
+            decision = decision.trained_on(self._truth_RN[:, at])
         trained = replace(votes, samples=trained_RPA)
         config = self._config.guard
         dropped_RP = decision.skip & (config.skip_by == "drop")
@@ -145,9 +145,3 @@ def gradient(
         out_RPA,
     )
     return out_RPA
-
-
-def trained_on(decision: Decision, label_RP: NDArray[np.int32]) -> Decision:
-    """The decision with another label, which is then no minority candidate."""
-    others_RPA = np.arange(decision.minority.shape[-1]) != label_RP[..., None]
-    return replace(decision, label=label_RP, minority=decision.minority & others_RPA)

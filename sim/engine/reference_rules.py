@@ -20,7 +20,7 @@ from guard_core.rules import (
     weighed,
 )
 from sim.engine.gradient import Update, logit_gradient
-from sim.engine.reference import ReferenceGuard, trained_on
+from sim.engine.reference import ReferenceGuard
 from sim.settings.config import SimConfig
 from sim.world.observe import Observer, Visit
 
@@ -66,7 +66,7 @@ class ReferenceRules(ReferenceGuard):
         scores = None if self._rule.labels_by_votes() else self._rule.scores(seen)
         decision = self._decide(at, rows, votes, draws, scores)
         if self._config.labels == "truth":
-            decision = trained_on(decision, visit.truth_RP)
+            decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in self._rule.needs:
             seen = replace(seen, verdicts=self._verdicts(visit, seen, decision))
         return self._update(seen, decision, p_RPA)

@@ -10,6 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.trace.checked import checked
 from real.settings.config import TrainConfig
+from real.vote.paying import Observed
 from real.vote.supervision import Supervision, Supervisor
 
 OFF = GuardConfig.off()
@@ -169,3 +170,28 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
     assert again.tie.tolist() == [base.tie[2], base.tie[0]]
     assert not np.intersect1d(base.skip, two._draws(np.array([0, 1, 2]), 4).skip).size
     assert not np.intersect1d(base.pick, one._draws(np.array([0, 1, 2]), 5).pick).size
+
+
+@pytest.mark.parametrize("rule", ["mm_upt", "disctt", "coverrl"])
+def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule: str):
+    """Its id must not be that of the unparseable column of rewards by answer."""
+    settings = {"tiny_verifies": True} if rule == "coverrl" else {}
+    made = supervisor(OFF, ["77"], rule=rule, labels="truth", **settings)
+    answers = halves(15, 10)
+    nothing_read = Observed({"verdicts": np.full((1, 16), -1)} if rule == "coverrl" else {})
+    majority = made.visit(np.array([0]), answers[None], 1, nothing_read).streams.majority[0]
+    unreadable = answers[:32] < 0
+    assert unreadable.sum() == 7
+    best, worst = majority[unreadable].max(), majority[~unreadable].min()
+    assert best < worst if rule == "coverrl" else best <= worst
+
+
+def test_the_truth_that_is_trained_on_is_no_minority_candidate():
+    """A correct answer behind a wrong majority is paid by the first stream alone."""
+    guard = GuardConfig(tau_FR=0.1, W=2)
+    made = supervisor(guard, ["1"], labels="truth")
+    found = contest(made, 3)
+    answers = halves(16, 8)[:32]
+    assert found.rows["beta"][0] > 0
+    right = found.streams.minority[0][answers == 1]
+    assert (right == 0).all() and (found.streams.majority[0][answers == 1] > 0).all()
