@@ -1,4 +1,4 @@
-"""Fills the trace schema's tables into the docs, so that page and code cannot disagree."""
+"""Insert the tables of the trace schema into the docs, generated from the code."""
 
 from __future__ import annotations
 

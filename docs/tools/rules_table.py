@@ -1,4 +1,4 @@
-"""Fills the table of rules into the docs, so that page and code cannot disagree."""
+"""Insert the table of rules into the docs, generated from the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from guard_core.rules import RULES, Rule
 
-HEAD = "| name | title | needs | pays | label | settings | in one line |"
+HEAD = "| name | title | needs | pays | label | settings | definition |"
 
 
 def on_page_markdown(markdown: str, **others: Any) -> str:
@@ -32,9 +32,9 @@ def _row(name: str, rule: type[Rule]) -> str:
 def _label(rule: type[Rule]) -> str:
     if not rule.has_label:
         return "none"
-    return "one a problem" if rule.follows_label else "one a subgroup"
+    return "one per problem" if rule.follows_label else "one per subgroup"
 
 
 def _summary(rule: type[Rule]) -> str:
-    """The first line of the docstring; of the class itself, for one is not inherited."""
+    """The first line of the docstring; the class's own, since docstrings are not inherited."""
     return (rule.__doc__ or "").strip().split("\n")[0]

@@ -81,7 +81,7 @@ def test_the_table_has_every_rule() -> None:
 
 
 def test_the_page_names_what_exists() -> None:
-    methods = re.findall(r"^\| `(\w+)` \|", PAGE.split("What to override")[1], re.MULTILINE)
+    methods = re.findall(r"^\| `(\w+)` \|", PAGE.split("A rule overrides")[1], re.MULTILINE)
     assert methods == ["scores", "pay", "weigh", "is_direct", "n_draws", "questions", "check"]
     assert all(callable(getattr(Rule, method)) for method in methods)
     for path in re.findall(r"`(tests/\S+\.py)`", PAGE):
