@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab import Trace
 from lab.columns import ints
 from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_shares
+from lab.trace.trace import Trace
 from sim.engine.simulation import run_epochs
 from sim.settings.config import SimConfig
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lab import Manifest, MemoryRun, RunFolder, Trace, load
 from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, can_combine
 from lab.arms import arm as named_arm
 from lab.arms import title as rule_title
 from lab.settings import to_values
+from lab.trace.manifest import Manifest
+from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.trace import Trace, load
 from sim.engine.simulation import backend, run_epochs
 from sim.settings.config import SimConfig
 from sim.settings.rule_checks import plain_rule

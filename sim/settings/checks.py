@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from lab.errors import UserError
+from sim.settings.populations import FREE, NAMED
 from sim.settings.rule_checks import check_rule
 
 if TYPE_CHECKING:
@@ -161,8 +162,6 @@ def _check_sizes(config: SimConfig) -> None:
 
 
 def _check_population(config: SimConfig) -> None:
-    from sim.world.populations import FREE, NAMED
-
     if config.population not in (*NAMED, *FREE):
         known = ", ".join([*NAMED, *FREE])
         raise UserError(f"population = {config.population!r}: unknown, use one of {known}")

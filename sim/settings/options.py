@@ -15,7 +15,7 @@ from lab.cli import read_option
 from lab.errors import UserError
 from lab.settings import read_toml
 from sim.settings.config import SimConfig
-from sim.world.populations import NAMED
+from sim.settings.populations import NAMED
 
 FLAT = tyro.conf.arg(name="")
 """The settings' names are options as they are."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab import Trace
 from lab.arms import Arm
 from lab.errors import UserError
+from lab.trace.trace import Trace
 from sim.engine.measure import measure, measure_trace
 from sim.engine.run import of_arm, simulate
 from sim.settings.config import SimConfig

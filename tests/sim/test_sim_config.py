@@ -10,7 +10,7 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values, to_values
 from sim import SimConfig
-from sim.world.populations import NAMED
+from sim.settings.populations import NAMED
 
 WRONG = [
     ("policy", "feature"),

@@ -8,7 +8,8 @@ import pytest
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.world.populations import NAMED, Population, draw_population
+from sim.settings.populations import NAMED
+from sim.world.populations import Population, draw_population
 
 
 def abilities(config):

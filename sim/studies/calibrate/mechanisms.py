@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from lab.errors import UserError
 from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
 from sim.studies.calibrate.published import Row
-from sim.world.populations import NAMED
 
 Unit = NDArray[np.float64]
 """(parameters,) in [0, 1], what the optimizer moves."""

@@ -28,7 +28,7 @@ class Row(NamedTuple):
     """One model on one data set, under TTRL and under TTRL-Guard."""
 
     name: str
-    """Also a name of `sim.world.populations.NAMED`, where the fit starts."""
+    """Also a name of `sim.settings.populations.NAMED`, where the fit starts."""
     title: str
     n_problems: int
     epochs: int

@@ -85,7 +85,7 @@ def _reading_differently(configs: Iterable[SimConfig]) -> list[SimConfig]:
 def _read(config: SimConfig) -> None:
     # Compiled policies take a second to import, which `guard-sim sweep --help` need not.
     from sim.world.policies.kernel_file import read_kernel
-    from sim.world.populations.abilities import ability_sampler
+    from sim.world.populations import ability_sampler
 
     if config.policy == "kernel" and config.kernel is not None:
         read_kernel(config.kernel, config.n_problems)

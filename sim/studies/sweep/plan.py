@@ -24,11 +24,11 @@ from lab.settings import from_values, to_values
 from sim.engine.run import of_arm
 from sim.settings.arms import has_own_guard
 from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
 from sim.studies.controls import Control, check_arms, control
 from sim.studies.sweep import content
 from sim.studies.sweep.axes import Assignments, Axis, Range, assign, check_axis, draw, parse, read
 from sim.world.observe.strength import only_read
-from sim.world.populations import NAMED
 
 _MOST_CELLS = 1_000_000
 

@@ -14,9 +14,9 @@ from guard_core import GuardConfig
 from guard_core.rules import RULES
 from lab.arms import BASELINE, GUARD
 from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
 from sim.studies.own_best import STEPS
 from sim.studies.sweep.plan import Sweep
-from sim.world.populations import NAMED
 
 Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "winners", "rules"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)

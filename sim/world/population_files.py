@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab import load
 from lab.columns import floats, ints
 from lab.errors import UserError
+from lab.trace.trace import load
 
 
 class Histogram(NamedTuple):

@@ -21,6 +21,15 @@ class Ability(NamedTuple):
     """What the law was fitted to, see `NAMED`."""
 
 
+FREE: dict[str, tuple[str, ...]] = {
+    "beta": ("ability_mean", "ability_concentration"),
+    "point": ("ability_mean",),
+    "mixture": ("mixture",),
+    "histogram": ("histogram",),
+    "trace": ("trace",),
+}
+"""Populations given by settings, and which settings they need."""
+
 NAMED: dict[str, Ability] = {
     "llama-math500": Ability(0.59, 0.18, 500, 30, 43.9),
     "llama-amc": Ability(0.34, 0.3, 83, 30, 20.6),

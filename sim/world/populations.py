@@ -1,0 +1,212 @@
+"""What the model knows before training: a distribution over answers for every problem.
+
+* The correct answer has the probability c, the ability, cut off at ability_floor and
+  1 - ability_floor. Its law is the population:
+
+      a name of `NAMED`   Beta(mean * s, (1 - mean) * s), s the concentration
+      beta                the same with ability_mean and ability_concentration
+      point               ability_mean for every problem
+      mixture             several Beta laws with weights
+      histogram           a CSV file with the columns p0 and weight
+      trace               label accuracies at visit 0 of a run folder: drawn from with replacement,
+                          or one by one, problem by problem, with fixed_population
+
+* The attractor, one wrong answer per problem, holds a share ~ Beta(att_share * t,
+  (1 - att_share) * t) of the wrong mass 1 - c, with t = att_concentration.
+* The other A - 2 wrong answers share the rest as Dirichlet(wrong_concentration).
+* Answer ids are a uniform permutation per problem, so neither the truth nor the attractor has a
+  preferred id and every tie-break rule, `first` included, is fair to it.
+
+The law does not depend on the policy: all policies start from the same populations. By default
+every replicate draws problems of its own, with `fixed_population` all have those of replicate 0.
+
+`docs/calibration.md` says how well such laws reproduce the paper's rows, and what they predict.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.errors import UserError
+from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
+from sim.world.population_files import read_first_accuracies, read_histogram
+from sim.world.random import generator
+
+P_MIN = 1e-9
+"""Least probability of an answer, so that every logit is finite."""
+
+Sampler = Callable[[np.random.Generator], NDArray[np.float64]]
+"""From random numbers to (N,) abilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The problems of every replicate before training.
+
+    Raises:
+        UserError: an answer's probability is negative or no number, those of a problem do not sum
+            to one, or an id names no answer; the message names the field, replicate and problem.
+    """
+
+    p0_RNA: NDArray[np.float64]
+    """Answer probabilities; rows sum to one."""
+    truth_RN: NDArray[np.int64]
+    """Id of the correct answer."""
+    attractor_RN: NDArray[np.int64]
+    """Id of the attractor, a wrong answer."""
+
+    def __post_init__(self) -> None:
+        """Check probabilities and ids."""
+        total_RN = self.p0_RNA.sum(axis=-1)
+        # A comparison with NaN is false, so this finds it too.
+        wrong_RN = ~((self.p0_RNA >= 0).all(axis=-1) & (np.abs(total_RN - 1) < 1e-6))
+        if wrong_RN.any():
+            r, n = np.argwhere(wrong_RN)[0]
+            raise UserError(
+                f"population: p0_RNA of replicate {r}, problem {n} must be probabilities that sum "
+                f"to 1; they sum to {total_RN[r, n]:g}, the least is {self.p0_RNA[r, n].min():g}"
+            )
+        for name in ("truth_RN", "attractor_RN"):
+            self._check_ids(name, getattr(self, name))
+        if (same_RN := self.truth_RN == self.attractor_RN).any():
+            r, n = np.argwhere(same_RN)[0]
+            raise UserError(
+                f"population: attractor_RN of replicate {r}, problem {n} is the correct answer"
+            )
+
+    def _check_ids(self, name: str, ids_RN: NDArray[np.int64]) -> None:
+        R, N, A = self.p0_RNA.shape
+        if ids_RN.shape != (R, N):
+            raise UserError(f"population: {name} has shape {ids_RN.shape}, must be ({R}, {N})")
+        if (bad_RN := (ids_RN < 0) | (ids_RN >= A)).any():
+            r, n = np.argwhere(bad_RN)[0]
+            raise UserError(
+                f"population: {name} of replicate {r}, problem {n} is {ids_RN[r, n]}, must be an "
+                f"answer id in 0..{A - 1}"
+            )
+
+
+def draw_population(config: SimConfig, threads: int = 1) -> Population:
+    """The problems of all replicates of a run.
+
+    With `fixed_population` every replicate has the problems of replicate 0.
+
+    Args:
+        config: of the run.
+        threads: to draw in; NumPy lets others work while it draws, and the numbers are the same.
+
+    Raises:
+        UserError: the population's file has a defect.
+    """
+    ability = ability_sampler(config)
+    last = config.first_replicate + config.replicates
+    if config.fixed_population:
+        drawn = [_draw_one(config, ability, 0)] * config.replicates
+    else:
+        draw_one = functools.partial(_draw_one, config, ability)
+        numbers = range(config.first_replicate, last)
+        with ThreadPoolExecutor(threads) as pool:
+            drawn = list(map(draw_one, numbers) if threads == 1 else pool.map(draw_one, numbers))
+    p0, truth, attractor = (np.stack(parts) for parts in zip(*drawn, strict=True))
+    return Population(p0, truth, attractor)
+
+
+def _draw_one(
+    config: SimConfig, ability: Sampler, replicate: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Probabilities, truths and attractors of one replicate, (N, A), (N,) and (N,)."""
+    rng = generator(config.seed, replicate, "population")
+    n, a = config.n_problems, config.n_answers
+    correct_N = np.clip(ability(rng), config.ability_floor, 1 - config.ability_floor)
+    share_N = beta(rng, config.att_share, config.att_concentration, n)
+    rest_NA = np.ones((n, 0))
+    if a == 2:
+        share_N = np.ones(n)
+    else:
+        rest_NA = rng.dirichlet(np.full(a - 2, config.wrong_concentration), n)
+    wrong_N = 1 - correct_N
+    p0_NA = np.concatenate(
+        [
+            correct_N[:, None],
+            (wrong_N * share_N)[:, None],
+            (wrong_N * (1 - share_N))[:, None] * rest_NA,
+        ],
+        axis=1,
+    )
+    p0_NA = np.maximum(p0_NA, P_MIN)
+    p0_NA /= p0_NA.sum(axis=1, keepdims=True)
+    ids_NA = rng.permuted(np.tile(np.arange(a), (n, 1)), axis=1)
+    placed_NA = np.empty_like(p0_NA)
+    np.put_along_axis(placed_NA, ids_NA, p0_NA, axis=1)
+    return placed_NA, ids_NA[:, 0].copy(), ids_NA[:, 1].copy()
+
+
+def ability_sampler(config: SimConfig) -> Sampler:
+    """The law of the abilities of one replicate; files are read here, once.
+
+    Raises:
+        UserError: a file has a defect, or a trace and `n_problems` do not fit together.
+    """
+    n = config.n_problems
+    if config.population == "mixture":
+        return lambda rng: _mixture(rng, config.mixture, n)
+    if config.population == "histogram":
+        assert config.histogram is not None  # SimConfig asks for it
+        p0_B, share_B = read_histogram(config.histogram)
+        return lambda rng: rng.choice(p0_B, n, p=share_B)
+    if config.population == "trace":
+        return _trace(config)
+    mean, concentration = beta_law(config)
+    return lambda rng: beta(rng, mean, concentration, n)
+
+
+def beta_law(config: SimConfig) -> tuple[float, float]:
+    """Mean and concentration of a named population, `beta` or `point` (infinite)."""
+    named = NAMED.get(config.population)
+    mean, concentration = config.ability_mean, config.ability_concentration
+    if named is not None:
+        mean = named.mean if mean is None else mean
+        concentration = named.concentration if concentration is None else concentration
+    if config.population == "point" or concentration is None:
+        concentration = np.inf
+    assert mean is not None  # SimConfig asks for it where the population has none
+    return mean, concentration
+
+
+def beta(
+    rng: np.random.Generator, mean: float, concentration: float, n: int
+) -> NDArray[np.float64]:
+    """Beta variables by mean and concentration; constant where the law has one point."""
+    if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
+        return np.full(n, float(mean))
+    return rng.beta(mean * concentration, (1 - mean) * concentration, n)
+
+
+def _mixture(
+    rng: np.random.Generator, laws: tuple[tuple[float, float, float], ...], n: int
+) -> NDArray[np.float64]:
+    weight_L = np.array([law[0] for law in laws])
+    law_N = rng.choice(len(laws), n, p=weight_L / weight_L.sum())
+    drawn_LN = np.stack([beta(rng, mean, spread, n) for _, mean, spread in laws])
+    return drawn_LN[law_N, np.arange(n)]
+
+
+def _trace(config: SimConfig) -> Sampler:
+    """Problem by problem with `fixed_population`, else drawn with replacement."""
+    assert config.trace is not None  # SimConfig asks for it
+    known = read_first_accuracies(config.trace)
+    if not config.fixed_population:
+        return lambda rng: rng.choice(known, config.n_problems)
+    if len(known) != config.n_problems:
+        raise UserError(
+            f"n_problems = {config.n_problems}: {config.trace} has {len(known)} problems with a "
+            "known answer, and fixed_population takes them one by one"
+        )
+    return lambda rng: known
