@@ -155,9 +155,9 @@ def _each_need(fields_of: Callable[..., Any], watch: Stopwatch) -> Callable[...,
 def _pay(pay: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
     """Plain TTRL would pay as well."""
 
-    def timed(rule: Any, seen: Any, decision: Decision, config: Any, observed: Any) -> Any:
+    def timed(rule: Any, seen: Any, decision: Decision, config: Any, *others: Any) -> Any:
         with watch.part("pay"):
-            paid = pay(rule, seen, decision, config, observed)
+            paid = pay(rule, seen, decision, config, *others)
         with watch.part(_INSTEAD + "pay"):
             answers_PK = seen.answers[:, : seen.votes.n_samples]
             policy_streams(*group_advantages(answers_PK, decision, config), decision, config)

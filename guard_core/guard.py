@@ -167,6 +167,20 @@ class Guard:
             rows, rates, chosen, weight, beta, minority, high_risk, skip, counted
         )
 
+    def remembered(self, rows: GuardState) -> Array | None:
+        """(..., P, A) scores of earlier visits as this visit's label counts them.
+
+        Args:
+            rows: of the batch, before `step`.
+
+        Returns:
+            The memory times `discount`; None where labels do not remember.
+        """
+        if self.config.label_from != "memory":
+            return None
+        # A factor of 1 changes nothing, and at this size a product is a noticeable cost.
+        return rows.memory if self.config.discount == 1 else self.config.discount * rows.memory
+
     def _remember(
         self, rows: GuardState, votes: Votes, scores: Array | None
     ) -> tuple[Votes, Array, Array]:
@@ -176,14 +190,11 @@ class Guard:
             counts, samples = widen(votes.counts, width), widen(votes.samples, width)
             votes = Votes(counts, samples, votes.n_votes, votes.n_samples)
         scores = votes.counts if scores is None else widen(scores, width)
-        if self.config.label_from != "memory":
+        old = self.remembered(rows)
+        if old is None:
             return votes, scores, rows.memory
-        xp = namespace(rows.memory)
-        new = xp.astype(scores, rows.memory.dtype)
-        old = widen(rows.memory, width)
-        # A factor of 1 changes nothing, and at this size a product is a noticeable cost.
-        old = old if self.config.discount == 1 else self.config.discount * old
-        return votes, scores, old + new
+        new = namespace(rows.memory).astype(scores, rows.memory.dtype)
+        return votes, scores, widen(old, width) + new
 
     def _label(
         self, rows: GuardState, votes: Votes, scores: Array, memory: Array, draws: Draws

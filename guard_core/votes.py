@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from array_api_compat import device
@@ -146,6 +146,19 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     current = config.label_from == "current" and scores is votes.counts
     got = top if current else _label_votes(xp, votes, label)
     return Label(label, voted & (n_tied > 1), is_label, got)
+
+
+def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -> Label:
+    """Pick the answer with most of this visit's votes, whatever the guard's labels are taken from.
+
+    Args:
+        votes: this visit's votes.
+        old: (..., P) label where nobody voted, and of equals the one that
+            `tie_break = "incumbent"` keeps; -1 for none.
+        tie: (..., P) uniform draws.
+        config: `tie_break` is read.
+    """
+    return choose_label(votes, votes.counts, old, tie, replace(config, label_from="current"))
 
 
 def _place(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:

@@ -14,6 +14,7 @@ from guard_core.advantages import STD_FLOOR
 from guard_core.arrays import widen
 from guard_core.rules import Rule, Seen, response_streams, weighed
 from guard_core.rules.coverrl import CoVerRL
+from guard_core.votes import choose_majority
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -49,7 +50,7 @@ def seen_of(
     answers_PV: Ints,
     draws_PD: Floats,
     observed: Observed | None,
-    memory_PA: Floats | None,
+    prior_PA: Floats | None,
 ) -> Seen:
     """What the rule sees of a batch.
 
@@ -58,9 +59,9 @@ def seen_of(
         answers_PV: (P, V) answer ids.
         draws_PD: (P, D) the rule's random numbers.
         observed: whatever could be observed.
-        memory_PA: remembered scores before this visit; None where labels do not remember.
+        prior_PA: discounted scores of earlier visits; None where labels do not remember.
     """
-    prior = None if memory_PA is None else widen(memory_PA, votes.counts.shape[-1])
+    prior = None if prior_PA is None else widen(prior_PA, votes.counts.shape[-1])
     fields = {} if observed is None else observed.fields
     return Seen(votes, draws_PD, answers_PV, prior=prior, **fields)
 
@@ -71,7 +72,12 @@ def scores_of(rule: Rule, seen: Seen) -> NDArray[Any] | None:
 
 
 def pay(
-    rule: Rule, seen: Seen, decision: Decision, config: GuardConfig, observed: Observed | None
+    rule: Rule,
+    seen: Seen,
+    decision: Decision,
+    config: GuardConfig,
+    observed: Observed | None,
+    tie_P: Floats,
 ) -> Paid:
     """The batch's streams, once its labels are settled.
 
@@ -81,6 +87,7 @@ def pay(
         decision: of the guard; its label is the one to train on.
         config: of the guard.
         observed: asks the verifier, where the rule wants one.
+        tie_P: uniform draws that break tied votes.
     """
     asked_PQ = None
     if observed is not None and observed.verify is not None:
@@ -91,20 +98,23 @@ def pay(
     if isinstance(rule, CoVerRL) and asked_PQ is not None:
         return Paid(streams, verifier_PQ=_verifier(rule, seen, asked_PQ))
     if rule.name == "co_rewarding_1":
-        return Paid(streams, _other_way_round(seen, decision, config))
+        return Paid(streams, _other_way_round(seen, decision, config, tie_P))
     return Paid(streams)
 
 
-def _other_way_round(seen: Seen, decision: Decision, config: GuardConfig) -> PolicyStreams:
+def _other_way_round(
+    seen: Seen, decision: Decision, config: GuardConfig, tie_P: Floats
+) -> PolicyStreams:
     """Streams of the responses to the paraphrase, on the label of the original's votes.
 
-    Remembered and frozen labels are one for both views of the problem. The guard's weights and
-    skips hold for both; its minority stream belongs to the original's votes.
+    Equal votes are decided as the guard decides them. Remembered and frozen labels are one for
+    both views of the problem. The guard's weights and skips hold for both; its minority stream
+    belongs to the original's votes.
     """
     label = decision.label
     if config.label_from == "current":
-        counts = seen.votes.counts
-        label = np.where(counts.max(axis=-1) > 0, counts.argmax(axis=-1), -1)
+        majority = choose_majority(seen.votes, label, tie_P, config)
+        label = np.where(seen.n_parsed > 0, majority.label, -1)
     twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))
     second_PK = seen.of("second")[:, : seen.votes.n_samples]
     return policy_streams(*group_advantages(second_PK, twin, config), twin, config)

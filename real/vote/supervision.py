@@ -128,7 +128,7 @@ class Supervisor:
         answers_PK = answers_PV[:, : self.config.n_samples]
         quality = self._quality(problems_P, answers_PK, rows, decision.label)
         if self.rule is not None and seen is not None:
-            paid = pay(self.rule, seen, decision, self.config.guard, observed)
+            paid = pay(self.rule, seen, decision, self.config.guard, observed, draws.tie)
             return Supervision(paid.streams, rows, int(decision.skip.sum()), quality, paid)
         advantages = group_advantages(answers_PK, decision, self.config.guard)
         streams = policy_streams(*advantages, decision, self.config.guard)
@@ -198,9 +198,8 @@ class Supervisor:
                 for problem in problems_P
             ]
         )
-        remembers = self.config.guard.label_from == "memory"
-        memory_PA = self.state.take(problems_P).memory if remembers else None
-        return seen_of(votes, answers_PV, draws_PD, observed, memory_PA)
+        prior_PA = self.guard.remembered(self.state.take(problems_P))
+        return seen_of(votes, answers_PV, draws_PD, observed, prior_PA)
 
     def _draws(self, problems_P: Ints, visit: int) -> Draws:
         """One generator per problem and visit, so the order of rows cannot matter."""

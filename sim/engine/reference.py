@@ -18,7 +18,7 @@ from guard_core import (
     answer_advantages,
     policy_streams,
 )
-from guard_core.votes import choose_label
+from guard_core.votes import choose_majority
 from sim.engine.gradient import Update, logit_gradient
 from sim.settings.config import SimConfig
 
@@ -114,7 +114,7 @@ class ReferenceGuard:
 
 
 def _majority(votes: Votes, label_RP: NDArray[np.int32], draws: Draws) -> NDArray[np.int32]:
-    return choose_label(votes, votes.counts, label_RP, draws.tie, PLAIN).label
+    return choose_majority(votes, label_RP, draws.tie, PLAIN).label
 
 
 def gradient(

@@ -61,8 +61,7 @@ class ReferenceRules(ReferenceGuard):
         )
         at = slice(start, start + p_RPA.shape[1])
         rows, draws = self._batch(at)
-        remembers = self._config.guard.label_from == "memory"
-        seen = self._observer.see(visit, np.array(rows.memory) if remembers else None)
+        seen = self._observer.see(visit, self._guard.remembered(rows))
         scores = None if self._rule.labels_by_votes() else self._rule.scores(seen)
         decision = self._decide(at, rows, votes, draws, scores)
         if self._config.labels == "truth":

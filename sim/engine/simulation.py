@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Draws, Guard, GuardState, Votes
-from guard_core.votes import choose_label
+from guard_core.votes import choose_majority
 from lab.errors import UserError
 from sim.engine.expected import expected_samples
 from sim.engine.gradient import Update
@@ -141,7 +141,7 @@ class Simulation:
         tie_RN = self._uniforms(TIE, 0)
         state, self.learner = self._started(votes, p_RNA, tie_RN)
         # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
-        vote = choose_label(votes, votes.counts, state.label * 0 - 1, tie_RN, PLAIN)
+        vote = choose_majority(votes, state.label * 0 - 1, tie_RN, PLAIN)
         seen_RN = np.zeros(problems_RN.shape, SEEN)
         tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
         seen_RN["majority"] = vote.label

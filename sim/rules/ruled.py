@@ -67,10 +67,12 @@ class CompiledRules(CompiledGuard):
         return update
 
     def _prior(self, problems_RP: NDArray[np.int64]) -> Floats | None:
-        """The memory before this visit, for the rules that make labels of their own."""
-        if self._config.guard.label_from != "memory" or self._rule.follows_label:
+        """The discounted memory before this visit, for rules that make labels of their own."""
+        guard = self._config.guard
+        if guard.label_from != "memory" or self._rule.follows_label:
             return None
-        return np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
+        memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
+        return guard.discount * memory_RPA
 
     def _choose_labels(self, start: int, votes: Votes) -> None:
         if self._scores is None:

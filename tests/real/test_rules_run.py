@@ -15,6 +15,7 @@ import real.vote.observing
 import real.vote.supervision
 from guard_core import GuardConfig
 from guard_core.rules import RULES, make_rule
+from guard_core.rules.scope import Scope
 from lab.arms import arm
 from lab.trace.trace import Trace
 from real import TrainConfig, train
@@ -99,6 +100,25 @@ def test_settings_of_a_rule_reach_it():
     assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "custom"
     none = train(of_arm("random", rule_options={"chance": 0.0}), progress=False)
     assert (none.steps["n_uniform"] == 4).all()
+
+
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # With subsets of all responses every subgroup's label is the guard's own.
+    matched = []
+    pay = Scope.pay
+
+    def watched(rule: Scope, seen: Any, label: Any) -> Any:
+        paid = pay(rule, seen, label)
+        matched.append((paid == (seen.answers == label[:, None])[:, : paid.shape[-1]]).all())
+        return paid
+
+    monkeypatch.setattr(Scope, "pay", watched)
+    config = of_arm("scope", rule_options={"subset": 1.0}, epochs=4)
+    guard = replace(config.guard, label_from="memory", discount=0.2)
+    train(replace(config, guard=guard), progress=False)
+    assert matched and all(matched)
 
 
 def test_a_guarded_rule_under_memory_and_true_labels():

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import real.trainer
+from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core.rules import Seen, make_rule
 from lab.arms import arm
 from lab.errors import UserError
 from lab.trace.trace import Trace, load
@@ -25,6 +27,7 @@ from real.tiny import CHECKPOINT
 from real.tiny.task import Expression, Rule, evaluate, problems
 from real.vote.observing import observe
 from real.vote.paraphrases import REQUEST, Paraphrases
+from real.vote.paying import pay
 from real.vote.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
 from real.vote.tiny_rewording import reworded
 
@@ -177,6 +180,26 @@ def test_both_views_of_a_problem_are_trained(monkeypatch: pytest.MonkeyPatch):
         assert original.prompt_L.tolist() != twin.prompt_L.tolist()
         assert sorted(original.prompt_L.tolist()) == sorted(twin.prompt_L.tolist())
     assert any(bool(twin.majority_K.any()) for _, twin in seen)
+
+
+@pytest.mark.parametrize(
+    ("tie_break", "tie", "label"),
+    [("random", 0.9, 2), ("random", 0.1, 0), ("first", 0.9, 0), ("incumbent", 0.1, 2)],
+)
+def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
+    tie_break: Any, tie: float, label: int
+):
+    # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
+    guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
+    second_PV = np.array([[0, 1, 2, 2]])
+    votes = Votes.from_answers(np.array([[0, 0, 2, 2]]), n_samples=4, n_answers=3)
+    seen = Seen(votes, np.zeros((1, 0)), np.array([[0, 0, 2, 2]]), second=second_PV)
+    rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
+    state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
+    _, decision = Guard(guard).step(state, votes, ties, rule.scores(seen))
+    paid = pay(rule, seen, decision, guard, None, ties.tie)
+    assert paid.second is not None
+    assert ((paid.second.majority > 0) == (second_PV == label)).all()
 
 
 def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

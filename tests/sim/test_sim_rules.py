@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from guard_core.rules import RULES
+from guard_core.rules.scope import Scope
 from lab.arms import can_combine
 from sim.engine.simulation import Simulation
 
@@ -129,6 +130,22 @@ def test_a_rule_that_changes_nothing_is_ttrl_to_the_bit(runs, guard):
     plain, _ = runs.play(runs.small(guard[1:] or "ttrl"))
     ruled, _ = runs.play(runs.small(f"srt{guard}"))
     assert runs.differences(plain, ruled) == []
+
+
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeypatch):
+    # With subsets of all responses every subgroup's label is the guard's own.
+    matched, pay = [], Scope.pay
+
+    def watched(rule, seen, label):
+        paid = pay(rule, seen, label)
+        matched.append((paid == (seen.answers == label[..., None])[..., : paid.shape[-1]]).all())
+        return paid
+
+    monkeypatch.setattr(Scope, "pay", watched)
+    config = runs.small("scope+memory", engine="reference")
+    guard = replace(config.guard, discount=0.2)
+    runs.play(replace(config, guard=guard, rule_options={"subset": 1.0}))
+    assert matched and all(matched)
 
 
 def test_plain_ttrl_has_none_of_the_machinery(runs):
