@@ -1,4 +1,4 @@
-"""How fast the simulator is: `python benchmarks/bench_sim.py [--study] [--memory] [--torch]`.
+"""How fast the simulator is: `python benchmarks/bench_sim.py [--study] [--memory]`.
 
 The run is MATH-500: 500 problems, 30 epochs, V = 64, K = 32, 10 answers, batch 8, attractor policy.
 A run is held against drawing its votes alone, in batches of the same shape, in the same process and
@@ -28,7 +28,7 @@ import numpy as np
 
 from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine.simulation import Simulation, run_epochs
+from sim.engine.simulation import Simulation
 from sim.world.sampling import draw_votes
 
 STUDY = [GuardConfig(tau_FR=value / 100) for value in range(10, 55, 5)]
@@ -165,44 +165,13 @@ def one_setting(guard: GuardConfig) -> float:
     return cpu(lambda: simulate(SimConfig(replicates=20, guard=guard)))
 
 
-def on_torch(device: str, replicates: int) -> None:
-    """One core of the compiled engine, then PyTorch, on the same run; no trace is kept."""
-    from sim.torch_engine import choose_device
-
-    kind = choose_device(device).type
-    compiled = SimConfig(replicates=replicates)
-    torch = replace(compiled, engine="torch", device=kind)
-    runs = {"compiled": compiled, f"torch on {kind}": torch}
-    if kind == "cuda":
-        runs["torch on cuda, recorded"] = replace(torch, cuda_graph=True)
-    base = 0.0
-    for name, config in runs.items():
-        list(run_epochs(replace(config, n_problems=20, epochs=3)))  # what the first run sets up
-        start = time.perf_counter()
-        busy = cpu(lambda config=config: [None for _ in run_epochs(config)])
-        # Other processes do not slow a GPU down, and they would a core.
-        seconds = time.perf_counter() - start if "cuda" in name else busy
-        base = base or seconds
-        print(
-            f"R = {replicates:<5}{name:<25}{seconds:8.2f} s{1e3 * seconds / replicates:8.2f} "
-            f"ms/replicate{base / seconds:7.2f} x one core"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicates", type=int, nargs="*", default=[1, 20, 64])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="peak memory of fresh processes")
     parser.add_argument("--study", action="store_true", help="run the whole sensitivity study")
-    parser.add_argument(
-        "--torch", nargs="?", const="auto", metavar="DEVICE", help="engine=torch, and nothing else"
-    )
     options = parser.parse_args()
-    if options.torch:
-        for replicates in options.replicates:
-            on_torch(options.torch, replicates)
-        return
     if options.memory:
         memory()
     first = cpu(lambda: simulate(SimConfig(n_problems=20, epochs=1)))

@@ -17,7 +17,7 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
-from sim.engine.simulation import backend, run_epochs
+from sim.engine.simulation import run_epochs
 from sim.settings.config import SimConfig
 from sim.settings.rule_checks import plain_rule
 
@@ -124,6 +124,6 @@ def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
         config=to_values(config),
         seeds=[config.seed],
         task=config.population,
-        backend=backend(config),
+        backend="numba",
         extra={"step_factor": config.step_factor, **extra},
     )

@@ -7,7 +7,6 @@ policy takes one gradient step per problem that was not skipped.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -82,39 +81,16 @@ LEARNERS: dict[str, type[ReferenceGuard] | type[CompiledGuard]] = {
 
 
 def run_epochs(config: SimConfig) -> Iterator[Tables]:
-    """The rows of a run, visit 0 first, by the engine that the settings name.
-
-    What can be wrong before the first vote is found at once, not at the first row.
+    """Return the rows of a run, visit 0 first; defects of files are found before the first vote.
 
     Raises:
-        UserError: a file of the settings has a defect, PyTorch or its device is missing, or, later,
-            the logits stopped being finite.
+        UserError: a file of the settings has a defect or, later, the logits stopped being finite.
     """
-    if config.engine != "torch":
-        return Simulation(config).run()
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(
-            "engine = torch: PyTorch is not installed; pip install 'ttrl-guard-lab[real]'"
-        )
-    from sim.torch_engine import TorchSimulation
-
-    return TorchSimulation(config).run()
-
-
-def backend(config: SimConfig) -> str:
-    """The library that does a run's work, for its manifest."""
-    if config.engine != "torch":
-        return "numba"
-    from sim.torch_engine import choose_device
-
-    return f"torch on {choose_device(config.device)}"
+    return Simulation(config).run()
 
 
 class Simulation:
-    """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
-
-    It is for the engines of `LEARNERS`; `run_epochs` is for all.
-    """
+    """One run: `for part in Simulation(config).run()` yields the rows of every epoch."""
 
     def __init__(self, config: SimConfig) -> None:
         """Draw the population and start the policy."""

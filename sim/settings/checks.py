@@ -89,7 +89,6 @@ def check(config: SimConfig) -> None:
     _check_sizes(config)
     _check_population(config)
     _check_readers(config)
-    _check_device(config)
     check_rule(config)
 
 
@@ -168,17 +167,6 @@ def _check_population(config: SimConfig) -> None:
     for name in FREE.get(config.population, ()):
         if getattr(config, name) in (None, ()):
             raise UserError(f"{name}: must be given with population = {config.population}")
-
-
-def _check_device(config: SimConfig) -> None:
-    if config.engine != "torch":
-        for name, unset in (("device", "auto"), ("cuda_graph", False)):
-            if getattr(config, name) != unset:
-                raise UserError(
-                    f"{name}: only engine = torch reads it, and engine = {config.engine}"
-                )
-    elif config.cuda_graph and config.device == "cpu":
-        raise UserError("cuda_graph: only a GPU has it, and device = cpu")
 
 
 def _check_readers(config: SimConfig) -> None:

@@ -149,14 +149,8 @@ class SimConfig:
     """Number of the first replicate; replicate r is the same run whatever is run beside it."""
     seed: int = 0
     """Seed of all random numbers."""
-    engine: Literal["compiled", "reference", "torch"] = "compiled"
-    """Who computes the guard: compiled code, or guard_core itself; the trace is the same. `torch`
-    runs everything on PyTorch, all replicates at once; the trace is the same but for rounding."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Engine `torch`: where; `auto` is a GPU where there is one."""
-    cuda_graph: bool = False
-    """Engine `torch` on a GPU: record the kernels of an epoch once and replay them, which saves
-    the host most of its work."""
+    engine: Literal["compiled", "reference"] = "compiled"
+    """Compute the guard by compiled code, or by guard_core's arrays; the trace is the same."""
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""

@@ -26,10 +26,6 @@ def check_rule(config: SimConfig) -> None:
     _check_confidence(config)
     if rule.name == PLAIN_RULE:
         return
-    if config.engine == "torch":
-        raise UserError(
-            f"rule = {rule.name}: engine = torch runs rule = ttrl only; use engine = compiled"
-        )
     if config.update == "expected":
         raise UserError(
             f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"

@@ -1,5 +1,6 @@
 """What every simulated trace must obey."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from guard_core import GuardConfig
 from lab import Trace, UserError, load
 from lab.arms import arm
+from lab.report.cli import main as report_main
 from lab.trace.schema import names
 from sim import SimConfig, simulate
 from sim.engine.run import of_arm
@@ -82,6 +84,17 @@ def test_a_folder_holds_the_same_trace(tmp_path):
     manifest = load(tmp_path / "run").run
     assert manifest.world == "sim" and manifest.status == "finished"
     assert manifest.config["n_problems"] == 21 and manifest.progress == 1.0
+
+
+def test_a_folder_with_settings_that_no_longer_exist_is_readable(tmp_path):
+    trace = simulate(SMALL, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    facts = json.loads(path.read_text())
+    facts["config"] |= {"engine": "torch", "device": "cuda", "cuda_graph": True}
+    path.write_text(json.dumps(facts | {"backend": "torch on cuda"}))
+    old = load(tmp_path / "run")
+    assert same(old, trace) and old.run.config["engine"] == "torch"
+    assert report_main([str(tmp_path / "run"), "--format", "md"]) == 0
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path):

@@ -63,7 +63,6 @@ def test_the_rules_own_settings(tmp_path):
         (["--rule", "scope", "--arm", "frozen"], "makes its labels anew"),
         (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
         (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
-        (["--rule", "srt", "--engine", "torch"], "engine = torch runs rule = ttrl only"),
         (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),
         (["--arm", "scope", "--labels", "truth"], "take labels = votes"),
         (["--arm", "rent", "--signal", "1"], "signal = 1"),

@@ -20,19 +20,12 @@ SMALL = SimConfig(
     n_problems=21, epochs=4, batch_size=8, replicates=3, vote_replicates=2, unparseable=0.2
 )
 KEY = ["replicate", "step", "epoch", "visit", "problem"]
-ENGINES = ("compiled", "reference", "torch")
-
-
-def simulated(config: SimConfig):
-    if config.engine == "torch":
-        pytest.importorskip("torch")
-        config = replace(config, device="cpu")
-    return simulate(config)
+ENGINES = ("compiled", "reference")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(engine):
-    trace = simulated(replace(SMALL, engine=engine))
+    trace = simulate(replace(SMALL, engine=engine))
     kept = trace.visits[trace.visits["replicate"] < 2].set_index(KEY)
     # A visit without any vote would have no row; with 64 votes there is none.
     counted = trace.votes.groupby(KEY)["count"].sum().reindex(kept.index)
@@ -48,14 +41,14 @@ def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(engine):
 def test_every_engine_keeps_the_same_votes(engine):
     expected = simulate(SMALL).votes
     assert len(expected) > 500
-    found = simulated(replace(SMALL, engine=engine)).votes
+    found = simulate(replace(SMALL, engine=engine)).votes
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_keeping_votes_changes_nothing_else(engine):
     config = replace(SMALL, engine=engine, guard=GuardConfig(label_from="memory"))
-    runs = [simulated(replace(config, vote_replicates=n)) for n in (0, 1, 99)]
+    runs = [simulate(replace(config, vote_replicates=n)) for n in (0, 1, 99)]
     for other in runs[1:]:
         pd.testing.assert_frame_equal(other.visits, runs[0].visits, check_exact=True)
         pd.testing.assert_frame_equal(other.steps, runs[0].steps, check_exact=True)
