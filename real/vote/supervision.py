@@ -24,6 +24,7 @@ from guard_core import (
     policy_streams,
 )
 from guard_core.rules import Seen
+from lab.trace.rows import visit_columns
 from real.answers import AnswerBook, Equality
 from real.record.ballots import BallotCount, Ballots
 from real.settings.config import TrainConfig
@@ -33,9 +34,6 @@ from real.vote.paying import Observed, Paid, pay, scores_of, seen_of
 
 Ints = NDArray[np.int64]
 Rows = dict[str, Any]
-
-COMPETITIVE_SHARE = 0.25
-"""The true answer is competitive while it holds this share of the votes (SPEC section 11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +89,8 @@ class Supervisor:
         # A step from the empty state has the label of `prime`, and its tie and match rate besides.
         _, decision = self.guard.step(self.state, votes, draws, scores)
         self.state = self.guard.prime(self.state, votes, draws, scores)
-        neutral = {
-            "flipped": False,
-            "flip_rate": 0.0,
-            "mean_match_rate": np.nan,
-            "had_competition": False,
-            "route": 0,
-            "weight": 1.0,
-            "beta": 0.0,
-            "n_minority": 0,
-            "skipped": False,
-        }
-        rows = self._rows(problems, answers_NV, decision)
-        return {**rows, **neutral, "visit": 0}
+        rows = self._rows(problems, votes, decision, before_training=True)
+        return {**rows, "visit": 0}
 
     def visit(
         self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Observed | None = None
@@ -122,7 +109,7 @@ class Supervisor:
         state, decision = self.guard.step(self.state.take(problems_P), votes, draws, scores)
         self.state = self.state.put(problems_P, state)
         # The trace always tells of the votes, also where the truth is trained on instead.
-        rows = {**self._rows(problems_P, answers_PV, decision), "visit": visit}
+        rows = {**self._rows(problems_P, votes, decision), "visit": visit}
         if self.config.labels == "truth":
             decision = decision.trained_on(self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
@@ -215,26 +202,21 @@ class Supervisor:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
         return np.array([self.book.truth_id(int(problem)) for problem in problems_P], np.int64)
 
-    def _rows(self, problems_P: Ints, answers_PV: Ints, decision: Decision) -> Rows:
-        return {
-            "replicate": 0,
-            "problem": problems_P,
-            "n_votes": answers_PV.shape[1],
-            "n_unparseable": (answers_PV < 0).sum(axis=1),
-            "label": decision.label,
-            "flipped": decision.flipped,
-            "tie": decision.tied,
-            "match_rate": decision.match_rate,
-            "flip_rate": decision.flip_rate,
-            "mean_match_rate": decision.mean_match_rate,
-            "had_competition": decision.had_competition,
-            "route": decision.route,
-            "weight": decision.weight,
-            "beta": decision.beta,
-            "n_minority": decision.minority.sum(axis=1),
-            "skipped": decision.skip,
-            **self._truth_columns(problems_P, answers_PV, decision.label),
-        }
+    def _rows(
+        self, problems_P: Ints, votes: Votes, decision: Decision, *, before_training: bool = False
+    ) -> Rows:
+        columns = visit_columns(
+            decision,
+            votes,
+            self._truth_ids(problems_P),
+            self._known(problems_P),
+            before_training=before_training,
+        )
+        return {"replicate": 0, "problem": problems_P, **columns}
+
+    def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
+        """(P,) whether a true answer is known."""
+        return np.array([self.book.has_truth(int(problem)) for problem in problems_P])
 
     def _quality(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, trained_P: NDArray[np.integer]
@@ -245,7 +227,7 @@ class Supervisor:
         than 1 to the label.
         """
         by_label = self.rule is None or self.rule.pays == "label"
-        known_P = np.array([self.book.has_truth(int(problem)) for problem in problems_P])
+        known_P = self._known(problems_P)
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
@@ -255,17 +237,4 @@ class Supervisor:
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
-        }
-
-    def _truth_columns(self, problems_P: Ints, answers_PV: Ints, labels_P: Ints) -> Rows:
-        """NaN and False where no true answer is known."""
-        truth_P = self._truth_ids(problems_P)
-        known_P = np.array([self.book.has_truth(int(problem)) for problem in problems_P])
-        # A true answer that nobody gave yet has id -2, which no response and no label has.
-        share_P = (answers_PV == truth_P[:, None]).mean(axis=1)
-        right_P = known_P & (labels_P == truth_P)
-        return {
-            "label_accuracy": np.where(known_P, share_P, np.nan),
-            "label_correct": right_P,
-            "correct_competitive": known_P & (share_P >= COMPETITIVE_SHARE),
         }

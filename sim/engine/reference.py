@@ -19,26 +19,13 @@ from guard_core import (
     policy_streams,
 )
 from guard_core.votes import choose_majority
+from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update, logit_gradient
 from sim.settings.config import SimConfig
 
 PLAIN = GuardConfig.off()
 """Labels from this visit's votes, ties at random."""
 _FIELDS = tuple(f.name for f in fields(GuardState))
-DECIDED = {
-    "label": "label",
-    "flipped": "flipped",
-    "tie": "tied",
-    "match_rate": "match_rate",
-    "flip_rate": "flip_rate",
-    "mean_match_rate": "mean_match_rate",
-    "had_competition": "had_competition",
-    "route": "route",
-    "weight": "weight",
-    "beta": "beta",
-    "skipped": "skip",
-}
-"""Column of the trace to field of the decision."""
 
 
 class ReferenceGuard:

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from lab.trace.rows import record_dtype, truth_columns
 from sim.settings.config import SimConfig
 
 Columns = dict[str, NDArray[np.generic]]
@@ -28,32 +29,13 @@ class Tables(NamedTuple):
     """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
-SEEN = np.dtype(
-    [
-        ("majority", np.int32),
-        ("right", np.int32),
-        ("n_unparseable", np.int32),
-        ("label", np.int32),
-        ("match_rate", np.float64),
-        ("flip_rate", np.float64),
-        ("mean_match_rate", np.float64),
-        ("weight", np.float64),
-        ("beta", np.float64),
-        ("n_minority", np.int16),
-        ("route", np.int8),
-        ("flipped", np.bool_),
-        ("tie", np.bool_),
-        ("had_competition", np.bool_),
-        ("skipped", np.bool_),
-    ],
-    align=True,
-)
-"""What is recorded of one visit: 64 bytes, a line of the cache.
+SEEN = record_dtype(("majority", np.int32), ("right", np.int32))
+"""Record of one visit: 64 bytes, a line of the cache.
 
 `majority` is the winner of the visit's own votes, whatever the labels are taken from, `right` how
-many of them are the true answer; from `n_unparseable` on the fields are columns of the trace.
+many of them are the true answer; the other fields are columns of the trace.
 """
-_NAMES = SEEN.names or ()
+_COLUMNS = tuple(name for name in SEEN.names or () if name not in ("majority", "right"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +106,8 @@ def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
     rows |= seen
-    rows["label_accuracy"] = right_M / config.n_votes
-    rows["label_correct"] = seen["label"] == epoch.truth_RN.reshape(-1)
-    rows["correct_competitive"] = 4 * right_M >= config.n_votes
+    label_correct_M = seen["label"] == epoch.truth_RN.reshape(-1)
+    rows |= truth_columns(right_M, config.n_votes, label_correct_M)
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value) for name, value in same.items()}
 
@@ -154,7 +135,7 @@ def _columns(
 ) -> tuple[NDArray[np.int32], Columns]:
     """Right votes, and every field that is a column, each as an array of its own."""
     if isinstance(seen_RN, Mapping):
-        columns = {name: seen_RN[name].flatten() for name in _NAMES[2:]}
+        columns = {name: seen_RN[name].flatten() for name in _COLUMNS}
         return seen_RN["right"].reshape(-1), columns
     M = seen_RN.size
     ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
