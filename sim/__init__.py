@@ -3,6 +3,11 @@
 trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
+# ruff: noqa: E402
+from sim.machine_code import use_own_cache
+
+use_own_cache()
+
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 

@@ -1,0 +1,70 @@
+"""Compiled functions follow the sources that they were compiled from, in whatever file."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import sim
+from sim.machine_code import digest
+
+ROOT = Path(sim.__file__).parent.parent
+DRAW = """
+import numba, numpy as np
+from sim.world.sampling import draw_votes
+counts, samples = np.zeros((2, 1, 1, 2), np.int64)
+draw_votes(0, 0, 1, np.zeros((1, 1), np.int64), np.full((1, 1, 2), .5), 1., 8, counts, samples, 4)
+print(numba.config.CACHE_DIR, *counts[0, 0])
+"""
+
+
+def drawn(root: Path, **environment: str) -> tuple[Path, list[int]]:
+    """Draw 8 votes in a new process; returns the cache's folder and the votes per answer."""
+    kept = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    run = subprocess.run(
+        [sys.executable, "-c", DRAW],
+        env=kept | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder, *counts = run.stdout.split()
+    return Path(folder), [int(count) for count in counts]
+
+
+def copied(root: Path) -> Path:
+    for package in ("guard_core", "lab", "sim"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, root / package, ignore=ignored)
+    return root
+
+
+def test_an_edit_in_another_file_is_compiled(tmp_path: Path) -> None:
+    root = copied(tmp_path)
+    folder, counts = drawn(root)
+    assert folder.parent == root / "sim" / "__pycache__" and list(folder.rglob("*.nbi"))
+    assert drawn(root) == (folder, counts) and 0 < counts[0] < 8
+    # draw_votes stands in sampling.py, and `unit`, which it calls, in random.py.
+    numbers = root / "sim" / "world" / "random.py"
+    text = numbers.read_text()
+    before = "return float(word(key, draw) >> _S11) * _ULP"
+    assert text.count(before) == 1
+    numbers.write_text(text.replace(before, "return 0.9"))
+    edited, counts = drawn(root)
+    assert edited != folder and counts == [0, 8]
+
+
+def test_the_folder_lies_in_the_users_own_or_where_one_can_write(tmp_path: Path) -> None:
+    root, chosen, home = copied(tmp_path / "root"), tmp_path / "chosen", tmp_path / "home"
+    folder, _ = drawn(root, NUMBA_CACHE_DIR=str(chosen))
+    assert folder.parent == chosen
+    # A file in the place of a folder stops even root, as a read-only installation does others.
+    (root / "sim" / "__pycache__").touch()
+    folder, _ = drawn(root, XDG_CACHE_HOME=str(home))
+    assert folder.parent == home and folder.name.endswith(digest(root))
+    home.rename(tmp_path / "elsewhere")
+    home.touch()
+    folder, _ = drawn(root, XDG_CACHE_HOME=str(home))
+    assert not folder.exists()
