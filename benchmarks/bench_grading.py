@@ -15,7 +15,7 @@ import time
 import numpy as np
 import psutil
 
-from real.answers import AnswerBook, Equality
+from real.answers import AnswerIds, Equality
 
 N_VOTES = 64
 LIMIT = 1.0
@@ -65,12 +65,12 @@ def cpu_seconds(equality: Equality) -> float:
     return mine + sum(spent.user + spent.system for spent in times)
 
 
-def graded(equality: Equality, book: AnswerBook, groups: list[list[str]]) -> tuple[float, int]:
+def graded(equality: Equality, answer_ids: AnswerIds, groups: list[list[str]]) -> tuple[float, int]:
     """CPU seconds for a batch, and how many problems have their truth as the majority answer."""
     start = cpu_seconds(equality)
-    ids = [book.ids(problem, group) for problem, group in enumerate(groups)]
+    ids = [answer_ids.ids(problem, group) for problem, group in enumerate(groups)]
     right = sum(
-        int(np.bincount(ids_V[ids_V >= 0]).argmax() == book.truth_id(problem))
+        int(np.bincount(ids_V[ids_V >= 0]).argmax() == answer_ids.truth_id(problem))
         for problem, ids_V in enumerate(ids)
     )
     return cpu_seconds(equality) - start, right
@@ -80,15 +80,15 @@ def main(rounds: int) -> int:
     rng, equality = np.random.default_rng(0), Equality()
     start = time.perf_counter()
     _, groups = batch(11, rng)
-    AnswerBook([None] * len(groups), equality).ids(0, groups[0])
+    AnswerIds([None] * len(groups), equality).ids(0, groups[0])
     print(f"start and warm-up of the process: {time.perf_counter() - start:.1f} s wall")
     first, again = [], []
     for number in range(17, 17 + rounds):
         truths, groups = batch(number, rng)
-        book = AnswerBook(truths, equality)
-        seconds, right = graded(equality, book, groups)
+        answer_ids = AnswerIds(truths, equality)
+        seconds, right = graded(equality, answer_ids, groups)
         first.append(seconds)
-        again.append(graded(equality, book, groups)[0])
+        again.append(graded(equality, answer_ids, groups)[0])
         if right < len(groups):
             print(f"round {number}: the truth has the majority in {right} of {len(groups)}")
     for name, found in (("first sight", first), ("again", again)):

@@ -23,8 +23,8 @@ import real.vote.paying
 import real.vote.supervision
 from guard_core import Decision, Guard, group_advantages, policy_streams
 from guard_core.rules import Need
-from real.engines.samples import Samples
-from real.engines.token_spread import Spreads
+from real.engines.decoding import Samples
+from real.engines.token_stats import RunningStats
 from real.engines.transformers_engine import TransformersEngine
 from real.record.batches import Batch
 from real.run import Run
@@ -39,7 +39,7 @@ _TOGETHER = frozenset({Need.ENTROPY, Need.CERTAINTY})
 """Observed in one pass."""
 _OWN: tuple[tuple[Any, str, str], ...] = (
     (Samples, "look", "stats"),
-    (Spreads, "means", "stats"),
+    (RunningStats, "means", "stats"),
     (real.trainer, "observe", "observe, rest"),
     (real.vote.observing, "draw_second", GENERATION),
     (real.vote.observing, "_read", GENERATION),

@@ -47,7 +47,7 @@ def measure(seed: int) -> dict[str, float]:
         assert second is not None
         second.begin(run)
         second_NV = _sample(run, second.prompts(run.prompts), Stream.SECOND, None)
-    truth_N = np.array([run.supervisor.book.truth_id(n) for n in range(len(answers_NV))])
+    truth_N = np.array([run.supervisor.answer_ids.truth_id(n) for n in range(len(answers_NV))])
     right_NV = answers_NV == truth_N[:, None]
     seen = {str(n): np.concatenate([part[str(n)] for part in parts]) for n in NEEDS}
     found = {"pass@1": right_NV.mean(), "majority right": _right(answers_NV, truth_N).mean()}
@@ -71,9 +71,9 @@ def _off() -> GuardConfig:
 
 
 def _sample(run, prompts, stream, watch):
-    rows, book, n_votes = run.config.max_rows, run.supervisor.book, run.config.n_votes
+    rows, answer_ids, n_votes = run.config.max_rows, run.supervisor.answer_ids, run.config.n_votes
     draws = torch_generator(run.config.seed, stream, 0, device=run.policy.device)
-    parts = (run.engine, run.policy, prompts, book, n_votes, run.sampling, rows, draws)
+    parts = (run.engine, run.policy, prompts, answer_ids, n_votes, run.sampling, rows, draws)
     return sample_answers(*parts, version=0, watch=watch)
 
 

@@ -18,17 +18,15 @@ from lab.errors import UserError
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
-from real.record.notices import say, tell
-from real.record.runs_bar import runs_bar
 from real.record.stored import stored_config
+from real.record.terminal import runs_bar, say, tell
 from real.settings.config import TrainConfig
 from real.settings.options import guard_of_rule, settings_of
 from real.settings.presets import table
 
 if TYPE_CHECKING:
     from real.compare.arms import Comparison
-    from real.tiny.measure import Accuracy
-    from real.tiny.measure_judging import Judgement
+    from real.tiny.measure import Accuracy, Judgement
 
 NEEDED = ("torch", "transformers", "safetensors")
 INSTALL = "pip install 'ttrl-guard-lab[real]'"

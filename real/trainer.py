@@ -19,18 +19,17 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.model.memory import memory_limit
 from real.ranks.distributed import joined_ranks
-from real.record.ballots import Ballots
 from real.record.batches import Batch, batches
-from real.record.evaluating import log_evaluation
+from real.record.evaluation import log_evaluation
 from real.record.final_model import save_model
-from real.record.fingerprint import fingerprint
 from real.record.interrupts import stop_requests
 from real.record.journal import Journal
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
-from real.record.notices import say
-from real.record.resuming import reopened, resume_point
+from real.record.resuming import fingerprint, reopened, resume_point
 from real.record.stored import stored_config
+from real.record.terminal import say
+from real.record.vote_rows import Ballots
 from real.run import Run, new_manifest, prepare
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator

@@ -3,22 +3,22 @@ r"""From responses to answer ids: last balanced box, canonical string, equality,
 One equality serves votes, rewards and truth (`equality`). Nothing in a response is evaluated in
 this process: formulas that need it go to math-verify in a process that can be killed.
 
-    book = AnswerBook(truths, Equality())
-    ids_V = book.ids(problem, responses)
+    answer_ids = AnswerIds(truths, Equality())
+    ids_V = answer_ids.ids(problem, responses)
 """
 
 from __future__ import annotations
 
-from real.answers.book import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerBook, classes
 from real.answers.boxes import last_box
 from real.answers.canonical import canonical
 from real.answers.equality import Equality
+from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, classes
 
 __all__ = [
     "NO_TRUTH",
     "UNPARSEABLE",
     "UNSEEN",
-    "AnswerBook",
+    "AnswerIds",
     "Equality",
     "canonical",
     "classes",

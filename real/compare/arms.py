@@ -16,8 +16,7 @@ from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
 from lab.errors import UserError
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
-from real.compare.compared_runs import failed, finished, job_of, run_folder
-from real.compare.jobs import Outcome, run_jobs
+from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs
 from real.compare.matched_effort import Match, partners, run_matched
 from real.model.folder import model_folder
 from real.problems.sources import read_problems

@@ -13,16 +13,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
+import pandas as pd
 
+from lab.arms import arm
 from lab.errors import UserError
 from lab.settings import to_values
+from lab.trace.manifest import FILE_NAME, read_manifest
+from lab.trace.trace import load
 from real.settings.config import TrainConfig
 
 STOP_SECONDS = 30.0
@@ -221,3 +225,41 @@ def _redirect(log: str) -> None:
         stream.flush()
         os.dup2(target, number)
     os.close(target)
+
+
+def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
+    """Where one run of a comparison is."""
+    return folder / arm_name / f"seed-{seed}"
+
+
+def job_of(
+    config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
+) -> Job:
+    """The run of one arm and seed; `rule_options` are those of arms with the settings' rule."""
+    chosen = arm(name, step_factor)
+    settings = replace(
+        config,
+        guard=chosen.guard,
+        labels=chosen.labels,
+        rule=chosen.rule,
+        rule_options=config.rule_options if chosen.rule == config.rule else {},
+        step_factor=chosen.step_factor,
+        seed=seed,
+    )
+    return Job(name, settings, run_folder(folder, name, seed))
+
+
+def finished(folder: Path, name: str, seed: int) -> bool:
+    """A run was made to its end."""
+    path = run_folder(folder, name, seed)
+    return (path / FILE_NAME).is_file() and read_manifest(path).status == "finished"
+
+
+def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """The steps of one arm, all seeds together."""
+    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
+
+
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that did not end well."""
+    return [outcome for outcome in outcomes if outcome.error is not None]

@@ -13,8 +13,7 @@ from lab.arms import matched_target, title, unguarded
 from lab.compare.effort import achieved_ratio, matched_factor
 from lab.files import whole
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
-from real.compare.compared_runs import failed, finished, job_of, run_folder, steps_of
-from real.compare.jobs import Outcome, run_jobs
+from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs, steps_of
 from real.settings.config import TrainConfig
 
 

@@ -6,25 +6,19 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.exchange import (
-    REQUEST,
-    ROLLOUTS,
-    WEIGHTS,
-    read_weights,
-    receive,
-    send,
-    write_rollouts,
-)
 from real.engines.rollouts import EngineDied, Prompts, Rollouts, Sampling
 
 _ALIVE_SECONDS = 1.0
@@ -145,3 +139,61 @@ def _vllm_host(settings: dict[str, Any]) -> Host:
 
 if __name__ == "__main__":
     main(_vllm_host, sys.argv[1:])
+
+
+REQUEST = "request.json"
+ROLLOUTS = "rollouts.safetensors"
+WEIGHTS = "weights.safetensors"
+_MEMORY = Path("/dev/shm")
+
+
+def send(pipe: Connection, message: Mapping[str, Any]) -> None:
+    """Send one short message."""
+    pipe.send_bytes(json.dumps(message).encode())
+
+
+def receive(pipe: Connection) -> dict[str, Any]:
+    """Wait for one message."""
+    return json.loads(pipe.recv_bytes())
+
+
+def exchange_folder(n_bytes: int) -> Path:
+    """A new folder with room for weights of `n_bytes`, in memory if possible."""
+    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 1.2 * n_bytes + 2**26
+    return Path(tempfile.mkdtemp(prefix="guard-engine-", dir=_MEMORY if in_memory else None))
+
+
+def write_rollouts(path: Path, rollouts: Rollouts) -> None:
+    """Write rollouts to a file; their version goes with the message."""
+    fields = {
+        "tokens": rollouts.tokens_PNT,
+        "logprobs": rollouts.logprobs_PNT,
+        "lengths": rollouts.lengths_PN,
+        "finished": rollouts.finished_PN,
+        "entropy": rollouts.entropy_PV,
+        "certainty": rollouts.certainty_PV,
+    }
+    told = {name: field.contiguous() for name, field in fields.items() if field is not None}
+    save_file(told, path)
+
+
+def read_rollouts(path: Path, version: int) -> Rollouts:
+    """Read rollouts and delete the file."""
+    found = load_file(path)
+    path.unlink()
+    return Rollouts(
+        found["tokens"],
+        found["logprobs"],
+        found["lengths"],
+        found["finished"],
+        version,
+        found.get("entropy"),
+        found.get("certainty"),
+    )
+
+
+def read_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and value of every weight, one at a time."""
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118, it is no dict
+            yield name, file.get_tensor(name)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from real.engines.exchange import (
+from real.engines.child import (
     REQUEST,
     ROLLOUTS,
     WEIGHTS,
@@ -27,10 +27,16 @@ from real.engines.exchange import (
     receive,
     send,
 )
-from real.engines.request_seeds import request_seeds
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Rollouts,
+    Sampling,
+    request_seeds,
+)
 from real.engines.weights import stored_weights
-from real.record.tensor_files import write_tensors
+from real.ranks.tensor_files import write_tensors
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0

@@ -13,13 +13,12 @@ import torch
 
 from lab.errors import UserError
 from real.engines.child_engine import ChildEngine
-from real.engines.ranked_engine import RankedEngine
-from real.engines.restarts import RestartingEngine
 from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
+from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from lab.errors import UserError
-from real.engines.rollout_checks import check_sampling
 
 Prompts = Sequence[Sequence[int]]
 """Token ids of each prompt, of any lengths."""
@@ -125,3 +125,128 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stop for good; may be called twice."""
         ...
+
+
+def positions(model: Any) -> int | None:
+    """Most tokens that the model has positions for; None where its config names no bound."""
+    config = model.config
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text_config, "max_position_embeddings", None)
+
+
+def check_sampling(max_tokens: int, temperature: float, top_p: float) -> None:
+    """Raise a UserError for a sampling setting out of its range."""
+    if max_tokens < 1:
+        raise UserError(f"max_tokens: {max_tokens} is below 1, ask for at least one token")
+    if not 0 < temperature < float("inf"):
+        raise UserError(
+            f"temperature: {temperature} cannot be sampled at, use a finite number above 0"
+        )
+    if not 0 < top_p <= 1:
+        raise UserError(f"top_p: {top_p} is outside (0, 1], use 1 to sample from all tokens")
+
+
+def check_rows(max_rows: int) -> None:
+    """Raise a UserError if no response could be alive at once."""
+    if max_rows < 1:
+        raise UserError(f"max_rows: {max_rows} is below 1, allow at least one response at once")
+
+
+def check_prompts(
+    prompts: Sequence[Sequence[int]], n: int, new_tokens: int, positions: int | None
+) -> None:
+    """Raise a UserError for prompts that cannot be continued by `new_tokens` tokens."""
+    if not prompts:
+        raise UserError("prompts: none given, sample at least one")
+    if n < 1:
+        raise UserError(f"samples per prompt: {n} is below 1, sample at least one response")
+    for place, prompt in enumerate(prompts, start=1):
+        if not len(prompt):
+            raise UserError(
+                f"prompt {place}: no tokens, check the tokenizer and the problem's text"
+            )
+        if positions is not None and len(prompt) + new_tokens > positions:
+            raise UserError(
+                f"prompt {place}: {len(prompt)} tokens and {new_tokens} new ones exceed the "
+                f"model's {positions} positions, lower max_tokens or drop the problem"
+            )
+
+
+_SEEDS = 2**62
+
+
+def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
+    """One seed per prompt, `n` apart.
+
+    vLLM draws the i-th response to a prompt with `seed + i`, so prompts whose seeds are closer
+    than `n` would share random numbers, and their votes would be correlated.
+
+    Args:
+        generator: advanced by one draw whatever is asked for.
+        n_prompts: prompts.
+        n: responses a prompt.
+    """
+    first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
+    return [int(first) + prompt * n for prompt in range(n_prompts)]
+
+
+class Response(NamedTuple):
+    """One sampled response."""
+
+    tokens: Sequence[int]
+    """At least one; the end token is the last."""
+    logprobs: Sequence[float]
+    """One per token."""
+    finished: bool
+    """False: cut at `max_tokens`."""
+
+
+def to_rollouts(
+    responses_PN: Sequence[Sequence[Response]],
+    n: int,
+    pad_token_id: int,
+    version: int,
+    device: torch.device | str = "cpu",
+) -> Rollouts:
+    """Pad responses on the right.
+
+    Args:
+        responses_PN: N responses to each of P prompts.
+        n: N, what was asked for.
+        pad_token_id: fills the places after a response's end.
+        version: of the weights that drew them.
+        device: of the result.
+
+    Raises:
+        EngineError: the engine gave something else than was asked for.
+    """
+    _check(responses_PN, n)
+    flat = [response for row in responses_PN for response in row]
+    lengths = torch.tensor([len(response.tokens) for response in flat])
+    inside = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = torch.full(inside.shape, pad_token_id, dtype=torch.int64)
+    tokens[inside] = torch.tensor(list(chain.from_iterable(r.tokens for r in flat)))
+    logprobs = torch.zeros(inside.shape)
+    logprobs[inside] = torch.tensor(list(chain.from_iterable(r.logprobs for r in flat)))
+    shape = (len(responses_PN), n)
+    return Rollouts(
+        tokens.view(*shape, -1).to(device),
+        logprobs.view(*shape, -1).to(device),
+        lengths.view(shape).to(device),
+        torch.tensor([r.finished for r in flat]).view(shape).to(device),
+        version,
+    )
+
+
+def _check(responses_PN: Sequence[Sequence[Response]], n: int) -> None:
+    for prompt, row in enumerate(responses_PN, start=1):
+        if len(row) != n:
+            raise EngineError(
+                f"engine: {len(row)} responses to prompt {prompt} where {n} were asked for"
+            )
+        for response in row:
+            if not response.tokens or len(response.tokens) != len(response.logprobs):
+                raise EngineError(
+                    f"engine: a response to prompt {prompt} has {len(response.tokens)} tokens and "
+                    f"{len(response.logprobs)} log-probs; there must be one for each token"
+                )

@@ -14,11 +14,8 @@ from typing import Any
 
 import torch
 
-from real.engines.kv_cache import expand_cache, new_cache, select_rows
-from real.engines.rollout_checks import check_prompts, check_rows, positions
-from real.engines.rollouts import Prompts, Rollouts, Sampling
-from real.engines.samples import Samples, join
-from real.engines.sampling import draw
+from real.engines.decoding import Samples, draw, expand_cache, join, new_cache, select_rows
+from real.engines.rollouts import Prompts, Rollouts, Sampling, check_prompts, check_rows, positions
 
 
 class TransformersEngine:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.request_seeds import request_seeds
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, request_seeds
 from real.engines.vllm_host import VllmHost, VllmSettings, world_size
 from real.engines.weights import named_weights
 

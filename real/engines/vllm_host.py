@@ -19,11 +19,18 @@ import numpy as np
 import torch
 
 from lab.errors import UserError
-from real.engines.responses import Response, to_rollouts
-from real.engines.rollout_checks import check_prompts
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.engines.spread_log import SpreadLog
-from real.engines.vllm_spread import spread_processor
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Response,
+    Rollouts,
+    Sampling,
+    check_prompts,
+    to_rollouts,
+)
+from real.engines.token_stats import TokenStatsLog
+from real.engines.vllm_stats import stats_processor
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -83,9 +90,9 @@ class VllmHost:
         self._owns_group = world_size() == 0
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
-        self._spread = SpreadLog() if settings.stats else None
+        self._stats_log = TokenStatsLog() if settings.stats else None
         with _died("starting"), _process_as_it_was():
-            looking = None if self._spread is None else [spread_processor(self._spread)]
+            looking = None if self._stats_log is None else [stats_processor(self._stats_log)]
             self._llm = vllm.LLM(**_arguments(settings), logits_processors=looking)
 
     def sample(
@@ -110,7 +117,7 @@ class VllmHost:
             params = [self._params(n, sampling, seed) for seed in seeds]
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {_first_line(error)}") from error
-        log = self._spread if sampling.stats else None
+        log = self._stats_log if sampling.stats else None
         if log is not None:
             log.watch(seed + i for seed in seeds for i in range(n))
         with _died("sampling"):

@@ -18,12 +18,18 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.http_json import Http
-from real.engines.request_seeds import request_seeds
-from real.engines.responses import Response, to_rollouts
-from real.engines.rollout_checks import check_prompts
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.engines.vllm_transfer import FileTransfer, NcclTransfer, Transfer
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Response,
+    Rollouts,
+    Sampling,
+    check_prompts,
+    request_seeds,
+    to_rollouts,
+)
+from real.engines.vllm_http import FileTransfer, Http, NcclTransfer, Transfer
 
 _POLL_SECONDS = 0.5
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.errors import UserError
 from real.model.folder import PREFIX
-from real.problems.fields import FieldMap
 from real.problems.files import read_rows
 from real.problems.hub import HubName, read_hub
-from real.problems.named import NAMED, read_named
 from real.problems.problem import ProblemSet
-from real.problems.rows import problem_set
+from real.problems.rows import FieldMap, problem_set
 
 
 def load_problems(
@@ -49,3 +50,112 @@ def load_problems(
         name = HubName.parse(text)
         return problem_set(text.removeprefix(PREFIX), str(name), read_hub(name), fields)
     return problem_set(Path(text).stem, text, read_rows(text), fields)
+
+
+ENVIRONMENT = "GUARD_DATA"
+"""Environment variable with the folder of the files, where `data_dir` is not given."""
+_TTRL = "github.com/PRIME-RL/TTRL, verl/data"
+_SUFFIXES = (".json", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    """One public problem set."""
+
+    title: str
+    n_problems: int
+    """Problems that the set must hold."""
+    folder: str
+    """The set's folder in the data of TTRL and of the paper's release."""
+    home: str
+    """Where a file can be had."""
+    hub: HubName
+    """The same problems on the Hugging Face hub; ids and the writing of answers may differ."""
+    hub_fields: FieldMap = field(
+        default_factory=lambda: FieldMap(prompt="problem", answer="answer", id="id")
+    )
+
+
+NAMED = {
+    "aime24": NamedSet(
+        "AIME 2024",
+        30,
+        "AIME-TTT",
+        f"{_TTRL}/AIME-TTT/test.json",
+        HubName("HuggingFaceH4/aime_2024", None, "train"),
+    ),
+    "aime25": NamedSet(
+        "AIME 2025",
+        30,
+        "AIME25-TTT",
+        "huggingface.co/datasets/math-ai/aime25, test.jsonl",
+        HubName("math-ai/aime25", None, "test"),
+    ),
+    "amc": NamedSet(
+        "AMC",
+        83,
+        "AMC-TTT",
+        f"{_TTRL}/AMC-TTT/test.json",
+        HubName("AI-MO/aimo-validation-amc", None, "train"),
+    ),
+    "math500": NamedSet(
+        "MATH-500",
+        500,
+        "MATH-TTT",
+        f"{_TTRL}/MATH-TTT/test.json",
+        HubName("HuggingFaceH4/MATH-500", None, "test"),
+        FieldMap(prompt="problem", answer="answer", id="unique_id"),
+    ),
+}
+
+
+def read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) -> ProblemSet:
+    """Read one of the named sets and count its problems.
+
+    Args:
+        name: a key of `NAMED`.
+        fields: for the file; the hub's fields are known.
+        data_dir: folder of the files; the environment variable `GUARD_DATA` if None.
+        hub: fetch the set from the Hugging Face hub where there is no file.
+
+    Raises:
+        UserError: there is no such file, or it holds another number of problems.
+    """
+    wanted = NAMED[name]
+    path = _find(name, wanted, data_dir)
+    if path is not None:
+        found = problem_set(name, str(path), read_rows(str(path)), fields)
+    elif hub:
+        found = problem_set(name, str(wanted.hub), read_hub(wanted.hub), wanted.hub_fields)
+    else:
+        raise UserError(_where_to_get(name, wanted, data_dir))
+    if len(found) != wanted.n_problems:
+        source = wanted.hub if path is None else path
+        raise UserError(
+            f"{source}: holds {len(found)} problems, {wanted.title} has {wanted.n_problems}; "
+            "give the whole set, or another one by its path with --problems"
+        )
+    return found
+
+
+def _find(name: str, wanted: NamedSet, data_dir: str | None) -> Path | None:
+    """The set's file, in a folder of such files or in the TTRL release's layout."""
+    given = data_dir or os.environ.get(ENVIRONMENT)
+    if not given:
+        return None
+    folder = Path(given)
+    if not folder.is_dir():
+        option = "data_dir" if data_dir else ENVIRONMENT
+        raise UserError(f"{option} = {given}: no such folder; give the one with {name}.json")
+    places = [*(name + suffix for suffix in _SUFFIXES)]
+    places += [f"{wanted.folder}/test{suffix}" for suffix in _SUFFIXES]
+    return next((folder / place for place in places if (folder / place).is_file()), None)
+
+
+def _where_to_get(name: str, wanted: NamedSet, data_dir: str | None) -> str:
+    given = data_dir or os.environ.get(ENVIRONMENT)
+    what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
+    return (
+        f"problems = {name}: {what}; get it ({wanted.home}), save it as {name}.json and give its "
+        f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {wanted.hub} with --hub"
+    )

@@ -29,8 +29,8 @@ from lab.files import TEMPORARY, remove_folder, whole_folder
 from lab.settings import to_values
 from lab.trace.store import RunFolder
 from real.ranks.sharding import shard_of
-from real.record.notices import say
-from real.record.tensor_files import file_digest, read_tensors, take_part, write_tensors
+from real.ranks.tensor_files import file_digest, read_tensors, take_part, write_tensors
+from real.record.terminal import say
 from real.run import Run
 from real.vote.second_votes import second_of
 
@@ -183,7 +183,7 @@ def _read(folder: Path) -> Checkpoint:
 def _write_state(run: Run, folder: Path) -> dict[str, str]:
     """Write the state; returns the digest of each file."""
     guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
-    answers = msgspec.json.encode(run.supervisor.book.to_values())
+    answers = msgspec.json.encode(run.supervisor.answer_ids.to_values())
     (folder / ANSWERS).write_bytes(answers)
     rule: dict[str, str] = {}
     if (second := second_of(run)) is not None:

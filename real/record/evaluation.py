@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from real.answers import AnswerBook
+from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.rollouts import Engine, Rollouts, Sampling
 from real.model.memory import memory_limit
 from real.model.policy import Policy
 from real.problems.prompts import PromptSet
-from real.record.completions import Completions
+from real.record.curve import summary
+from real.record.journal import Journal
+from real.run import Run
+from real.settings.seeds import Stream, torch_generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ def sample_answers(
     engine: Engine,
     policy: Policy,
     prompts: PromptSet,
-    book: AnswerBook,
+    answer_ids: AnswerIds,
     n: int,
     sampling: Sampling,
     max_rows: int,
@@ -59,7 +63,7 @@ def sample_answers(
         engine: samples them.
         policy: whose tokenizer reads them.
         prompts: N problems.
-        book: gives the ids; new answers are added to it.
+        answer_ids: gives the ids; new answers are added to it.
         n: responses per problem, V.
         sampling: how they are drawn.
         max_rows: about so many responses are held at once.
@@ -82,29 +86,32 @@ def sample_answers(
             watch(problems, rollouts)
         for place, problem in enumerate(problems):
             texts = policy.texts(rollouts.tokens_PNT[place], rollouts.lengths_PN[place])
-            answers_NV[problem] = book.ids(problem, texts)
+            answers_NV[problem] = answer_ids.ids(problem, texts)
             if seen is not None:
                 finished_N = rollouts.finished_PN[place].tolist()
-                seen.see(problem, texts, answers_NV[problem], finished_N, book)
+                seen.see(problem, texts, answers_NV[problem], finished_N, answer_ids)
     return answers_NV
 
 
 def evaluate(
-    answers_NV: NDArray[np.int64], book: AnswerBook, with_majority: bool, ks: Sequence[int] = ()
+    answers_NV: NDArray[np.int64],
+    answer_ids: AnswerIds,
+    with_majority: bool,
+    ks: Sequence[int] = (),
 ) -> Evaluation:
     """Judge sampled answers.
 
     Args:
-        answers_NV: (N, V) answer ids by `book`.
-        book: knows the true answers.
+        answers_NV: (N, V) answer ids by `answer_ids`.
+        answer_ids: knows the true answers.
         with_majority: whether V is large enough for a majority vote to be reported.
         ks: k of pass@k.
     """
     n_responses = answers_NV.shape[1]
-    known = np.array([book.has_truth(i) for i in range(len(book))])
+    known = np.array([answer_ids.has_truth(i) for i in range(len(answer_ids))])
     if not known.any():
         return Evaluation(np.nan, np.nan, n_responses, dict.fromkeys(ks, np.nan))
-    truth_N = np.array([book.truth_id(i) for i in range(len(book))])
+    truth_N = np.array([answer_ids.truth_id(i) for i in range(len(answer_ids))])
     right_NV = answers_NV == truth_N[:, None]
     majority = np.nan
     if with_majority:
@@ -149,3 +156,90 @@ def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     counts = np.bincount(parsed)
     winners = np.flatnonzero(counts == counts.max())
     return float((winners == truth).any() / len(winners))
+
+
+PER_PROBLEM = 4
+"""Responses of each chosen problem: the first ones, as they came."""
+
+
+class Completions:
+    """Collects responses of the same few problems in every evaluation."""
+
+    def __init__(self, prompts: PromptSet, n_problems: int) -> None:
+        """Choose problems evenly spread over the set, which may be sorted by difficulty."""
+        self._prompts = prompts
+        n = min(n_problems, len(prompts))
+        self._chosen = {int(i) for i in np.linspace(0, len(prompts) - 1, n).round()} if n else set()
+        self._rows: list[dict[str, Any]] = []
+
+    def see(
+        self,
+        problem: int,
+        texts: Sequence[str],
+        answers_N: NDArray[np.int64],
+        finished_N: Sequence[bool],
+        answer_ids: AnswerIds,
+    ) -> None:
+        """Take in one problem's responses; those of problems not chosen are passed over."""
+        if problem not in self._chosen:
+            return
+        row = self._prompts.problems[problem]
+        for sample, text in enumerate(texts[:PER_PROBLEM]):
+            answer = int(answers_N[sample])
+            self._rows.append(
+                {
+                    "problem": row.id,
+                    "prompt": row.prompt,
+                    "sample": sample,
+                    "response": text,
+                    "answer": None if answer == UNPARSEABLE else answer_ids.text(problem, answer),
+                    "truth": row.answer,
+                    "right": answer == answer_ids.truth_id(problem)
+                    if answer_ids.has_truth(problem)
+                    else None,
+                    "finish": "end" if finished_N[sample] else "length",
+                }
+            )
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per response kept, in the order of the problems."""
+        return self._rows
+
+
+def log_evaluation(run: Run, log: Journal, step: int, epoch: int, full: bool) -> None:
+    """Evaluate, write the row, and note what the curve of evaluations comes to so far.
+
+    Args:
+        run: whose policy is evaluated.
+        log: gets a row of the trace's evals and a few responses to read.
+        step: batches so far; the version of the weights.
+        epoch: of the last batch.
+        full: before and after training all V responses are drawn, for the majority vote besides
+            pass@1; in between `eval_samples`, unless `eval_majority` is "always".
+    """
+    seen = Completions(run.prompts, run.config.eval_completions)
+    row = evaluation(run, step, epoch, full or run.config.eval_majority == "always", seen)
+    log.write_evals(row)
+    log.write_completions(step, seen.rows)
+    log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
+
+
+def evaluation(run: Run, step: int, epoch: int, full: bool, seen: Completions) -> dict[str, Any]:
+    """One row of the trace's evals, see `log_evaluation`."""
+    config, answer_ids = run.config, AnswerIds(run.prompts.truths, run.supervisor.equality)
+    generator = torch_generator(config.seed, Stream.EVALUATION, step, device=run.policy.device)
+    answers_NV = sample_answers(
+        run.engine,
+        run.policy,
+        run.prompts,
+        answer_ids,
+        config.n_votes if full else config.eval_samples,
+        run.eval_sampling,
+        config.max_rows * run.ranks.world,
+        generator,
+        version=step,
+        seen=seen,
+    )
+    found = evaluate(answers_NV, answer_ids, with_majority=full, ks=config.eval_pass_at or ())
+    return {"replicate": 0, "step": step, "epoch": epoch, **found.columns()}

@@ -14,10 +14,10 @@ from lab.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
-from real.record.ballots import Ballots
 from real.record.batches import batches_per_epoch
 from real.record.checkpoint import Checkpoints
 from real.record.loggers import Loggers, open_loggers
+from real.record.vote_rows import Ballots
 from real.run import Run, new_manifest
 
 COMPLETIONS = "completions"

@@ -14,8 +14,7 @@ from transformers import Qwen2ForCausalLM
 
 from real.model.policy import quiet
 from real.tiny import CHECKPOINT, judging
-from real.tiny.measure import Accuracy, measure
-from real.tiny.measure_judging import Judgement, measure_judging
+from real.tiny.measure import Accuracy, Judgement, measure, measure_judging
 from real.tiny.pretrain import Schedule, fit, published, response_loss, training_tokens
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -61,7 +61,7 @@ def _sample(run: Run, prompts: PromptSet, stream: Stream, watch: Watch | None = 
         run.engine,
         run.policy,
         prompts,
-        run.supervisor.book,
+        run.supervisor.answer_ids,
         run.config.n_votes,
         run.sampling,
         run.config.max_rows * run.ranks.world,

@@ -17,7 +17,7 @@ def read_answers(run: Run, problems_P: np.ndarray, rollouts: Rollouts) -> np.nda
     """(P, V) answer ids of the responses, -1 unparseable."""
     return np.stack(
         [
-            run.supervisor.book.ids(int(problem), run.policy.texts(tokens_VT, lengths_V))
+            run.supervisor.answer_ids.ids(int(problem), run.policy.texts(tokens_VT, lengths_V))
             for problem, tokens_VT, lengths_V in zip(
                 problems_P, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
             )

@@ -187,7 +187,7 @@ def _texts(run: Run, rollouts: Rollouts, n: int | None = None) -> list[list[str]
 def _read(run: Run, problem: int, rollouts: Rollouts, place: int) -> Ints:
     """(V,) answer ids of one problem's responses."""
     texts = run.policy.texts(rollouts.tokens_PNT[place], rollouts.lengths_PN[place])
-    return run.supervisor.book.ids(problem, texts)
+    return run.supervisor.answer_ids.ids(problem, texts)
 
 
 def _array(values: Any) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from real.answers import UNPARSEABLE, AnswerBook
+from real.answers import UNPARSEABLE, AnswerIds
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.vote.between_ranks import packed, tell_further, told_further, unpacked
@@ -53,7 +53,7 @@ class Follower(Supervisor):
         super().__init__(config, truths)
         self.close()
         self.equality = None
-        self.book = _Unread(truths)
+        self.answer_ids = _Unread(truths)
         self._ranks = ranks
 
     def visit(
@@ -76,7 +76,7 @@ class Follower(Supervisor):
         """Nothing to go back to."""
 
 
-class _Unread(AnswerBook):
+class _Unread(AnswerIds):
     """Takes no time over answers that another rank reads."""
 
     def ids(self, problem: int, responses: Any) -> NDArray[np.int64]:

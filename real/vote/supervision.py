@@ -25,8 +25,8 @@ from guard_core import (
 )
 from guard_core.rules import Seen
 from lab.trace.rows import visit_columns
-from real.answers import AnswerBook, Equality
-from real.record.ballots import BallotCount, Ballots
+from real.answers import AnswerIds, Equality
+from real.record.vote_rows import BallotCount, Ballots
 from real.settings.config import TrainConfig
 from real.settings.fit import rule_of
 from real.settings.seeds import Stream, generator
@@ -65,12 +65,12 @@ class Supervisor:
         self.config = config
         by_math = config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
-        self.book = AnswerBook(truths, self.equality)
+        self.answer_ids = AnswerIds(truths, self.equality)
         self.rule = rule_of(config)
         """None: plain TTRL, which this class pays itself."""
         self.guard = Guard(config.guard)
         self.state = self.guard.init(len(truths), like=np.zeros(0))
-        self._ballots = BallotCount(self.book)
+        self._ballots = BallotCount(self.answer_ids)
 
     def prime(self, answers_NV: Ints, observed: Observed | None = None) -> Rows:
         """Take in the votes of all problems before training, visit 0.
@@ -154,12 +154,12 @@ class Supervisor:
             UserError: the values are not a book's.
         """
         self.state = GuardState(**arrays)
-        self.book = AnswerBook.from_values(answers, self.equality)
+        self.answer_ids = AnswerIds.from_values(answers, self.equality)
         # The trace's rows up to there have the texts of all that the book knew.
-        self._ballots = BallotCount(self.book)
+        self._ballots = BallotCount(self.answer_ids)
 
     def _votes(self, answers_PV: Ints) -> Votes:
-        n_answers, n_samples = max(1, self.book.n_answers), self.config.n_samples
+        n_answers, n_samples = max(1, self.answer_ids.n_answers), self.config.n_samples
         return Votes(
             counts=count_answers(answers_PV, n_answers),
             samples=count_answers(answers_PV[:, :n_samples], n_answers),
@@ -200,7 +200,9 @@ class Supervisor:
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
-        return np.array([self.book.truth_id(int(problem)) for problem in problems_P], np.int64)
+        return np.array(
+            [self.answer_ids.truth_id(int(problem)) for problem in problems_P], np.int64
+        )
 
     def _rows(
         self, problems_P: Ints, votes: Votes, decision: Decision, *, before_training: bool = False
@@ -216,7 +218,7 @@ class Supervisor:
 
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
         """(P,) whether a true answer is known."""
-        return np.array([self.book.has_truth(int(problem)) for problem in problems_P])
+        return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
 
     def _quality(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, trained_P: NDArray[np.integer]
@@ -228,6 +230,7 @@ class Supervisor:
         """
         by_label = self.rule is None or self.rule.pays == "label"
         known_P = self._known(problems_P)
+        known_P = np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
@@ -237,4 +240,17 @@ class Supervisor:
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
+        }
+
+    def _truth_columns(self, problems_P: Ints, answers_PV: Ints, labels_P: Ints) -> Rows:
+        """NaN and False where no true answer is known."""
+        truth_P = self._truth_ids(problems_P)
+        known_P = np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
+        # A true answer that nobody gave yet has id -2, which no response and no label has.
+        share_P = (answers_PV == truth_P[:, None]).mean(axis=1)
+        right_P = known_P & (labels_P == truth_P)
+        return {
+            "label_accuracy": np.where(known_P, share_P, np.nan),
+            "label_correct": right_P,
+            "correct_competitive": known_P & (share_P >= COMPETITIVE_SHARE),
         }

@@ -1,5 +1,7 @@
 """The tiny task's form of what a judge is asked, for `real.vote.observations.verifier`."""
 
+from __future__ import annotations
+
 from real.problems import Problem
 from real.tiny import judging
 from real.vote.observations.verifier import Wording

@@ -119,7 +119,7 @@ class Verification:
         """(M, N) rewards of what was solved anew; `labels_M` are responses that give the label."""
         problems_M = self._batch.problems_P[found.rows_M].tolist()
         rows = zip(problems_M, labels_M, found.texts_MN, strict=True)
-        ids = [self._run.supervisor.book.ids(n, [label, *texts]) for n, label, texts in rows]
+        ids = [self._run.supervisor.answer_ids.ids(n, [label, *texts]) for n, label, texts in rows]
         return rule.regeneration_rewards(np.stack(ids)[:, 1:], np.stack(ids)[:, 0])
 
     def _encode(self, question: Problem) -> list[int]:

@@ -15,8 +15,15 @@ import torch
 
 from lab.errors import UserError
 from real.engines.child import main
-from real.engines.responses import Response, to_rollouts
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Response,
+    Rollouts,
+    Sampling,
+    to_rollouts,
+)
 
 
 class ScriptedHost:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.errors import UserError
-from real.answers import NO_TRUTH, UNSEEN, AnswerBook, canonical, classes, last_box
+from real.answers import NO_TRUTH, UNSEEN, AnswerIds, canonical, classes, last_box
 from real.answers.canonical import MAX_LENGTH
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -221,34 +221,34 @@ def test_classes_never_raise_and_follow_one_equality(responses: list[str], truth
 
 
 def test_book_keeps_ids_over_visits() -> None:
-    book = AnswerBook(["7", None, "x" * (MAX_LENGTH + 1)])
-    assert len(book) == 3
-    assert book.n_answers == 0
-    assert book.ids(0, [box("3"), box("5")]).tolist() == [0, 1]
-    assert book.truth_id(0) == UNSEEN
-    assert book.ids(0, [box("5"), box("7.0"), "?"]).tolist() == [1, 2, -1]
-    assert book.ids(1, [box("5")]).tolist() == [0]
-    assert [book.truth_id(problem) for problem in range(3)] == [2, NO_TRUTH, NO_TRUTH]
-    assert [book.has_truth(problem) for problem in range(3)] == [True, False, False]
-    assert book.n_answers == 3
-    assert book.text(0, 2) == "7"
+    answer_ids = AnswerIds(["7", None, "x" * (MAX_LENGTH + 1)])
+    assert len(answer_ids) == 3
+    assert answer_ids.n_answers == 0
+    assert answer_ids.ids(0, [box("3"), box("5")]).tolist() == [0, 1]
+    assert answer_ids.truth_id(0) == UNSEEN
+    assert answer_ids.ids(0, [box("5"), box("7.0"), "?"]).tolist() == [1, 2, -1]
+    assert answer_ids.ids(1, [box("5")]).tolist() == [0]
+    assert [answer_ids.truth_id(problem) for problem in range(3)] == [2, NO_TRUTH, NO_TRUTH]
+    assert [answer_ids.has_truth(problem) for problem in range(3)] == [True, False, False]
+    assert answer_ids.n_answers == 3
+    assert answer_ids.text(0, 2) == "7"
     for wrong in (-1, 3):
         with pytest.raises(IndexError):
-            book.text(0, wrong)
+            answer_ids.text(0, wrong)
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(latex.map(box), max_size=6), min_size=1, max_size=4))
 def test_book_survives_json(visits: list[list[str]]) -> None:
-    book = AnswerBook(["7"] + [None] * (len(visits) - 1))
+    answer_ids = AnswerIds(["7"] + [None] * (len(visits) - 1))
     for problem, responses in enumerate(visits):
-        book.ids(problem, responses)
-    copy = AnswerBook.from_values(json.loads(json.dumps(book.to_values())))
-    assert copy.to_values() == book.to_values()
+        answer_ids.ids(problem, responses)
+    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())))
+    assert copy.to_values() == answer_ids.to_values()
     for problem, responses in enumerate(visits):
         more = [*responses, box("7"), box("new")]
-        assert np.array_equal(copy.ids(problem, more), book.ids(problem, more))
-        assert copy.truth_id(problem) == book.truth_id(problem)
+        assert np.array_equal(copy.ids(problem, more), answer_ids.ids(problem, more))
+        assert copy.truth_id(problem) == answer_ids.truth_id(problem)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_damaged_book_values_are_refused(values: dict[str, object]) -> None:
         "given_up": [],
         "postponed": 0,
     }
-    assert AnswerBook.from_values(sound).ids(0, [box("1")]).tolist() == [0]
+    assert AnswerIds.from_values(sound).ids(0, [box("1")]).tolist() == [0]
     for damaged in ({**sound, **values}, {}):
-        with pytest.raises(UserError, match="answer book"):
-            AnswerBook.from_values(damaged)
+        with pytest.raises(UserError, match="answer ids"):
+            AnswerIds.from_values(damaged)

@@ -12,7 +12,7 @@ import pytest
 
 from lab.errors import UserError
 from real import TrainConfig
-from real.answers import UNSEEN, AnswerBook, Equality, canonical, classes
+from real.answers import UNSEEN, AnswerIds, Equality, canonical, classes
 from real.answers.checker import Checker, Reply
 from real.answers.exact import exact
 from real.answers.forms import form_of
@@ -170,10 +170,10 @@ class Scripted(Checker):
 
 def test_new_writings_join_the_first_id_whose_first_writing_they_equal() -> None:
     # b equals a, c equals b but not a: no chain, since only first writings count.
-    book = AnswerBook([None], Equality(checker=Scripted("a+1 b+1", "b+1 c+1", "c+1 d+1")))
-    assert book.ids(0, list(map(box, ["a+1", "b+1", "c+1", "d+1"]))).tolist() == [0, 0, 1, 1]
-    assert book.ids(0, list(map(box, ["d+1", "c+1", "b+1", "a+1"]))).tolist() == [1, 1, 0, 0]
-    assert [book.text(0, answer) for answer in (0, 1)] == ["a+1", "c+1"]
+    answer_ids = AnswerIds([None], Equality(checker=Scripted("a+1 b+1", "b+1 c+1", "c+1 d+1")))
+    assert answer_ids.ids(0, list(map(box, ["a+1", "b+1", "c+1", "d+1"]))).tolist() == [0, 0, 1, 1]
+    assert answer_ids.ids(0, list(map(box, ["d+1", "c+1", "b+1", "a+1"]))).tolist() == [1, 1, 0, 0]
+    assert [answer_ids.text(0, answer) for answer in (0, 1)] == ["a+1", "c+1"]
 
 
 def test_a_truth_that_equals_two_ids_is_the_first_and_merges_nothing() -> None:
@@ -187,14 +187,14 @@ def test_a_truth_that_equals_two_ids_is_the_first_and_merges_nothing() -> None:
 
 def test_the_truth_is_looked_for_again_when_answers_come() -> None:
     checker = Scripted("a+1 t+1")
-    book = AnswerBook(["t+1"], Equality(checker=checker))
-    assert book.truth_id(0) == UNSEEN
-    book.ids(0, [box("z+1")])
-    assert [book.truth_id(0), book.truth_id(0)] == [UNSEEN, UNSEEN]
+    answer_ids = AnswerIds(["t+1"], Equality(checker=checker))
+    assert answer_ids.truth_id(0) == UNSEEN
+    answer_ids.ids(0, [box("z+1")])
+    assert [answer_ids.truth_id(0), answer_ids.truth_id(0)] == [UNSEEN, UNSEEN]
     asked = len(checker.asked)
-    assert book.ids(0, [box("a+1")]).tolist() == [1]
-    assert [book.truth_id(0), book.truth_id(0)] == [1, 1]
-    assert book.ids(0, [box("t+1")]).tolist() == [1]
+    assert answer_ids.ids(0, [box("a+1")]).tolist() == [1]
+    assert [answer_ids.truth_id(0), answer_ids.truth_id(0)] == [1, 1]
+    assert answer_ids.ids(0, [box("t+1")]).tolist() == [1]
     assert len(checker.asked) <= asked + 3  # a's key, a with z, a with t
 
 
@@ -202,22 +202,22 @@ def test_known_answers_cost_no_question() -> None:
     checker = Scripted("a+1 b+1")
     equality = Equality(checker=checker)
     for _ in range(3):
-        book = AnswerBook(["b+1"], equality)  # as each evaluation makes one
-        assert book.ids(0, list(map(box, ["a+1", "b+1", "a+1"] * 20))).max() == 0
-        assert book.truth_id(0) == 0
+        answer_ids = AnswerIds(["b+1"], equality)  # as each evaluation makes one
+        assert answer_ids.ids(0, list(map(box, ["a+1", "b+1", "a+1"] * 20))).max() == 0
+        assert answer_ids.truth_id(0) == 0
     assert sorted(checker.asked) == [("a+1",), ("a+1", "b+1"), ("b+1",)]
 
 
 def test_a_book_with_merged_writings_survives_json(equality: Equality) -> None:
     visits = [["2k+2", "1/2", "k"], ["2(k+1)", "0.5", r"\sqrt{k^2+1}"], ["k+k+2", "(1,2)"]]
-    book = AnswerBook(["2+2k", None], equality)
+    answer_ids = AnswerIds(["2+2k", None], equality)
     for answers in visits:
-        book.ids(0, list(map(box, answers)))
-    copy = AnswerBook.from_values(json.loads(json.dumps(book.to_values())), equality)
-    assert copy.to_values() == book.to_values()
-    assert copy.truth_id(0) == book.truth_id(0) == 0
+        answer_ids.ids(0, list(map(box, answers)))
+    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), equality)
+    assert copy.to_values() == answer_ids.to_values()
+    assert copy.truth_id(0) == answer_ids.truth_id(0) == 0
     more = list(map(box, ["4/8", "2k+4-2", "7", "(1,2)"]))
-    assert np.array_equal(copy.ids(0, more), book.ids(0, more))
+    assert np.array_equal(copy.ids(0, more), answer_ids.ids(0, more))
     assert copy.ids(0, [box("4/8"), box("2k+4-2")]).tolist() == [1, 0]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from real.answers import AnswerBook, Equality, classes
+from real.answers import AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
 
 TOWER = "9^{9^{9^9}}"
@@ -189,13 +189,13 @@ def test_ten_thousand_hostile_answers(
     answers, equality = hostile(), Equality(2.0, checker)
     assert len(answers) == 10_000
     groups = [answers[start : start + 100] for start in range(0, len(answers), 100)]
-    book = AnswerBook(["7"] * len(groups), equality)
+    answer_ids = AnswerIds(["7"] * len(groups), equality)
     spent: list[float] = []
     for problem, group in enumerate(groups):
         start, asked = time.process_time(), Spent(equality.checker)
-        ids = book.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
+        ids = answer_ids.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
         spent.append(time.process_time() - start + asked.seconds())
-        assert ids[-1] == ids[-2] == book.truth_id(problem) >= 0
+        assert ids[-1] == ids[-2] == answer_ids.truth_id(problem) >= 0
         assert ids.min() >= -1
     assert max(spent) < 2.0 + 0.5  # the checker's limit, and what canonical strings cost
     assert checker.n_started == 1
@@ -257,18 +257,25 @@ def unscreened(seconds: float, checker: Checker) -> Equality:
 
 def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
     equality = unscreened(2.0, checker)
-    book = AnswerBook([None, TOWER], equality)
-    assert book.ids(0, list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))).tolist() == [0, 1, 0, 1]
+    answer_ids = AnswerIds([None, TOWER], equality)
+    assert answer_ids.ids(0, list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))).tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]
     towers = [reply for texts, reply in checker.seen if TOWER in texts]
     assert [reply.given_up for reply in towers] == [True]
     assert towers[0].cpu == 0.5
     assert equality.n_given_up == 1
     # Another problem, its truth, and a resumed run ask no more.
-    assert book.ids(1, [box("k+2"), box(TOWER)]).tolist() == [0, 1]
-    assert book.truth_id(1) == 1
+    assert answer_ids.ids(1, [box("k+2"), box(TOWER)]).tolist() == [0, 1]
+    assert answer_ids.truth_id(1) == 1
     later = unscreened(2.0, checker)
-    AnswerBook.from_values(json.loads(json.dumps(book.to_values())), later).ids(0, [box(TOWER)])
-    assert AnswerBook([None], later).ids(0, [box(TOWER)]).tolist() == [0]
+    AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), later).ids(
+        0, [box(TOWER)]
+    )
+    assert AnswerIds([None], later).ids(0, [box(TOWER)]).tolist() == [0]
     assert later.n_given_up == 1
     assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
 
@@ -279,22 +286,25 @@ def test_a_comparison_that_is_too_slow_counts_as_unequal(checker: Watched) -> No
     for seconds, expected in ((1.0, [0, 1]), (80.0, [0, 0])):
         checker.seen.clear()
         equality = Equality(seconds, checker)
-        assert AnswerBook([None], equality).ids(0, pair).tolist() == expected
+        assert AnswerIds([None], equality).ids(0, pair).tolist() == expected
         assert equality.n_given_up == (expected == [0, 1])
         assert checker.seen[-1][1].given_up == (expected == [0, 1])
-        assert AnswerBook([None], equality).ids(0, pair).tolist() == expected
+        assert AnswerIds([None], equality).ids(0, pair).tolist() == expected
         assert len(checker.seen) == 3
 
 
 def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
     equality = unscreened(1.0, checker)
     towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
-    ids = AnswerBook([None], equality).ids(0, list(map(box, towers)))
+    ids = AnswerIds([None], equality).ids(0, list(map(box, towers)))
     assert ids.tolist() == list(range(30))
     assert sum(reply.cpu for _, reply in checker.seen) <= 1.0
     assert equality.n_given_up == 30
-    book = AnswerBook([None], equality)
-    assert book.ids(0, list(map(box, ["k+1", "1+k"]))).tolist() == [0, 0]  # the next group is free
+    answer_ids = AnswerIds([None], equality)
+    assert answer_ids.ids(0, list(map(box, ["k+1", "1+k"]))).tolist() == [
+        0,
+        0,
+    ]  # the next group is free
 
 
 def test_memory_and_depth_are_bounded() -> None:

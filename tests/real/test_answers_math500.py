@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from real.answers import AnswerBook, Equality, canonical, classes
+from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.exact import exact
 from real.answers.forms import form_of
 
@@ -166,12 +166,12 @@ def test_different_reference_answers_are_never_merged(
     answers: list[str], equality: Equality
 ) -> None:
     """All pairs of the 500; two problems ask for -2 and 1, in either order."""
-    book = AnswerBook([None], equality)
-    ids = book.ids(0, [box(answer) for answer in answers]).tolist()
+    answer_ids = AnswerIds([None], equality)
+    ids = answer_ids.ids(0, [box(answer) for answer in answers]).tolist()
     merged = {
-        (book.text(0, found), canonical(answer))
+        (answer_ids.text(0, found), canonical(answer))
         for answer, found in zip(answers, ids, strict=True)
-        if book.text(0, found) != canonical(answer)
+        if answer_ids.text(0, found) != canonical(answer)
     }
     assert merged == {("1,-2", "-2,1")}
     assert len(set(ids)) == len({canonical(answer) for answer in answers}) - 1

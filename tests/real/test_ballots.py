@@ -14,8 +14,8 @@ import pytest
 from lab.measures.life import vote_areas
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
-from real.answers import AnswerBook
-from real.record.ballots import BallotCount, vote_rows
+from real.answers import AnswerIds
+from real.record.vote_rows import BallotCount, vote_rows
 
 SMALL = TrainConfig(
     n_problems=5, batch_size=2, n_votes=16, n_samples=4, epochs=2, eval_samples=2, temperature=1.0
@@ -48,20 +48,20 @@ def test_rows_of_one_batch():
 
 
 def test_a_text_is_written_once():
-    book = AnswerBook([None, None])
-    count = BallotCount(book)
+    answer_ids = AnswerIds([None, None])
+    count = BallotCount(answer_ids)
     both = np.array([0, 1])
 
     def texts(*responses: str) -> list[tuple[int, int, str]]:
         boxed = [[f"\\boxed{{{a}}}" for a in row.split()] for row in responses]
-        ids_PV = np.stack([book.ids(p, row) for p, row in enumerate(boxed)])
+        ids_PV = np.stack([answer_ids.ids(p, row) for p, row in enumerate(boxed)])
         new = count.count(both, ids_PV, 1).answers
         return list(zip(new["problem"].tolist(), new["answer"].tolist(), new["text"], strict=True))
 
     assert texts("4 5", "4 4") == [(0, 0, "4"), (0, 1, "5"), (1, 0, "4")]
     assert texts("5 4", "4 4") == []
     assert texts("5 6", "7 4") == [(0, 2, "6"), (1, 1, "7")]
-    count = BallotCount(book)  # as after a checkpoint
+    count = BallotCount(answer_ids)  # as after a checkpoint
     assert texts("6 8", "7 7") == [(0, 3, "8")]
 
 

@@ -19,7 +19,7 @@ from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
-from real.record.tensor_files import file_digest, read_tensors, write_tensors
+from real.ranks.tensor_files import file_digest, read_tensors, write_tensors
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(

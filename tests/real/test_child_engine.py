@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from real.engines import exchange
+from real.engines import child
 from real.engines.child_engine import ChildEngine
-from real.engines.request_seeds import request_seeds
-from real.engines.restarts import RestartingEngine
-from real.engines.rollouts import EngineDied, EngineError, Sampling
+from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
+from real.engines.wrappers import RestartingEngine
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
 PROMPTS = [[1, 2], [3]]
@@ -41,7 +40,7 @@ class TinyModel(torch.nn.Module):
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "_MEMORY", tmp_path)
+    monkeypatch.setattr(child, "_MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
     def make(timeout: float = 20.0, **settings: Any) -> ChildEngine:
@@ -161,9 +160,9 @@ def test_an_orphaned_engine_ends_and_cleans_up(tmp_path: Path) -> None:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from real.engines import exchange
+from real.engines import child
 from real.engines.child_engine import ChildEngine
-exchange._MEMORY = Path({str(tmp_path)!r})
+child._MEMORY = Path({str(tmp_path)!r})
 engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
 print(engine.pid, flush=True)
 time.sleep(600)
@@ -288,7 +287,7 @@ def test_a_folder_in_memory_only_where_there_is_room(
 ) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.setattr(exchange, "_MEMORY", memory)
+    monkeypatch.setattr(child, "_MEMORY", memory)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert exchange.exchange_folder(1000).parent == memory
-    assert exchange.exchange_folder(10**18).parent == tmp_path
+    assert child.exchange_folder(1000).parent == memory
+    assert child.exchange_folder(10**18).parent == tmp_path

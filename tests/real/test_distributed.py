@@ -24,13 +24,12 @@ import torch
 import lab
 from lab.errors import UserError
 from real.engines.make import make_engine
-from real.engines.request_seeds import request_seeds
-from real.engines.rollouts import Sampling
+from real.engines.rollouts import Sampling, request_seeds
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
 from real.ranks.launched import launched
-from real.record.tensor_files import read_tensors
+from real.ranks.tensor_files import read_tensors
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.trainer import train

@@ -10,39 +10,40 @@ import numpy as np
 import pytest
 
 from lab.trace.schema import PASS_AT, names
-from real.answers import AnswerBook
+from real.answers import AnswerIds
 from real.record.evaluation import Evaluation, evaluate, pass_at
 
 
-def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerBook, np.ndarray]:
-    book = AnswerBook(truths)
+def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerIds, np.ndarray]:
+    answer_ids = AnswerIds(truths)
     ids = [
-        book.ids(i, [f"\\boxed{{{t}}}" if t else "" for t in row]) for i, row in enumerate(texts)
+        answer_ids.ids(i, [f"\\boxed{{{t}}}" if t else "" for t in row])
+        for i, row in enumerate(texts)
     ]
-    return book, np.stack(ids)
+    return answer_ids, np.stack(ids)
 
 
 def test_mean_over_problems_and_responses_with_shared_ties():
-    book, answers = book_of(
+    answer_ids, answers = book_of(
         ["1", "2", "3"],
         [["1", "1", "5", ""], ["2", "2", "9", "9"], ["4", "4", "4", "4"]],
     )
-    found = evaluate(answers, book, with_majority=True)
+    found = evaluate(answers, answer_ids, with_majority=True)
     assert found.pass_at_1 == pytest.approx((0.5 + 0.5 + 0.0) / 3)
     assert found.maj_accuracy == pytest.approx((1 + 0.5 + 0) / 3)
 
 
 def test_problems_without_truth_do_not_count():
-    book, answers = book_of(["1", None], [["1", "1"], ["7", "7"]])
-    found = evaluate(answers, book, with_majority=True)
+    answer_ids, answers = book_of(["1", None], [["1", "1"], ["7", "7"]])
+    found = evaluate(answers, answer_ids, with_majority=True)
     assert found.pass_at_1 == 1.0 and found.maj_accuracy == 1.0
 
 
 def test_nothing_known_is_nan_and_no_majority_is_nan():
-    book, answers = book_of([None], [["1", "1"]])
-    assert np.isnan(evaluate(answers, book, with_majority=True).pass_at_1)
-    book, answers = book_of(["1"], [["1", "1"]])
-    assert np.isnan(evaluate(answers, book, with_majority=False).maj_accuracy)
+    answer_ids, answers = book_of([None], [["1", "1"]])
+    assert np.isnan(evaluate(answers, answer_ids, with_majority=True).pass_at_1)
+    answer_ids, answers = book_of(["1"], [["1", "1"]])
+    assert np.isnan(evaluate(answers, answer_ids, with_majority=False).maj_accuracy)
 
 
 @pytest.mark.parametrize("n", [4, 7])
@@ -64,17 +65,17 @@ def test_pass_at_k_of_many_responses_does_not_overflow():
 
 
 def test_pass_at_k_of_an_evaluation():
-    book, answers = book_of(
+    answer_ids, answers = book_of(
         ["1", "2", None], [["1", "5", "5", "5"], ["2", "2", "9", ""], ["3", "3", "3", "3"]]
     )
-    found = evaluate(answers, book, with_majority=False, ks=(2, 4, 8))
+    found = evaluate(answers, answer_ids, with_majority=False, ks=(2, 4, 8))
     # Of the six pairs, 3 hold the one right answer, 5 one of the two.
     assert found.pass_at[2] == pytest.approx((3 / 6 + 5 / 6) / 2)
     assert found.pass_at[4] == 1.0 and np.isnan(found.pass_at[8])
     assert found.n_responses == 4
     assert found.pass_at_1 == pytest.approx((1 / 4 + 2 / 4) / 2)
-    book, answers = book_of([None], [["1", "1"]])
-    assert np.isnan(evaluate(answers, book, True, ks=(2,)).pass_at[2])
+    answer_ids, answers = book_of([None], [["1", "1"]])
+    assert np.isnan(evaluate(answers, answer_ids, True, ks=(2,)).pass_at[2])
 
 
 def test_columns_are_those_of_the_trace():
@@ -85,6 +86,6 @@ def test_columns_are_those_of_the_trace():
 
 
 def test_nothing_parseable_is_never_right():
-    book, answers = book_of(["1"], [["", ""]])
-    found = evaluate(answers, book, with_majority=True)
+    answer_ids, answers = book_of(["1"], [["", ""]])
+    found = evaluate(answers, answer_ids, with_majority=True)
     assert found.pass_at_1 == 0.0 and found.maj_accuracy == 0.0

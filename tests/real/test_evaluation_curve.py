@@ -162,10 +162,10 @@ def test_right_labels_and_rewards_by_hand():
     """Four votes of which two are trained on; the last problem's true answer is unknown."""
     votes = [["5", "5", "5", "1"], ["2", "", "2", "9"], ["", "", "", ""], ["7", "7", "7", "7"]]
     supervisor = Supervisor(replace(TTRL, n_votes=4, n_samples=2), ["1", "2", "3", None])
-    book = supervisor.book
+    answer_ids = supervisor.answer_ids
     answers = np.stack(
         [
-            book.ids(problem, [f"\\boxed{{{text}}}" if text else "" for text in texts])
+            answer_ids.ids(problem, [f"\\boxed{{{text}}}" if text else "" for text in texts])
             for problem, texts in enumerate(votes)
         ]
     )

@@ -10,9 +10,9 @@ from lab.arms import arm
 from lab.errors import UserError
 from real import TrainConfig
 from real.engines import make
-from real.engines.restarts import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.weights import named_weights
+from real.engines.wrappers import RestartingEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
 

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.ranked_engine import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
-from real.engines.token_spread import spread
+from real.engines.token_stats import entropy_and_certainty
 from real.engines.transformers_engine import TransformersEngine
+from real.engines.wrappers import RankedEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
 from real.tiny import CHECKPOINT, problems
@@ -52,15 +52,16 @@ def close(found: Tensor | None, expected: Tensor | None) -> bool:
 
 def test_spread_by_its_definition():
     logp = torch.log_softmax(torch.randn(7, 11, generator=seeded()).double(), -1)
-    entropy, certainty = spread(logp, logp.exp())
+    entropy, certainty = entropy_and_certainty(logp, logp.exp())
     torch.testing.assert_close(entropy, -(logp.exp() * logp).sum(-1))
     uniform = torch.full_like(logp, 1 / 11)
     torch.testing.assert_close(certainty, (uniform * (uniform.log() - logp)).sum(-1))
-    flat = spread(torch.full((1, 8), -math.log(8)), torch.full((1, 8), 1 / 8))
+    flat = entropy_and_certainty(torch.full((1, 8), -math.log(8)), torch.full((1, 8), 1 / 8))
     assert flat[0].item() == pytest.approx(math.log(8)) and abs(flat[1].item()) < 1e-6
-    sure = spread(torch.tensor([[0.0, -torch.inf]]), torch.tensor([[1.0, 0.0]]))
+    sure = entropy_and_certainty(torch.tensor([[0.0, -torch.inf]]), torch.tensor([[1.0, 0.0]]))
     assert sure[0].item() == 0 and sure[1].item() == torch.inf
-    assert all(values.isnan().all() for values in spread(*torch.full((2, 1, 3), torch.nan)))
+    undefined = entropy_and_certainty(*torch.full((2, 1, 3), torch.nan))
+    assert all(values.isnan().all() for values in undefined)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])

@@ -15,13 +15,12 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from lab.errors import UserError
-from real.engines.responses import Response, to_rollouts
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.problems import Problem
-from real.problems.chat import encode
 from real.problems.problem import Turn
+from real.problems.prompts import encode
 from real.settings.config import TrainConfig
 from real.settings.fit import can_verify
 from real.tiny import CHECKPOINT

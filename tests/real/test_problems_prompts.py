@@ -23,8 +23,7 @@ from real.cli import _tell, main
 from real.compare.arms import ArmResult, Comparison
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
-from real.problems.chat import FIXED_DATE, encode
-from real.problems.prompts import PromptSet, build_prompts
+from real.problems.prompts import FIXED_DATE, PromptSet, build_prompts, encode
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 CHAT = (

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from lab.errors import UserError
+from real.engines.decoding import draw
 from real.engines.rollouts import EngineError, Rollouts, Sampling
-from real.engines.sampling import draw
 from real.engines.transformers_engine import TransformersEngine
 
 VOCABULARY = 13
@@ -157,7 +157,7 @@ def test_long_responses_outgrow_the_first_buffer(
 ) -> None:
     engine = TransformersEngine(qwen, eos_token_ids=[5])
     expected = engine.sample(PROMPTS, 8, Sampling(30), seeded())
-    monkeypatch.setattr("real.engines.kv_cache._BLOCK", 3)
+    monkeypatch.setattr("real.engines.decoding._BLOCK", 3)
     grown = engine.sample(PROMPTS, 8, Sampling(30), seeded())
     assert equal(grown, expected)
 

@@ -19,7 +19,7 @@ from guard_core.rules.scope import Scope
 from lab.arms import arm
 from lab.trace.trace import Trace
 from real import TrainConfig, train
-from real.answers import AnswerBook
+from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
 
@@ -130,10 +130,10 @@ def test_a_guarded_rule_under_memory_and_true_labels():
 
 @pytest.mark.parametrize("name", ["scope", "scrl", "evol_rl", "self_harmony", "co_rewarding_1"])
 def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
-    def none(self: AnswerBook, problem: int, responses: Any) -> np.ndarray:
+    def none(self: AnswerIds, problem: int, responses: Any) -> np.ndarray:
         return np.full(len(responses), -1)
 
-    monkeypatch.setattr(AnswerBook, "ids", none)
+    monkeypatch.setattr(AnswerIds, "ids", none)
     trace = train(of_arm(name), progress=False)
     assert (trace.visits["label"] == -1).all()
     assert np.isfinite(trace.steps["update_norm"]).all() and (trace.steps["n_refused"] == 0).all()
@@ -164,7 +164,7 @@ def test_the_order_of_problems_in_a_batch_does_not_matter():
     for order in ([0, 1], [1, 0]):
         supervisor = real.vote.supervision.Supervisor(config, ["1", "2"])
         for problem in (0, 1):
-            supervisor.book.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
+            supervisor.answer_ids.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
         told = real.vote.observing.Observed({"step_logprob": logprob_PV[order]})
         done = supervisor.visit(np.array(order), answers_PV[order], 1, told)
         found.append(done.streams.majority[order])

@@ -234,7 +234,7 @@ def test_the_other_view_is_trained_on_the_votes_of_the_first():
     from real.vote.supervision import Supervisor
 
     supervisor = Supervisor(of_rule("co_rewarding_1"), ["1"])
-    supervisor.book.ids(0, ["\\boxed{1}", "\\boxed{2}"])
+    supervisor.answer_ids.ids(0, ["\\boxed{1}", "\\boxed{2}"])
     answers_PV = np.array([[0, 1, 0, 0, 1, 0, 0, 0]])
     second_PV = np.array([[1, 0, 1, 1, 1, 1, 0, -1]])
     done = supervisor.visit(

@@ -23,7 +23,7 @@ def supervisor(
     config = TrainConfig(guard=guard, **settings).settled()
     made = Supervisor(config, truths)
     for problem in range(len(truths)):
-        made.book.ids(problem, [f"\\boxed{{{answer}}}" for answer in range(answers)])
+        made.answer_ids.ids(problem, [f"\\boxed{{{answer}}}" for answer in range(answers)])
     return made
 
 

@@ -22,8 +22,7 @@ from real.cli import main
 from real.problems import ProblemSet
 from real.run import prepare
 from real.tiny import CHECKPOINT, VERIFYING, judging, verifying
-from real.tiny.measure import Accuracy, measure
-from real.tiny.measure_judging import Judgement, measure_judging
+from real.tiny.measure import Accuracy, Judgement, measure, measure_judging
 from real.tiny.verifying import VerifyingRecipe, build_verifying
 from real.update.group import Group
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from lab.errors import UserError
-from real.engines.http_json import Http
-from real.engines.restarts import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling
+from real.engines.vllm_http import Http
 from real.engines.vllm_server import VllmServerEngine
+from real.engines.wrappers import RestartingEngine
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)

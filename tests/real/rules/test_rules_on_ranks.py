@@ -22,7 +22,7 @@ from guard_core.rules import Need
 from lab.arms import arm
 from lab.settings import from_values, to_values
 from real.ranks.distributed import Ranks
-from real.record.tensor_files import read_tensors
+from real.ranks.tensor_files import read_tensors
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems

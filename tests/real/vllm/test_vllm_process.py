@@ -14,8 +14,8 @@ import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.engines.child_engine import ChildEngine
-from real.engines.restarts import RestartingEngine
 from real.engines.rollouts import EngineDied, Rollouts
+from real.engines.wrappers import RestartingEngine
 
 CONFIG = TrainConfig(
     engine="vllm",

@@ -7,17 +7,21 @@ them there costs no forward pass, and no tensor over all tokens and the vocabula
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from real.engines.rollouts import EngineError
 
 _CACHED = 2**18
 """Logits of a chunk on a CPU."""
 
 
-def spread(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
+def entropy_and_certainty(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
     """Entropy and self-certainty of next-token distributions.
 
     Args:
@@ -33,7 +37,7 @@ def spread(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
     return -own_B, -math.log(logprobs_BA.shape[-1]) - uniform_B
 
 
-def spread_of_logits(logits_BA: Tensor, temperature: float = 1.0) -> Tensor:
+def stats_of_logits(logits_BA: Tensor, temperature: float = 1.0) -> Tensor:
     """Entropy and self-certainty of next-token distributions by their logits.
 
     On a CPU rows are taken in chunks that stay in its cache, which is three to six times faster
@@ -45,22 +49,22 @@ def spread_of_logits(logits_BA: Tensor, temperature: float = 1.0) -> Tensor:
         temperature: divides them.
 
     Returns:
-        (2, B) float32; see `spread`.
+        (2, B) float32; see `entropy_and_certainty`.
     """
     if logits_BA.is_cuda:
-        return fused_spread(logits_BA, temperature)
+        return fused_stats(logits_BA, temperature)
     rows = max(1, _CACHED // logits_BA.shape[-1])
-    return torch.cat([_chunk_spread(part, temperature) for part in logits_BA.split(rows)], dim=1)
+    return torch.cat([_chunk_stats(part, temperature) for part in logits_BA.split(rows)], dim=1)
 
 
-def _chunk_spread(logits_BA: Tensor, temperature: float) -> Tensor:
+def _chunk_stats(logits_BA: Tensor, temperature: float) -> Tensor:
     logits_BA = logits_BA.float() if temperature == 1 else logits_BA.float() / temperature
     # Softmax is faster than the exponential of its logarithm.
-    return torch.stack(spread(logits_BA.log_softmax(-1), logits_BA.softmax(-1)))
+    return torch.stack(entropy_and_certainty(logits_BA.log_softmax(-1), logits_BA.softmax(-1)))
 
 
-def fused_spread(logits_BA: Tensor, temperature: float) -> Tensor:
-    """`spread_of_logits` by a compiled kernel; compiling takes about ten seconds, once."""
+def fused_stats(logits_BA: Tensor, temperature: float) -> Tensor:
+    """`stats_of_logits` by a compiled kernel; compiling takes about ten seconds, once."""
     entropy_B, mean_B = _compiled()(logits_BA, temperature)
     return torch.stack([entropy_B, -math.log(logits_BA.shape[-1]) - mean_B])
 
@@ -72,14 +76,14 @@ def _compiled() -> Callable[[Tensor, float], tuple[Tensor, Tensor]]:
 
 def _entropy_and_mean(logits_BA: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """(B,) entropies and (B,) mean log-probs."""
-    # A sum where `spread` has a matrix product, which would not be fused.
+    # A sum where `entropy_and_certainty` has a matrix product, which would not be fused.
     logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, -1)
     finite_BA = logprobs_BA.clamp(min=torch.finfo(torch.float32).min)
     return -(logprobs_BA.exp() * finite_BA).sum(-1), logprobs_BA.mean(-1)
 
 
-class Spreads:
-    """How spread out every token's distribution was, of R responses.
+class RunningStats:
+    """Running sums of the statistics of R responses.
 
     Little is done a token, since a small model's step is shorter than a few operations more.
     """
@@ -105,7 +109,7 @@ class Spreads:
         self._size = logprobs_BA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
-        """(R,) mean entropy and (R,) mean self-certainty, see `spread`, of the responses' tokens.
+        """Return (R,) mean entropies and (R,) mean self-certainties of the responses' tokens.
 
         In double precision.
 
@@ -129,3 +133,82 @@ def _mean_logs(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
     # Raised to a finite number, an impossible token's term is 0 and not NaN.
     finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
     return torch.linalg.vecdot(probs_BA, finite_BA), logprobs_BA.mean(-1)
+
+
+Ints = NDArray[np.int64]
+_REMEDY = "take another version of vLLM, or engine = 'transformers'"
+
+
+class TokenStatsLog:
+    """What was told since `watch`: two numbers a token, never a tensor over tokens and words."""
+
+    def __init__(self) -> None:
+        """Nobody is watched."""
+        self.row_of: dict[int, int] = {}
+        """Which of the R watched responses a name belongs to."""
+        self._told: list[tuple[Ints, Ints, Tensor]] = []
+
+    @property
+    def watching(self) -> bool:
+        """Whether anything is to be told."""
+        return bool(self.row_of)
+
+    def watch(self, names: Iterable[int]) -> None:
+        """Start over with R responses, named by different numbers."""
+        self.row_of = {name: row for row, name in enumerate(names)}
+        self._told = []
+
+    def look(
+        self, rows_B: Ints, places_B: Ints, logits_BA: Tensor, temperature: float = 1.0
+    ) -> None:
+        """Take in the distributions that one token of each of B responses is drawn from.
+
+        Args:
+            rows_B: (B,) which responses; -1 for one that is not watched.
+            places_B: (B,) the token's place in its response. The last telling of a place counts;
+                places below 0 or after the response's end do not.
+            logits_BA: (B, A) logits, on any device; left as they are.
+            temperature: divides them.
+
+        Raises:
+            EngineError: there are more or fewer logits than responses.
+        """
+        if len(logits_BA) != len(rows_B):
+            raise EngineError(
+                f"engine: shows logits of {len(logits_BA)} tokens where {len(rows_B)} responses "
+                f"draw one each, so no entropies can be told; {_REMEDY}"
+            )
+        self._told.append((rows_B, places_B, stats_of_logits(logits_BA, temperature)))
+
+    def means(self, lengths_R: Sequence[int] | Ints) -> tuple[Tensor, Tensor]:
+        """Mean entropy and mean self-certainty of the watched responses, which is the end of it.
+
+        Args:
+            lengths_R: (R,) their tokens, each at least 1, the end token included.
+
+        Returns:
+            (R,) float64 and (R,) float64, in nats.
+
+        Raises:
+            EngineError: of some token nothing was told.
+        """
+        lengths = np.asarray(lengths_R)
+        told, self._told, self.row_of = self._told, [], {}
+        none = np.zeros(0, dtype=np.int64)
+        rows = np.concatenate([none, *(rows for rows, _, _ in told)])
+        places = np.concatenate([none, *(places for _, places, _ in told)])
+        # Responses that are not watched, -1, get the length behind those of the watched.
+        counted = (places >= 0) & (places < np.append(lengths, 0)[rows])
+        starts = np.cumsum(lengths) - lengths
+        last = np.full(lengths.sum(), -1)
+        which = np.flatnonzero(counted)
+        np.maximum.at(last, starts[rows[which]] + places[which], which)
+        if (n_missing := int((last < 0).sum())) > 0:
+            raise EngineError(
+                f"engine: told the entropies of {len(last) - n_missing} tokens of {len(last)}; "
+                f"{_REMEDY}"
+            )
+        values_2 = torch.cat([values for _, _, values in told], dim=1).cpu().double().numpy()
+        means_2R = np.add.reduceat(values_2[:, last], starts, axis=1) / lengths
+        entropy_R, certainty_R = torch.from_numpy(means_2R)
+        return entropy_R, certainty_R

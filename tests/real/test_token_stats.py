@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 
 from real.engines.rollouts import EngineError
-from real.engines.spread_log import SpreadLog
-from real.engines.token_spread import spread, spread_of_logits
-from real.engines.vllm_spread import BatchRows, Slots
+from real.engines.token_stats import TokenStatsLog, entropy_and_certainty, stats_of_logits
+from real.engines.vllm_stats import BatchRows, Slots
 
 WORDS, ROWS = 7, 5
 Direction = Enum("Direction", ["UNIDIRECTIONAL", "SWAP"])
 
 
-def spreads(logits: Tensor) -> Tensor:
+def expected_stats(logits: Tensor) -> Tensor:
     logp = torch.log_softmax(logits.double(), -1)
-    return torch.stack(spread(logp, logp.exp()))
+    return torch.stack(entropy_and_certainty(logp, logp.exp()))
 
 
 @dataclass
@@ -106,7 +105,7 @@ def run(rows: BatchRows, requests: list[Request], rng: np.random.Generator) -> i
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_that_come_move_and_go(seed: int) -> None:
-    rng, log = np.random.default_rng(seed), SpreadLog()
+    rng, log = np.random.default_rng(seed), TokenStatsLog()
     seeds = [100 + 3 * i for i in range(24)]
     requests = [Request(seed, int(rng.integers(1, 12))) for seed in seeds]
     strangers = [Request(5, 4)]
@@ -116,7 +115,7 @@ def test_rows_that_come_move_and_go(seed: int) -> None:
     assert run(rows, requests + strangers, rng) > 0
     found = torch.stack(log.means([request.length for request in requests]))
     expected = [
-        spreads(torch.stack(request.logits[: request.length])).mean(1) for request in requests
+        expected_stats(torch.stack(made.logits[: made.length])).mean(1) for made in requests
     ]
     torch.testing.assert_close(found, torch.stack(expected, 1), rtol=0, atol=2e-6)
     assert found.dtype == torch.float64
@@ -125,7 +124,7 @@ def test_rows_that_come_move_and_go(seed: int) -> None:
 
 def test_slots_tell_tokens_by_their_places() -> None:
     """Slots are used again; a prompt read in pieces, or again, draws tokens that are dropped."""
-    log, generator = SpreadLog(), torch.Generator().manual_seed(0)
+    log, generator = TokenStatsLog(), torch.Generator().manual_seed(0)
     prompts = SimpleNamespace(np=np.zeros(4, dtype=np.int32))
     slots = Slots(log, SimpleNamespace(max_num_reqs=4, prompt_len=prompts))
     assert not slots.add(2, SimpleNamespace(seed=8, temperature=0.5))
@@ -157,25 +156,25 @@ def test_slots_tell_tokens_by_their_places() -> None:
     entropy, certainty = log.means([2, 3])
     for row, (seed, length) in enumerate(((8, 2), (9, 3))):
         logits = torch.stack([drawn[seed, place] for place in range(length)])
-        expected = spreads(logits / 0.5).mean(1)
+        expected = expected_stats(logits / 0.5).mean(1)
         found = torch.stack([entropy[row], certainty[row]])
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
 
 
 def test_what_is_outside_of_a_response_belongs_to_no_other() -> None:
-    log, logits = SpreadLog(), torch.randn(8, WORDS, generator=torch.Generator().manual_seed(0))
+    log, logits = TokenStatsLog(), torch.randn(8, WORDS, generator=torch.Generator().manual_seed(0))
     log.watch([4, 6])
     told = [(0, 0), (1, -1), (1, 0), (0, 1), (1, 1), (-1, 0), (-1, -1), (1, 2)]
     for (row, place), one in zip(told, logits, strict=True):
         log.look(np.array([row]), np.array([place]), one[None])
     found = torch.stack(log.means([1, 2]))
-    expected = spreads(logits[[0, 2, 4]])
+    expected = expected_stats(logits[[0, 2, 4]])
     torch.testing.assert_close(found[:, 0], expected[:, 0], rtol=0, atol=2e-6)
     torch.testing.assert_close(found[:, 1], expected[:, 1:].mean(1), rtol=0, atol=2e-6)
 
 
 def test_what_was_not_told_is_an_error() -> None:
-    log, one = SpreadLog(), np.zeros(1, dtype=np.int64)
+    log, one = TokenStatsLog(), np.zeros(1, dtype=np.int64)
     log.watch([4])
     with pytest.raises(EngineError, match=r"logits of 2 tokens where 1 responses .*; take another"):
         log.look(one, one, torch.zeros(2, WORDS))
@@ -188,7 +187,7 @@ def test_what_was_not_told_is_an_error() -> None:
 
 
 def test_numbers_that_are_not_finite_stay_in_their_response() -> None:
-    log, rows = SpreadLog(), np.arange(3)
+    log, rows = TokenStatsLog(), np.arange(3)
     log.watch([7, 8, 9])
     logits = torch.zeros(3, WORDS)
     logits[0, 2], logits[1, 2] = torch.nan, -torch.inf
@@ -202,7 +201,7 @@ def test_numbers_that_are_not_finite_stay_in_their_response() -> None:
 def test_chunks_do_not_matter() -> None:
     logits = torch.randn(11, 2**16, generator=torch.Generator().manual_seed(0))  # four rows a chunk
     before = logits.clone()
-    found = spread_of_logits(logits, 0.7)
+    found = stats_of_logits(logits, 0.7)
     assert torch.equal(logits, before)
-    torch.testing.assert_close(found.double(), spreads(logits / 0.7), rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.double(), expected_stats(logits / 0.7), rtol=0, atol=2e-5)
     assert found.dtype == torch.float32

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from real.engines.spread_log import Ints, SpreadLog
+from real.engines.token_stats import Ints, TokenStatsLog
 
 
 class BatchRows:
     """Which response each row of V1's batch is, kept up to date by vLLM's `BatchUpdate`s."""
 
-    def __init__(self, log: SpreadLog) -> None:
+    def __init__(self, log: TokenStatsLog) -> None:
         """An empty batch."""
         self._log = log
         self._found: dict[int, tuple[int, list[int]]] = {}
@@ -60,7 +60,7 @@ class BatchRows:
 class Slots:
     """Which response each of V2's slots holds."""
 
-    def __init__(self, log: SpreadLog, state: Any) -> None:
+    def __init__(self, log: TokenStatsLog, state: Any) -> None:
         """Empty slots; `state` is vLLM's `LogitsProcRequestState`."""
         self._log = log
         self._prompt_lens = state.prompt_len
@@ -82,7 +82,7 @@ class Slots:
         self._log.look(self._rows[slots_B], places_B, logits_BA, self._temperature)
 
 
-def spread_processor(log: SpreadLog) -> type:
+def stats_processor(log: TokenStatsLog) -> type:
     """The class of logits processors that show `log` what vLLM draws from."""
     from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingImports]
         LogitsProcessor,
@@ -98,7 +98,7 @@ def spread_processor(log: SpreadLog) -> type:
     else:
         bases.append(logits_processor.LogitsProcessor)
 
-    class SpreadProcessor(*bases):
+    class StatsProcessor(*bases):
         """Both interfaces: V1 gives the device and a flag, V2 its slots."""
 
         def __init__(self, config: Any, *shared: Any) -> None:
@@ -125,4 +125,4 @@ def spread_processor(log: SpreadLog) -> type:
                 self._slots.look(logits, ctx)
             return logits
 
-    return SpreadProcessor
+    return StatsProcessor

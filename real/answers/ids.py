@@ -19,7 +19,7 @@ UNPARSEABLE = -1
 NO_TRUTH = -1
 """`truth_id` of a problem without a usable reference answer: compare nothing with it."""
 UNSEEN = -2
-"""`AnswerBook.truth_id` of a reference answer that no response has given yet; equals no id."""
+"""`AnswerIds.truth_id` of a reference answer that no response has given yet; equals no id."""
 
 
 def classes(
@@ -37,10 +37,10 @@ def classes(
         truth_id: the truth's id; where no response gives it, the next free id, so that it equals
             no response's; `NO_TRUTH` (-1) without a truth.
     """
-    book = AnswerBook([truth], equality)
-    ids = book.ids(0, responses)
-    truth_id = book.truth_id(0)
-    return ids, (book.n_answers if truth_id == UNSEEN else truth_id)
+    made = AnswerIds([truth], equality)
+    ids = made.ids(0, responses)
+    truth_id = made.truth_id(0)
+    return ids, (made.n_answers if truth_id == UNSEEN else truth_id)
 
 
 @dataclass(slots=True)
@@ -72,13 +72,13 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True):
     postponed: int
 
 
-class AnswerBook:
+class AnswerIds:
     """Answer ids of every problem.
 
     Ids follow the order of first appearance, so an id says nothing about which answer is true (a
     truth that always had id 0 would bias the tie break "first"). They only grow, and never change
     their meaning. A new writing joins the first id, in id order, whose first writing it equals, or
-    opens a new one; so equality within the book is an equivalence whatever the checker says.
+    opens a new one; so equality within a problem is an equivalence whatever the checker says.
 
     The truth is compared with the first writings in id order too, and the first that equals it is
     the true answer. It has no say in which responses are merged: without it the ids are the same.
@@ -166,8 +166,8 @@ class AnswerBook:
     @classmethod
     def from_values(
         cls, values: Mapping[str, object], equality: Equality | None = None
-    ) -> AnswerBook:
-        """The book that `to_values` wrote.
+    ) -> AnswerIds:
+        """The answer ids that `to_values` wrote.
 
         Args:
             values: as written.
@@ -181,13 +181,13 @@ class AnswerBook:
         except msgspec.ValidationError:
             read = None
         if read is None or not _is_sound(read):
-            raise UserError("answer book: malformed values, use an undamaged checkpoint")
-        book = cls([None] * len(read.truths), equality)
+            raise UserError("answer ids: malformed values, use an undamaged checkpoint")
+        made = cls([None] * len(read.truths), equality)
         pairs = zip(read.truths, read.classes, strict=True)
-        book._problems = [_problem(truth, found) for truth, found in pairs]
+        made._problems = [_problem(truth, found) for truth, found in pairs]
         if equality is not None:
             equality.restore(read.given_up, read.postponed)
-        return book
+        return made
 
     def _place(self, known: _Problem, answer: str, budget: Budget | None) -> int:
         """Id of a writing that was not seen before."""

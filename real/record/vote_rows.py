@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from real.answers import AnswerBook
+from real.answers import AnswerIds
 
 Ints = NDArray[np.int64]
 Rows = dict[str, Any]
@@ -25,22 +25,26 @@ class Ballots(NamedTuple):
 class BallotCount:
     """Counts the votes of every visit, and knows whose texts were written down before."""
 
-    def __init__(self, book: AnswerBook) -> None:
-        """Take every answer of the book for written down."""
-        self._book = book
-        self._n_written_N = np.array([book.n_answers_of(p) for p in range(len(book))], np.int64)
+    def __init__(self, answer_ids: AnswerIds) -> None:
+        """Take every answer of `answer_ids` for written down."""
+        self._answer_ids = answer_ids
+        self._n_written_N = np.array(
+            [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
+        )
 
     def count(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Ballots:
         """The rows of one visit of a batch's problems.
 
         Args:
             problems_P: (P,) problem indices.
-            answers_PV: (P, V) answer ids of the book, -1 unparseable, which gets no row.
+            answers_PV: (P, V) answer ids of `answer_ids`, -1 unparseable, which gets no row.
             visit: number of this visit.
         """
         votes = vote_rows(problems_P, answers_PV, visit)
         problem, answer = self._new(problems_P)
-        texts = [self._book.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)]
+        texts = [
+            self._answer_ids.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)
+        ]
         names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
         return Ballots(votes, {"replicate": 0, "visit": visit, **names})
 
@@ -52,7 +56,7 @@ class BallotCount:
         found = [
             (problem, answer)
             for problem in problems_P.tolist()
-            for answer in range(self._n_written_N[problem], self._book.n_answers_of(problem))
+            for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
         ]
         rows = np.array(found, np.int64).reshape(-1, 2)
         np.maximum.at(self._n_written_N, rows[:, 0], rows[:, 1] + 1)

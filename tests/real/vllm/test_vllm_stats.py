@@ -18,11 +18,10 @@ from lab.arms import arm
 from real import TrainConfig, train
 from real.engines import make, vllm_host
 from real.engines.rollouts import Rollouts, Sampling
-from real.engines.spread_log import SpreadLog
-from real.engines.token_spread import fused_spread, spread_of_logits
+from real.engines.token_stats import TokenStatsLog, fused_stats, stats_of_logits
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
-from real.engines.vllm_spread import BatchRows, spread_processor
+from real.engines.vllm_stats import BatchRows, stats_processor
 from real.update.logprobs import Scorer
 from real.vote.observations.token_stats import token_stats
 
@@ -130,14 +129,14 @@ def test_vllms_other_model_runner_takes_the_same_processor() -> None:
         build_custom_logits_processors,
     )
 
-    log, prompts = SpreadLog(), SimpleNamespace(np=np.array([3, 5]))
+    log, prompts = TokenStatsLog(), SimpleNamespace(np=np.array([3, 5]))
     state = LogitsProcRequestState(
         device="cpu", max_num_reqs=2, vocab_size=7, all_token_ids=None, prompt_len=prompts,
         prefill_len=None, total_len=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LogitsProcRequestState, "from_request_state", lambda _: state)
-        (made,) = build_custom_logits_processors(None, state, False, [spread_processor(log)])
+        (made,) = build_custom_logits_processors(None, state, False, [stats_processor(log)])
     params = [SimpleNamespace(seed=seed, temperature=0.5) for seed in (8, 9)]
     assert not made.add_request(0, params[0])  # nobody asked, so it is never called
     log.watch([8, 9])
@@ -154,7 +153,7 @@ def test_vllms_other_model_runner_takes_the_same_processor() -> None:
         seq_lens_upper_bound_np=np.array([5, 3, 0], dtype=np.int32),
     )
     assert made.apply(logits, context) is logits
-    expected = spread_of_logits(logits, 0.5).double()
+    expected = stats_of_logits(logits, 0.5).double()
     assert torch.equal(torch.stack(log.means([1, 1])), expected)
 
 
@@ -163,8 +162,8 @@ def test_the_kernel_for_gpus_computes_the_same() -> None:
     logits[1, 2] = -torch.inf
     with torch.inference_mode():
         for rows, temperature in ((5, 0.7), (3, 1.0)):
-            found = fused_spread(logits[:rows], temperature)
-            expected = spread_of_logits(logits[:rows], temperature)
+            found = fused_stats(logits[:rows], temperature)
+            expected = stats_of_logits(logits[:rows], temperature)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 

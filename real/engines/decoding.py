@@ -1,0 +1,200 @@
+"""One token a row from next-token logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from real.engines.rollouts import Rollouts
+from real.engines.token_stats import RunningStats
+
+
+def draw(
+    logits_BA: torch.Tensor,
+    uniforms_B: torch.Tensor,
+    temperature: float,
+    top_p: float = 1.0,
+    look: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample one token a row by inverting the cumulative distribution.
+
+    Args:
+        logits_BA: (B, A) next-token logits, A the vocabulary.
+        uniforms_B: (B,) float32 in [0, 1), one a row.
+        temperature: divides the logits, in float32.
+        top_p: draw only from the smallest set of likeliest tokens with at least this mass.
+        look: is shown the (B, A) log-probs at that temperature, and their exponentials, before the
+            cut at `top_p`.
+
+    Returns:
+        (B,) token ids and (B,) float32 log-probs before the cut at `top_p`.
+    """
+    logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, dim=-1)
+    probs_BA = logprobs_BA.exp()
+    if look is not None:
+        look(logprobs_BA, probs_BA)
+    if top_p < 1:
+        sorted_BA, order_BA = probs_BA.sort(dim=-1, descending=True)
+        above_BA = sorted_BA.cumsum(-1) - sorted_BA  # mass of the likelier tokens
+        probs_BA = probs_BA.scatter(-1, order_BA, sorted_BA.masked_fill(above_BA >= top_p, 0.0))
+    cumulative_BA = probs_BA.cumsum(-1)
+    # Scaled by the last sum, not by 1: then u < 1 lands on a token of positive probability.
+    targets_B1 = uniforms_B[:, None] * cumulative_BA[:, -1:]
+    tokens_B1 = torch.searchsorted(cumulative_BA, targets_B1, right=True)
+    tokens_B1 = tokens_B1.clamp_(max=logits_BA.shape[-1] - 1)  # NaN logits sort past the end
+    return tokens_B1[:, 0], logprobs_BA.gather(-1, tokens_B1)[:, 0]
+
+
+class Samples:
+    """What was drawn so far for all R rows, and which B of them are still in the batch."""
+
+    def __init__(
+        self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
+    ) -> None:
+        """Nothing drawn yet: room for `steps` tokens of each of `rows` responses."""
+        self.pad = pad
+        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
+        self.tokens_TR = torch.full((steps, rows), pad, device=device)
+        self.logprobs_TR = torch.zeros((steps, rows), device=device)
+        self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.rows_B = torch.arange(rows, device=device)
+        self.stats: RunningStats | None = None
+        self.used = 0
+
+    def look(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
+        """Take in the distributions that the next token to be recorded is drawn from."""
+        if self.stats is None:
+            self.stats = RunningStats(len(self.lengths_R))
+        self.stats.add(self.rows_B, logprobs_BA, probs_BA)
+
+    def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
+        """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""
+        running_B = ~self.finished_R[self.rows_B]
+        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
+        self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
+        self.lengths_R[self.rows_B] += running_B
+        self.used = step + 1
+        if not len(self.eos):
+            return running_B
+        ends_B = running_B & (token_B[:, None] == self.eos).any(-1)
+        self.finished_R[self.rows_B] |= ends_B
+        return running_B & ~ends_B
+
+    def rollouts(self, version: int) -> Rollouts:
+        """The samples, rows in place of prompts and samples."""
+        tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
+        means = self.stats.means(self.lengths_R) if self.stats else (None, None)
+        return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version, *means)
+
+
+def join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
+    """Rollouts of chunks of rows (R, T) as those of P prompts, N responses each."""
+    longest = max(part.tokens_PNT.shape[-1] for part in parts)
+
+    def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
+        padded = [
+            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]), value=fill)
+            for tensor in tensors
+        ]
+        return torch.cat(padded).view(n_prompts, n, longest)
+
+    def told(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
+        found = [tensor for tensor in tensors if tensor is not None]
+        return torch.cat(found).view(n_prompts, n) if found else None
+
+    return Rollouts(
+        rows([part.tokens_PNT for part in parts], pad_token_id),
+        rows([part.logprobs_PNT for part in parts], 0.0),
+        torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
+        torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
+        parts[0].version,
+        told([part.entropy_PV for part in parts]),
+        told([part.certainty_PV for part in parts]),
+    )
+
+
+_BLOCK = 256
+"""Tokens by which a buffer grows at least."""
+
+
+def new_cache(config: Any) -> DynamicCache:
+    """An empty cache with the layer kinds that the model's config asks for."""
+    return DynamicCache(config=config)
+
+
+def expand_cache(cache: DynamicCache, rows_B: torch.Tensor, capacity: int) -> None:
+    """Copy rows of a filled cache, in place, and make it grow cheaply.
+
+    Args:
+        cache: cache of P prompts.
+        rows_B: (B,) which prompt each of the new rows continues.
+        capacity: most tokens that a row will hold.
+    """
+    for place, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+            cache.layers[place] = BufferedLayer(layer.keys, layer.values, rows_B, capacity)
+        else:
+            layer.reorder_cache(cast(torch.LongTensor, rows_B))
+
+
+def select_rows(cache: DynamicCache, rows_B: torch.Tensor) -> None:
+    """Keep these rows of a cache, in place and in this order."""
+    cache.reorder_cache(cast(torch.LongTensor, rows_B))
+
+
+class BufferedLayer(DynamicLayer):
+    """A full-attention layer whose keys and values are views of larger buffers."""
+
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, rows_B: torch.Tensor, capacity: int
+    ) -> None:
+        """Start from rows of (P, heads, tokens, width) keys and values."""
+        super().__init__()
+        self.dtype, self.device = keys.dtype, keys.device
+        self.is_initialized = True
+        self._capacity = capacity
+        self._set(keys[rows_B], values[rows_B])
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append (B, heads, new tokens, width) states; returns all keys and values so far."""
+        start, end = self._length, self._length + key_states.shape[-2]
+        if end > self._keys.shape[-2]:
+            self._keys, self._values = (
+                self._buffer(self._keys, end),
+                self._buffer(self._values, end),
+            )
+        self._keys[:, :, start:end] = key_states
+        self._values[:, :, start:end] = value_states
+        return self._show(end)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Keep these rows, in this order."""
+        end = self._length
+        self._set(self._keys[beam_idx, :, :end], self._values[beam_idx, :, :end])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep these rows, in this order."""
+        self.reorder_cache(indices)
+
+    def _set(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        end = keys.shape[-2]
+        self._keys, self._values = self._buffer(keys, end + 1), self._buffer(values, end + 1)
+        self._show(end)
+
+    def _show(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self._length = length
+        self.keys, self.values = self._keys[:, :, :length], self._values[:, :, :length]
+        return self.keys, self.values
+
+    def _buffer(self, states: torch.Tensor, needed: int) -> torch.Tensor:
+        rows, heads, length, width = states.shape
+        room = max(needed, min(self._capacity, needed + max(_BLOCK, needed // 2)))
+        buffer = states.new_empty((rows, heads, room, width))
+        buffer[:, :, :length] = states
+        return buffer
