@@ -230,7 +230,6 @@ class Supervisor:
         """
         by_label = self.rule is None or self.rule.pays == "label"
         known_P = self._known(problems_P)
-        known_P = np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
@@ -240,17 +239,4 @@ class Supervisor:
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
-        }
-
-    def _truth_columns(self, problems_P: Ints, answers_PV: Ints, labels_P: Ints) -> Rows:
-        """NaN and False where no true answer is known."""
-        truth_P = self._truth_ids(problems_P)
-        known_P = np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
-        # A true answer that nobody gave yet has id -2, which no response and no label has.
-        share_P = (answers_PV == truth_P[:, None]).mean(axis=1)
-        right_P = known_P & (labels_P == truth_P)
-        return {
-            "label_accuracy": np.where(known_P, share_P, np.nan),
-            "label_correct": right_P,
-            "correct_competitive": known_P & (share_P >= COMPETITIVE_SHARE),
         }
