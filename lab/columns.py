@@ -1,8 +1,12 @@
-"""Columns of a table as plain arrays, and the names of those that it lacks."""
+"""Columns of a table as plain arrays, and rows chosen by their values.
+
+pandas' own operations may return anything; these have one type each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,3 +59,59 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
     counts = np.bincount(group[finite], minlength=n_groups)
     sums = np.bincount(group[finite], values[finite], minlength=n_groups)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def select(table: pd.DataFrame, chosen: pd.Series | Bools) -> pd.DataFrame:
+    """The rows with a true flag, numbered from 0.
+
+    Args:
+        table: of any columns.
+        chosen: (rows,) bool.
+    """
+    return table.take(np.flatnonzero(np.asarray(chosen, bool))).reset_index(drop=True)
+
+
+def where(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows whose columns have these values, numbered from 0; NaN equals NaN.
+
+    Args:
+        table: of any columns.
+        values: column name to value.
+    """
+    chosen = np.ones(len(table), bool)
+    for name, value in values.items():
+        chosen &= equals(table, name, value)
+    return select(table, chosen)
+
+
+def equals(table: pd.DataFrame, name: str, value: object) -> Bools:
+    """(rows,) bool, true where a column has this value; NaN equals NaN."""
+    column = table[name]
+    return np.asarray(column.isna() if value != value else column == value, bool)
+
+
+def groups(
+    table: pd.DataFrame, names: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Values of some columns and the rows that have them, in order of appearance.
+
+    NaN is a value like others; without columns all rows are one group.
+    """
+    if not names:
+        yield (), table
+        return
+    for key, part in table.groupby(list(names), sort=False, dropna=False):
+        assert isinstance(key, tuple)
+        yield key, pd.DataFrame(part)
+
+
+def unique(table: pd.DataFrame, name: str) -> list[Any]:
+    """The different values of a column, in order of appearance."""
+    return list(dict.fromkeys(table[name].tolist()))
+
+
+def finite_mean(table: pd.DataFrame, name: str) -> float:
+    """Mean of the finite values of a column; NaN where there are none."""
+    values = floats(table, name)
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else float("nan")

@@ -14,7 +14,7 @@ import tyro
 
 from lab.arms import BASELINE, DEMO_ARMS, MATCHED, Arm, arm
 from lab.cli import read_option, run_cli
-from lab.columns import floats
+from lab.columns import equals, floats, groups, select, unique, where
 from lab.errors import UserError
 from sim.engine.run import of_arm, simulate
 from sim.explore.command import Explore
@@ -56,8 +56,8 @@ class Run:
 
     def run(self) -> None:
         """Simulate, then print a summary."""
+        from sim.studies.arms.words import print_summary
         from sim.studies.compare import rows_of
-        from sim.studies.summary import print_summary
 
         own = None
         if self.arm is not None:
@@ -107,10 +107,10 @@ class Compare:
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
-        from sim.settings.arms import named, under
+        from sim.studies.arms.controls import named, under
         from sim.studies.compare import compare, rows_of, run_grid
-        from sim.studies.own_best import STEPS
         from sim.studies.sweep.pool import Pool
+        from sim.studies.sweep.presets import STEPS
 
         pool = Pool(workers=self.workers)
         names = tuple(under(name, self.settings.rule) for name in self.arms)
@@ -127,9 +127,8 @@ class Compare:
         print(self.out)
 
     def _report(self, rows: pd.DataFrame) -> None:
-        from sim.studies.contrast import contrasts
-        from sim.studies.frames import equal, groups, unique, where
-        from sim.studies.summary import (
+        from sim.studies.arms.contrast import contrasts
+        from sim.studies.arms.words import (
             print_contrasts,
             print_failures,
             print_own_best,
@@ -142,12 +141,12 @@ class Compare:
         several = len(unique(rows, "policy")) * len(unique(rows, "step")) > 1
         print_summary(rows, settings if several else ())
         # Printed at the step of the settings and at the best; the file has every step.
-        near = np.isnan(floats(table, "step")) | equal(table, "step", self.settings.step)
-        print_contrasts(where(table, near), settings)
+        near = np.isnan(floats(table, "step")) | equals(table, "step", self.settings.step)
+        print_contrasts(select(table, near), settings)
         for (policy,), part in groups(rows, ["policy"]):
             if len(unique(part, "step")) > 1:
                 print(f"\npolicy {policy}", end="")
-                print_own_best(part, where(table, equal(table, "policy", policy)))
+                print_own_best(part, where(table, policy=policy))
         print_failures(rows)
 
 
@@ -182,7 +181,7 @@ def _own(name: str, s: SimConfig) -> Arm:
 
 
 def _of_rule(name: str, rule: str) -> Arm:
-    from sim.settings.arms import under
+    from sim.studies.arms.controls import under
 
     found = arm(under(name, rule))
     if rule not in (BASELINE, found.rule):

@@ -26,7 +26,7 @@ from lab.measures.window import run_windows
 from lab.measures.window_share import window_share
 from lab.report.png import browser, check_png
 from sim import SimConfig
-from sim.settings.arms import named
+from sim.studies.arms.controls import named
 from sim.studies.compare import compare
 
 PICTURE = Path(__file__).parents[1] / "picture.svg"

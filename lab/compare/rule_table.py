@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE
-from lab.columns import Floats, floats, group_mean, ints
+from lab.columns import Floats, floats, group_mean, ints, unique, where
 from lab.compare.collection import Comparison
 from lab.compare.effort import update_by_replicate
 from lab.compare.equal_effort import beyond_effort
-from lab.compare.step_sizes import difference, over_steps, own_best, where
+from lab.compare.own_best import SEED, edges, own_best
+from lab.compare.step_sizes import difference, over_steps
 from lab.stats.paired import Estimate, estimate
 from lab.trace.trace import Trace
 
@@ -68,9 +69,9 @@ def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
         effort=beyond_effort(rows, METRIC, base),
         seconds=_relative_seconds(rows, base),
     )
-    best = own_best(rows, METRIC)
-    arms = list(dict.fromkeys(best["arm"].tolist()))
-    scores = {arm: floats(where(best, "arm", arm), METRIC).mean() for arm in arms}
+    best = own_best(rows, ["step_size"], METRIC, SEED)
+    arms = unique(best, "arm")
+    scores = {arm: floats(where(best, arm=arm), METRIC).mean() for arm in arms}
     ranked = sorted(arms, key=lambda arm: -scores[arm])
     return pd.DataFrame([_line(rows, best, arm, base) for arm in ranked])
 
@@ -94,21 +95,20 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[str, object]:
-    own = where(best, "arm", arm)
-    grid = sorted(set(floats(where(rows, "arm", arm), "step_size")))
-    steps = sorted(set(floats(own, "step_size")))
-    ends = {grid[0]: "smallest", grid[-1]: "largest"} if len(grid) > 1 else {}
+    own = where(best, arm=arm)
+    grid = unique(where(rows, arm=arm), "step_size")
+    steps = sorted(unique(own, "step_size"))
     found: dict[str, Estimate] = {
         name: estimate(floats(own, name)) for name in SHOWN if name != "against"
     }
     found["against"] = difference(best, arm, base, METRIC)
-    norm = floats(where(best, "arm", base), "update_norm")
+    norm = floats(where(best, arm=base), "update_norm")
     moved = float(norm.mean()) if len(norm) else np.nan
     return {
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps),
-        "edge": ", ".join(ends[step] for step in steps if step in ends),
+        "edge": ", ".join(edge.side for edge in edges(own, "step_size", grid)),
         **{name: found[name] for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,
@@ -117,7 +117,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[s
 
 def _relative_seconds(rows: pd.DataFrame, base: str) -> Floats:
     """Seconds by the baseline's mean at the same step size, NaN where it has none."""
-    own = where(rows, "arm", base)
+    own = where(rows, arm=base)
     steps, seconds = floats(own, "step_size"), floats(own, "seconds")
     of_step = {step: seconds[steps == step].mean() for step in set(steps)}
     below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step_size")])

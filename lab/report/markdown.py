@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED, rule_of, title
-from lab.columns import floats
+from lab.columns import floats, where
 from lab.compare.collection import Comparison
+from lab.compare.own_best import SEED, own_best
 from lab.compare.rule_table import rule_rows, rule_table
-from lab.compare.step_sizes import difference, over_steps, own_best, where
+from lab.compare.step_sizes import difference, over_steps
 from lab.compare.tables import METRICS
 from lab.report.digest import World
 from lab.report.markdown_text import escaped
@@ -67,7 +68,7 @@ def _metric_table(rows: pd.DataFrame) -> Iterator[str]:
     yield from _head("", *(title(arm) for arm in arms))
     shown = [(m.name, f"{m.title} ({m.unit})", m.digits) for m in METRICS] + list(_EXTRA)
     for name, label, digits in shown:
-        found = [estimate(floats(where(rows, "arm", arm), name)) for arm in arms]
+        found = [estimate(floats(where(rows, arm=arm), name)) for arm in arms]
         if any(value.n for value in found):
             yield _line(label, *(_spread(value, digits) for value in found))
 
@@ -100,19 +101,19 @@ def _own_best(rows: pd.DataFrame) -> Iterator[str]:
     yield from _head("", *(f"{step:g}" for step in steps))
     arms = list(dict.fromkeys(rows["arm"]))
     for arm in arms:
-        own = where(rows, "arm", arm)
-        parts = [estimate(floats(where(own, "step_size", step), "pass_final")) for step in steps]
+        own = where(rows, arm=arm)
+        parts = [estimate(floats(where(own, step_size=step), "pass_final")) for step in steps]
         yield _line(title(arm), *(_spread(part, 1) for part in parts))
     yield ""
     yield "Each half of the seeds is judged at the step size that was best on the other half, by"
     yield "final pass@1; only seeds that were run at every step size take part."
     yield ""
-    best = own_best(rows)
+    best = own_best(rows, ["step_size"], unit=SEED)
     against = [arm for arm in (GUARD, "memory_guard") if arm in arms]
     heads = [f"{title(arm)} minus it, points" for arm in against]
     yield from _head("", "chosen", "final pass@1 (%)", "TotalDeg (% of problems)", *heads)
     for arm in arms:
-        own = where(best, "arm", arm)
+        own = where(best, arm=arm)
         chosen = ", ".join(f"{step:g}" for step in sorted(set(own["step_size"])))
         numbers = [_spread(estimate(floats(own, name)), 1) for name in ("pass_final", "TotalDeg")]
         gaps = [

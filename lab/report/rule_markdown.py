@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE, title
-from lab.columns import floats
+from lab.columns import floats, where
 from lab.compare.equal_effort import beyond_effort
 from lab.compare.rule_table import METRIC
-from lab.compare.step_sizes import where
 from lab.report.markdown_text import escaped
 from lab.stats.paired import Estimate, estimate
 
@@ -76,8 +75,8 @@ def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:
     steps = sorted(set(floats(rows, "step_size")))
     lines = [_row(["arm", *(f"{step:g}" for step in steps)]), _row(["---"] * (1 + len(steps)))]
     for arm in dict.fromkeys(rows["arm"].tolist()):
-        own = where(rows, "arm", arm)
-        cells = [cell(where(own, "step_size", step)) for step in steps]
+        own = where(rows, arm=arm)
+        cells = [cell(where(own, step_size=step)) for step in steps]
         lines.append(_row([escaped(title(arm)), *cells]))
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from lab.trace.trace import Trace
 from sim.engine.measure import measure, measure_trace
 from sim.engine.run import of_arm, simulate
 from sim.settings.config import SimConfig
-from sim.studies.controls import Control, check_arms, control, find
+from sim.studies.arms.controls import Control, check_arms, control, find
 from sim.studies.sweep.plan import Sweep
 from sim.studies.sweep.pool import Pool
 from sim.studies.sweep.run import run_sweep
@@ -31,9 +31,7 @@ def compare(
     Args:
         config: settings shared by all arms; an arm brings its guard, labels, rule and step
             factor.
-        arms: in the order of the runs, see `sim.settings.arms.named`; controls come last whatever
-        their
-            place.
+        arms: in the order of the runs, see `sim.studies.arms.controls.named`; controls run last.
         out: a new or empty folder.
         progress: show progress bars.
 

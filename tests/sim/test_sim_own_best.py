@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.studies.best_words import own_best_words
-from sim.studies.contrast import BEST, BEST_RIVAL, contrasts
-from sim.studies.controls import rivals
-from sim.studies.own_best import best_among, best_scores, edges, own_best
+from lab.compare.own_best import best_among, edges, own_best
+from sim.studies.arms.contrast import BEST, BEST_RIVAL, contrasts
+from sim.studies.arms.controls import rivals
+from sim.studies.arms.words import own_best_words
+from sim.studies.sweep.winners import best_scores
 
 STEPS = (0.01, 0.1, 1.0)
 

@@ -11,9 +11,8 @@ from lab.report.cli import main as report
 from sim import SimConfig
 from sim.cli import main
 from sim.engine.run import of_arm
-from sim.settings.arms import named, under
+from sim.studies.arms.controls import control, named, under
 from sim.studies.compare import compare
-from sim.studies.controls import control
 from sim.studies.sweep import Sweep, run_sweep
 from sim.studies.sweep.plan import job_of
 from sim.studies.sweep.presets import RULE_ARMS, preset, preset_settings

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.studies.own_best import own_best
+from lab.compare.own_best import own_best
 from sim.studies.sweep.winners import chart, layout, print_winners, winners, winners_of
 
 SHIFT = 1.0

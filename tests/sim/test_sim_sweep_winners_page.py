@@ -4,10 +4,8 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from sim.studies.own_best import best_scores
-from sim.studies.sweep.winner_words import FROZEN, TIES, winner_words
-from sim.studies.sweep.winners import winners_of
-from sim.studies.sweep.winners_page import write_winners
+from sim.studies.sweep.winners import best_scores, winners_of
+from sim.studies.sweep.winners_page import FROZEN, TIES, winner_words, write_winners
 
 NAMES = ["step", "kappa_att", "kappa_corr"]
 

@@ -12,9 +12,9 @@ import tyro
 from lab.arms import GUARD
 from lab.cli import read_option
 from lab.errors import UserError
-from sim.settings.arms import under
 from sim.settings.config import SimConfig
 from sim.settings.options import FLAT, read_settings, with_profile, with_rule
+from sim.studies.arms.controls import under
 from sim.studies.sweep.axes import Range, parse
 from sim.studies.sweep.plan import RandomCells, Sweep
 from sim.studies.sweep.pool import Backend, Pool
@@ -68,7 +68,7 @@ class SweepCommand:
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""
-        from sim.studies.summary import print_failures, print_summary
+        from sim.studies.arms.words import print_failures, print_summary
         from sim.studies.sweep.run import run_sweep
 
         sweep = self._sweep()

@@ -22,10 +22,9 @@ from lab.arms import GUARD, arm
 from lab.errors import UserError
 from lab.settings import from_values, to_values
 from sim.engine.run import of_arm
-from sim.settings.arms import has_own_guard
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.controls import Control, check_arms, control
+from sim.studies.arms.controls import Control, check_arms, control, has_own_guard
 from sim.studies.sweep import content
 from sim.studies.sweep.axes import Assignments, Axis, Range, assign, check_axis, draw, parse, read
 from sim.world.observe.strength import only_read

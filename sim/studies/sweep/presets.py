@@ -15,11 +15,14 @@ from guard_core.rules import RULES
 from lab.arms import BASELINE, GUARD
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.own_best import STEPS
 from sim.studies.sweep.plan import Sweep
 
 Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "winners", "rules"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
+
+STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Step sizes from which an arm chooses its best: from almost no training to where labels that are
+kept for ever have gained all they can."""
 
 _PAPER = {
     "tau_FR": (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),

@@ -8,13 +8,13 @@ from pathlib import Path
 import pandas as pd
 
 from lab.arms import BASELINE, arm
-from lab.columns import floats
+from lab.columns import floats, groups
 from lab.compare.rule_table import flat, rule_table
 from lab.files import whole
 from lab.report.rule_markdown import NOTE, effort_markdown, rule_markdown, steps_markdown
 from sim.engine.run import of_arm
+from sim.studies.arms.contrast import done
 from sim.studies.costs import cpu_per_visit
-from sim.studies.frames import done, groups
 from sim.studies.sweep.plan import Sweep
 from sim.studies.sweep.winners import CHOSEN
 

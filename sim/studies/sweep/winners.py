@@ -1,9 +1,9 @@
-"""Where each arm wins: the best arm in every cell, and who cannot be told from it.
+"""The best arm in every cell of a sweep, and the arms that tie with it.
 
 The best arm is the one with the highest mean. Another arm ties with it where the paired difference
 over the replicates is within noise, by the t-interval and the bootstrap of `lab.stats.bootstrap`.
-True labels are the ceiling and no rival. Many cells are judged at once and nothing is corrected for
-that: at 95 % one tie in twenty is broken by chance.
+True labels are the ceiling and no rival. Many cells are judged at once without a correction: at
+95 % one tie in twenty is broken by chance.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from lab.columns import floats
+from lab.columns import finite_mean, floats, groups, unique, where
+from lab.compare.own_best import edges, own_best
 from lab.stats.bootstrap import paired_bootstrap
-from lab.stats.paired import Estimate, paired
-from sim.studies.controls import CEILING
-from sim.studies.frames import done, equal, groups, mean, unique, where
-from sim.studies.own_best import own_best
+from lab.stats.paired import Estimate, estimate, paired
+from sim.studies.arms.contrast import done
+from sim.studies.arms.controls import CEILING
 
 CHOSEN = "step"
 """The setting that every arm may also choose for itself."""
 COLUMNS = ("winner", "score", "ties", "runner_up", "margin", "low", "high", "n", "ceiling")
+SCORE_COLUMNS = ("arm", "score", "gain", "low", "high", "n", "best", "edge")
 
 
 def winners(
@@ -82,6 +83,36 @@ def winners_of(rows: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFr
     return pd.concat([table, best.reindex(columns=table.columns)], ignore_index=True)
 
 
+def best_scores(
+    rows: pd.DataFrame, by: Sequence[str], name: str, metric: str = "pass_final"
+) -> pd.DataFrame:
+    """Every arm's score at its own best of one setting, in every cell of others.
+
+    Args:
+        rows: of `run_sweep`.
+        by: columns that make a cell.
+        name: the setting that every arm chooses.
+        metric: what is highest at the best.
+
+    Returns:
+        One row per cell and arm: the columns of `by`, arm, score (mean of the metric), gain (mean
+        pass@1 gained by training, paired within the replicates) with its 95 % t-interval low and
+        high, n, best (the chosen values, comma separated), edge (`smallest` or `largest` where one
+        of them ends the grid, else empty).
+    """
+    rows = done(rows).drop_duplicates([*by, name, "arm", "replicate"])
+    lines = []
+    for cell, part in groups(rows, by):
+        best = own_best(part, [name], metric)
+        sides = {edge.arm: edge.side for edge in edges(best, name, unique(part, name))}
+        for (arm,), own in groups(best, ["arm"]):
+            gain = estimate(floats(own, "pass_final") - floats(own, "pass_start"))
+            chosen = ", ".join(f"{v:g}" for v in sorted(unique(own, name)))
+            numbers = [finite_mean(own, metric), gain.mean, gain.low, gain.high, gain.n]
+            lines.append([*cell, arm, *numbers, chosen, sides.get(str(arm), "")])
+    return pd.DataFrame(lines, columns=[*by, *SCORE_COLUMNS])
+
+
 def layout(names: Sequence[str]) -> tuple[str, str | None, list[str]]:
     """Which setting of a chart runs across, which down, and which have one small chart per value.
 
@@ -125,13 +156,13 @@ def chart(table: pd.DataFrame, rows: str, columns: str) -> pd.DataFrame:
 
 
 def _winner(rows: pd.DataFrame, metric: str, seed: int) -> list[object]:
-    means = {str(arm): mean(part, metric) for (arm,), part in groups(rows, ["arm"])}
+    means = {str(arm): finite_mean(part, metric) for (arm,), part in groups(rows, ["arm"])}
     ceiling = means.pop(CEILING, math.nan)
     # The best first, so that every difference to it is another arm minus the best.
     order = sorted(means, key=lambda arm: means[arm], reverse=True)
     if not order:
         return ["", math.nan, "", "", math.nan, math.nan, math.nan, 0, ceiling]
-    by_arm = {arm: where(rows, equal(rows, "arm", arm)) for arm in order}
+    by_arm = {arm: where(rows, arm=arm) for arm in order}
     gaps = {arm: _gap(by_arm[arm], by_arm[order[0]], metric, seed) for arm in order[1:]}
     ties = [arm for arm, (shown, _) in gaps.items() if not shown]
     runner, margin = "", Estimate(math.nan, math.nan, math.nan, math.nan, len(by_arm[order[0]]))

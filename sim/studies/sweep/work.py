@@ -13,7 +13,7 @@ from lab.errors import UserError
 from sim.engine.measure import MEASURES, measure, measure_trace
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
-from sim.studies.controls import find
+from sim.studies.arms.controls import find
 from sim.studies.sweep.plan import Job
 
 FACTS = ("step_factor", "skip_rate", "achieved_ratio")

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.step_sizes import difference, over_steps, own_best
+from lab.compare.own_best import SEED
+from lab.compare.own_best import own_best as own_best_over
+from lab.compare.step_sizes import difference, over_steps
+
+
+def own_best(rows):
+    return own_best_over(rows, ["step_size"], unit=SEED)
+
 
 SCORES = {
     ("ttrl", 0.1): [0.50, 0.52, 0.54, 0.56],

@@ -19,7 +19,17 @@ from typing import Literal
 
 import pandas as pd
 
-from lab.arms import GUARD, MATCHED, UNGUARDED, Arm, arm, title, unguarded
+from lab.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    UNGUARDED,
+    WITH_RULES,
+    Arm,
+    arm,
+    title,
+    unguarded,
+)
 from lab.compare.effort import search
 from lab.errors import UserError
 from sim.settings.config import SimConfig
@@ -87,6 +97,41 @@ def control(name: str) -> Control | None:
                 )
             return Control(name, kind, target)
     return None
+
+
+def under(name: str, rule: str) -> str:
+    """The arm that `name` stands for where a rule is chosen: `guard` under SCOPE is `scope+guard`.
+
+    Guards, label sources and their controls are those of the rule; other arms, such as `ttrl`,
+    `truth` or a rule by name, are what they are.
+    """
+    if rule == BASELINE:
+        return name
+    if name in WITH_RULES:
+        return f"{rule}+{name}"
+    for kind in CONTROLS:
+        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
+        if name.startswith(kind) and target in WITH_RULES:
+            return f"{kind}_{rule}+{target}"
+    return name
+
+
+def has_own_guard(name: str) -> bool:
+    """The arm's guard is that of the settings: `guard`, also under a rule."""
+    return name == GUARD or name.endswith(f"+{GUARD}")
+
+
+def named(name: str, config: SimConfig) -> Arm:
+    """An arm or control by name; the arm `guard` has the guard of the settings.
+
+    Raises:
+        UserError: no arm has that name.
+    """
+    found = control(name)
+    if found is not None:
+        return found.arm
+    plain = arm(name)
+    return replace(plain, guard=config.guard) if has_own_guard(name) else plain
 
 
 def is_guarded(name: str) -> bool:

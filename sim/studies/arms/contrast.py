@@ -8,24 +8,28 @@ import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE
-from lab.columns import floats
+from lab.columns import floats, groups, select, unique, where
+from lab.compare.own_best import best_among, own_best
 from lab.stats.bootstrap import RESAMPLES, contrast_table
 from sim.engine.measure import MEASURES
-from sim.studies.controls import is_guarded, rivals
-from sim.studies.frames import done, equal, groups, unique, where
-from sim.studies.own_best import best_among, own_best
+from sim.studies.arms.controls import is_guarded, rivals
 
 EQUAL, BEST = "equal step", "own best step"
 METRIC = "pass_final"
-"""What the best step is chosen by."""
+"""Metric by which the best step is chosen."""
 BEST_RIVAL = "best rival"
-"""Stands for the best arm without a guard, itself chosen on the other half of the replicates."""
+"""Name of the best arm without a guard, itself chosen on the other half of the replicates."""
+
+
+def done(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a sweep that did not fail."""
+    return where(rows, status="done")
 
 
 def contrasts(
     rows: pd.DataFrame, by: Sequence[str], seed: int, resamples: int = RESAMPLES
 ) -> pd.DataFrame:
-    """All paired differences between arms within every choice of the settings `by`.
+    """Return all paired differences between arms within every choice of the settings `by`.
 
     Args:
         rows: of `run_sweep`, or of the same form: settings, arm, replicate, status, measures.
@@ -46,19 +50,24 @@ def contrasts(
         _differences(part, EQUAL, dict(zip(by, cell, strict=True)), seed, resamples)
         for cell, part in groups(rows, by)
     ]
-    rest = [name for name in by if name != "step"]
-    for cell, part in groups(rows, rest) if "step" in by else ():
+    others = [name for name in by if name != "step"]
+    for cell, part in groups(rows, others) if "step" in by else ():
         if len(unique(part, "step")) > 1:
-            settings = {**dict(zip(rest, cell, strict=True)), "step": np.nan}
-            best = own_best(part, ["step"], METRIC)
+            settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
+            best = at_own_best(part)
             parts.append(_differences(best, BEST, settings, seed, resamples))
             parts.append(_to_best_rival(part, best, settings, seed, resamples))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
+def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every arm at its own best step, see `lab.compare.own_best.own_best`."""
+    return own_best(done(rows), ["step"], METRIC)
+
+
 def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the best rival at its best step, see `sim.studies.own_best.best_among`."""
-    return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
+    """The rows of the best rival at its best step, see `lab.compare.own_best.best_among`."""
+    return best_among(done(rows), rivals(unique(rows, "arm")), ["step"], METRIC)
 
 
 def _to_best_rival(
@@ -69,19 +78,18 @@ def _to_best_rival(
     resamples: int,
 ) -> pd.DataFrame:
     """Guarded arms at their best minus the best rival at its best."""
-    guarded = where(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
-    # First, so that the differences are arm minus rival.
+    guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    # The rival comes first, so that the differences are arm minus rival.
     both = pd.concat([best_rival(rows).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-    table = _differences(both, BEST, settings, seed, resamples)
-    return where(table, equal(table, "against", BEST_RIVAL))
+    return where(_differences(both, BEST, settings, seed, resamples), against=BEST_RIVAL)
 
 
 def _differences(
     rows: pd.DataFrame, at: str, settings: dict[str, object], seed: int, resamples: int
 ) -> pd.DataFrame:
     table = contrast_table(_metrics(rows), seed, resamples)
-    for place, (name, value) in enumerate({"at": at, **settings}.items()):
-        table.insert(place, name, value)
+    for position, (name, value) in enumerate({"at": at, **settings}.items()):
+        table.insert(position, name, value)
     return table
 
 
@@ -89,9 +97,9 @@ def _metrics(rows: pd.DataFrame) -> pd.DataFrame:
     """Measures by (arm, replicate)."""
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     table = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
-    base = where(rows, equal(rows, "arm", BASELINE))
+    base = where(rows, arm=BASELINE)
     if len(base):
         norms = dict(zip(base["replicate"], floats(base, "update_norm"), strict=True))
-        own = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
-        table["update"] = 100 * floats(rows, "update_norm") / own
+        base_norms = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
+        table["update"] = 100 * floats(rows, "update_norm") / base_norms
     return table

@@ -1,20 +1,19 @@
-"""What the command line prints after a run, a comparison or a sweep."""
+"""The text that the command line prints after a run, a comparison or a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD
-from lab.columns import floats
+from lab.arms import BASELINE, GUARD, title
+from lab.columns import equals, finite_mean, floats, groups, select, unique, where
+from lab.compare.own_best import Edge, edges
 from lab.measures.fate import FATES
 from lab.stats.paired import estimate
-from sim.studies.best_words import own_best_words
-from sim.studies.contrast import BEST, METRIC
-from sim.studies.frames import equal, groups, mean, unique, where
-from sim.studies.own_best import own_best
+from sim.studies.arms.contrast import BEST, BEST_RIVAL, METRIC, at_own_best, best_rival
+from sim.studies.arms.controls import CEILING
 
 _FATES = ("Stable", "Degraded", "Learned", "MargDeg", "MargStab", "Wrong", "Unclass")
 _COLUMNS = {
@@ -36,7 +35,7 @@ _MOST_LINES = 200
 
 
 def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
-    """Means over the replicates, one line per setting and arm.
+    """Print means over the replicates, one line per setting and arm.
 
     Args:
         rows: in the form of `run_sweep`.
@@ -60,45 +59,45 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
 
 
 def print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
-    """Differences to TTRL and to the guard, with their bootstrap intervals.
+    """Print differences to TTRL and to the guard, with their bootstrap intervals.
 
     Args:
-        table: from `sim.studies.contrast.contrasts`.
+        table: from `sim.studies.arms.contrast.contrasts`.
         settings: columns that make a setting.
     """
     pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
-    shown = where(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
+    shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
     for (at, *values), part in groups(shown, ["at", *settings]):
-        place = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
-        print(f"\nDifferences at {at}{', ' if place else ''}{', '.join(place)}")
+        setting = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
+        print("\n" + ", ".join([f"Differences at {at}", *setting]))
         for line in _lines(part):
             print(line)
     print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
 
 
 def print_own_best(rows: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Every arm at its own best step, the guard against its best rival, and what limits both.
+    """Print every arm at its own best step and the guarded arms against the best rival.
 
     Args:
         rows: of one policy, over several steps.
-        table: from `sim.studies.contrast.contrasts`, of that policy.
+        table: from `sim.studies.arms.contrast.contrasts`, of that policy.
     """
-    best = own_best(rows, ["step"], METRIC)
+    best = at_own_best(rows)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")))
         value = estimate(floats(part, METRIC))
         interval = f"[{value.low:.1f}, {value.high:.1f}]"
-        degraded = mean(part, "TotalDeg")
+        degraded = finite_mean(part, "TotalDeg")
         print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
     for line in own_best_words(rows, table):
         print(line)
 
 
 def print_failures(rows: pd.DataFrame) -> None:
-    """Reasons of failed cells, each once."""
-    failed = where(rows, equal(rows, "status", "failed"))
+    """Print the reasons of failed cells, each once."""
+    failed = where(rows, status="failed")
     for (reason,), part in groups(failed, ["reason"]):
         cells, arms = len(unique(part, "cell")), ", ".join(unique(part, "arm"))
         print(f"failed in {cells} cell(s), arms {arms}: {reason}")
@@ -124,18 +123,92 @@ def _lines(part: pd.DataFrame) -> Iterator[str]:
 
 
 def _difference(pair: pd.DataFrame, metric: str) -> str:
-    row = where(pair, equal(pair, "metric", metric))
+    row = where(pair, metric=metric)
     value, low, high = (float(floats(row, name)[0]) for name in ("mean", "low", "high"))
     mark = "*" if "beyond" in str(row["verdict"].iloc[0]) else " "
     return f"{metric} {value:+6.1f} [{low:+6.1f}, {high:+6.1f}]{mark}"
 
 
 def _numbers(part: pd.DataFrame) -> str:
-    if equal(part, "status", "failed").all():
+    if equals(part, "status", "failed").all():
         return "   failed"
     names = [*_COLUMNS, "step_factor"]
-    return "".join(f"{mean(part, name):>9.{_DIGITS.get(name, 1)}f}" for name in names)
+    return "".join(f"{finite_mean(part, name):>9.{_DIGITS.get(name, 1)}f}" for name in names)
 
 
 def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def own_best_words(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Return sentences on arms at their own best steps.
+
+    They compare guarded arms with the best rival, name the arms that no step improves, and warn
+    where a best step lies at an end of the grid.
+
+    Args:
+        rows: of `run_sweep`, of one policy, over several steps.
+        table: from `sim.studies.arms.contrast.contrasts`, of that policy.
+    """
+    best = at_own_best(rows)
+    useless = _useless(best)
+    lines = [*_against_rival(rows, table), *_no_gain(best, useless)]
+    return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
+
+
+def edge_words(at_ends: Iterable[Edge], useless: Collection[str] = ()) -> list[str]:
+    """Return warnings where a best step lies at an end of the grid.
+
+    Args:
+        at_ends: from `lab.compare.own_best.edges`.
+        useless: arms that no step improves: the less they train the better, so the smallest step
+            of any grid is their best.
+    """
+    by_side: dict[tuple[float, str], list[str]] = {}
+    for edge in at_ends:
+        if edge.arm == CEILING or (edge.side == "smallest" and edge.arm in useless):
+            continue
+        by_side.setdefault((edge.value, edge.side), []).append(title(edge.arm))
+    return [
+        f"warning: the best step of {', '.join(arms)} is the {side} of the grid, {value:g}: "
+        f"a {'smaller' if side == 'smallest' else 'larger'} one may be better still"
+        for (value, side), arms in by_side.items()
+    ]
+
+
+def _useless(best: pd.DataFrame) -> list[str]:
+    """Arms that are no better at their best step than without training."""
+    return [
+        str(arm)
+        for (arm,), part in groups(best, ["arm"])
+        if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
+    ]
+
+
+def _against_rival(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
+    differences = where(table, at=BEST, against=BEST_RIVAL, metric=METRIC)
+    if not len(differences):
+        return
+    rival = _chosen(best_rival(rows))
+    for (arm,), row in groups(differences, ["arm"]):
+        value, low, high = (float(floats(row, name)[0]) for name in ("mean", "low", "high"))
+        verdict = str(row["verdict"].iloc[0])
+        yield (
+            f"{title(arm)} at its best minus the best rival at its best ({rival}): "
+            f"{value:+.1f} points of pass@1 [{low:+.1f}, {high:+.1f}], {verdict}"
+        )
+
+
+def _chosen(rows: pd.DataFrame) -> str:
+    """Arms and steps that were chosen on either half."""
+    pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
+    return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
+
+
+def _no_gain(best: pd.DataFrame, useless: Collection[str]) -> Iterator[str]:
+    scores = [f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless]
+    if scores:
+        yield (
+            f"no step of the grid is better than no training at all, "
+            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
+        )

@@ -1,0 +1,1 @@
+"""Arms and their controls, the differences between them, and both in words."""
