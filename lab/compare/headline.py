@@ -13,13 +13,14 @@ from lab.compare.effort import achieved_ratio
 from lab.compare.tables import metrics
 from lab.errors import UserError
 from lab.stats.paired import Estimate, estimate, paired
+from lab.stats.words import interval_of
 
 RIVALS = ("frozen", "memory")
 """The simplest rivals of a guard (SPEC section 12)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Quantity:
     """One number of a finding."""
 
     metric: str
@@ -36,7 +37,7 @@ class Finding:
 
     key: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[Quantity, ...]
     note: str = ""
     """How the number was come by, or why there is none."""
 
@@ -64,8 +65,8 @@ def _damage(table: pd.DataFrame) -> Finding:
     if BASELINE not in _arms(table):
         return Finding("damage", name, (), f"no run of {title(BASELINE)}")
     value = estimate(_of(table, BASELINE, "TotalDeg"))
-    text = f"TotalDeg {_number(value.mean)} % {_interval(value, 'replicate', signed=False)}"
-    part = Part("TotalDeg", "TotalDeg", "% of problems", value, text.strip())
+    text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
+    part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
     return Finding("damage", name, (part,) if value.n else ())
 
 
@@ -96,40 +97,22 @@ def _rival(table: pd.DataFrame) -> Finding:
     return Finding("rival", name, _saved(table, best, GUARD), note)
 
 
-def _saved(table: pd.DataFrame, arm: str, against: str) -> tuple[Part, ...]:
+def _saved(table: pd.DataFrame, arm: str, against: str) -> tuple[Quantity, ...]:
     """How much less an arm degrades and how much more it scores; above zero is better."""
     fewer = paired(_of(table, against, "TotalDeg"), _of(table, arm, "TotalDeg"))
     higher = paired(_of(table, arm, "pass_final"), _of(table, against, "pass_final"))
     return (
-        _part("TotalDeg", "TotalDeg saved", fewer),
-        _part("pass_final", "final pass@1 gained", higher),
+        _quantity("TotalDeg", "TotalDeg saved", fewer),
+        _quantity("pass_final", "final pass@1 gained", higher),
     )
 
 
-def _part(metric: str, label: str, value: Estimate) -> Part:
+def _quantity(metric: str, label: str, value: Estimate) -> Quantity:
     if value.n == 0:
-        return Part(metric, label, "points", value, f"{label}: no pair of the same seed")
-    numbers = f"{_number(value.mean, signed=True)} points {_interval(value, 'pair', signed=True)}"
-    return Part(metric, label, "points", value, f"{label} {numbers}, {_judged(value)}")
-
-
-def _judged(value: Estimate) -> str:
-    if not value.has_interval:
-        return "one pair shows nothing"
-    if value.within_noise:
-        return "within noise"
-    return "better beyond noise" if value.mean > 0 else "worse beyond noise"
-
-
-def _interval(value: Estimate, what: str, *, signed: bool) -> str:
-    if not value.has_interval:
-        return f"[no interval from one {what}]"
-    low, high = _number(value.low, signed=signed), _number(value.high, signed=signed)
-    return f"[95 % interval {low} to {high}, {value.n} {what}s]"
-
-
-def _number(value: float, *, signed: bool = False) -> str:
-    return f"{value:+.1f}" if signed else f"{value:.1f}"
+        return Quantity(metric, label, "points", value, f"{label}: no pair of the same seed")
+    numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
+    shown = value.shows("better", "worse")
+    return Quantity(metric, label, "points", value, f"{label} {numbers}, {shown}")
 
 
 def _arms(table: pd.DataFrame) -> list[str]:

@@ -14,6 +14,7 @@ from lab.figures.curves import of_arm, rows
 from lab.figures.style import BLUE, FATE_COLOURS, GREY, VERMILLION, arm_order, arm_title, styled
 from lab.figures.style import wrapped as wrap
 from lab.stats.paired import Estimate, estimate
+from lab.stats.words import mean_sd
 
 DIVERGING = ((0.0, VERMILLION), (0.5, "#F7F7F7"), (1.0, BLUE))
 """Worse, unchanged, better: told apart by any common colour blindness."""
@@ -67,13 +68,11 @@ def _cell(own: pd.DataFrame, fate: str) -> tuple[Estimate, float]:
 
 def _text(value: Estimate) -> str:
     """Mean and, below it, its spread."""
-    if value.n == 0:
-        return ""
-    return f"{value.mean:+.0f}" + (f"<br>±{value.sd:.0f}" if value.n > 1 else "")
+    return mean_sd(value.mean, value.sd, 0, signed=True).replace(" ± ", "<br>±")
 
 
 def _hover(value: Estimate, count: float) -> str:
     if value.n == 0:
         return "no such problem"
-    spread = f" ± {value.sd:.2g}" if value.n > 1 else ""
-    return f"{value.mean:+.1f}{spread} points<br>{value.n} replicates, {count:.1f} problems each"
+    change = mean_sd(value.mean, value.sd, signed=True)
+    return f"{change} points<br>{value.n} replicates, {count:.1f} problems each"

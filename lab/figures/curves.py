@@ -113,7 +113,7 @@ def curve(
     line = go.Scatter(
         x=x,
         y=mean,
-        customdata=plus_minus(sd, values["n"]),
+        customdata=hover_sd(sd, values["n"]),
         mode="lines" if len(x) > 1 else "markers",
         line={"color": colour, "width": 2.2, "dash": dash},
         marker={"color": colour},
@@ -157,7 +157,7 @@ def has_data(table: pd.DataFrame, columns: Collection[str]) -> bool:
     return bool(table.reindex(columns=list(columns)).notna().to_numpy().any())
 
 
-def plus_minus(sd: Iterable[float], n: Iterable[int]) -> list[list[str | int]]:
+def hover_sd(sd: Iterable[float], n: Iterable[int]) -> list[list[str | int]]:
     """Spread and number of replicates as a hover shows them; no spread of one replicate."""
     return [[f" ± {s:.2g}" if math.isfinite(s) else "", int(k)] for s, k in zip(sd, n, strict=True)]
 

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats
-from lab.figures.curves import plus_minus
+from lab.figures.curves import hover_sd
 from lab.figures.style import (
     FATE_COLOURS,
     FATE_PATTERNS,
@@ -19,6 +19,7 @@ from lab.figures.style import (
     wrapped,
 )
 from lab.stats.paired import Estimate, estimate
+from lab.stats.words import mean_sd, plus_minus
 
 TEXT = {"minsize": 9, "mode": "hide"}
 """Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""
@@ -88,8 +89,7 @@ def ratio_marks(labels: Sequence[str], ratios: Sequence[Estimate]) -> go.Scatter
 def _ratio(value: Estimate) -> str:
     if value.n == 0:
         return " L/D: none<br> degraded"
-    spread = f"<br> ±{value.sd:.2f}" if value.n > 1 else ""
-    return f" L/D {value.mean:.2f}{spread}"
+    return f" L/D {mean_sd(value.mean, value.sd, 2).replace(' ± ', '<br> ±')}"
 
 
 def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -> go.Bar:
@@ -107,7 +107,7 @@ def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -
         orientation="h",
         x=[value.mean for value in values],
         y=list(labels),
-        customdata=plus_minus((v.sd for v in values), (v.n for v in values)),
+        customdata=hover_sd((v.sd for v in values), (v.n for v in values)),
         text=[_inside(value) for value in values],
         textposition="inside",
         insidetextanchor="middle",
@@ -125,4 +125,4 @@ def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -
 def _inside(value: Estimate) -> str:
     if value.n == 0 or round(value.mean) == 0:
         return ""
-    return f"{value.mean:.0f}<br>±{value.sd:.1f}" if value.n > 1 else f"{value.mean:.0f}"
+    return f"{value.mean:.0f}{plus_minus(value.sd).replace(' ± ', '<br>±')}"

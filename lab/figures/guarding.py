@@ -11,8 +11,8 @@ from lab.figures.curves import (
     Panel,
     curve,
     finish_panels,
+    hover_sd,
     panel_grid,
-    plus_minus,
     spread,
 )
 from lab.figures.style import BLUE, PURPLE, ROUTE_COLOURS, VERMILLION, safe, styled, translucent
@@ -43,7 +43,7 @@ def routes(table: pd.DataFrame) -> go.Figure:
         figure.add_scatter(
             x=100 * values["progress"],
             y=100 * values["mean"],
-            customdata=plus_minus(100 * values["sd"], values["n"]),
+            customdata=hover_sd(100 * values["sd"], values["n"]),
             name=safe(name),
             stackgroup="routes",
             mode="lines",

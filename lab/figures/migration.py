@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats
-from lab.figures.curves import of_arm, plus_minus, rows
+from lab.figures.curves import hover_sd, of_arm, rows
 from lab.figures.multiples import multiples, n_rows, place_of
 from lab.figures.style import (
     FATE_COLOURS,
@@ -61,7 +61,7 @@ def label_migration(table: pd.DataFrame, titles: Mapping[str, str] | None = None
 
 def _bubbles(part: pd.DataFrame, fate: str, largest: float) -> go.Scatter:
     share = floats(part, "share")
-    spread = plus_minus(floats(part, "sd"), part["n"])
+    spread = hover_sd(floats(part, "sd"), part["n"])
     custom = [[value, *row] for value, row in zip(share.tolist(), spread, strict=True)]
     colour = FATE_COLOURS[fate]
     return go.Scatter(

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats
-from lab.figures.curves import of_arm, plus_minus, rows
+from lab.figures.curves import hover_sd, of_arm, rows
 from lab.figures.style import (
     BLACK,
     BLUE,
@@ -26,6 +26,7 @@ from lab.figures.style import (
 )
 from lab.measures.overhead import OTHER, PHASES, STEP
 from lab.stats.paired import Estimate, estimate
+from lab.stats.words import mean_sd
 
 _COLOURS = dict(
     zip((*PHASES.values(), OTHER), (SKY, GREEN, ORANGE, BLUE, PURPLE, PALE), strict=True)
@@ -135,10 +136,9 @@ def _changes(labels: list[str], relative: list[Estimate]) -> go.Scatter:
 def _change(value: Estimate) -> str:
     if value.n == 0:
         return ""
-    spread = f" ± {value.sd:.1f}" if value.has_interval else ""
-    return f" {value.mean - 100:+.1f}{spread} %"
+    return f" {mean_sd(value.mean - 100, value.sd, signed=True)} %"
 
 
 def _custom(seconds: list[Estimate]) -> list[list[float | str | int]]:
-    spread = plus_minus((v.sd for v in seconds), (v.n for v in seconds))
+    spread = hover_sd((v.sd for v in seconds), (v.n for v in seconds))
     return [[value.mean, *row] for value, row in zip(seconds, spread, strict=True)]

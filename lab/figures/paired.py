@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from lab.compare.tables import Metric
 from lab.figures.style import GREY, arm_order, arm_style, arm_title, safe, styled, wrapped
 from lab.stats.paired import Estimate
+from lab.stats.words import interval
 
 _SIDES = {"high": " (right is better)", "low": " (left is better)", "": ""}
 
@@ -63,7 +64,6 @@ def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
     style = arm_style(pair["arm"])
     colour = style.colour if shown else GREY
     symbol = style.symbol.removesuffix("-open")
-    interval = f"95 % interval {low:+.1f} to {high:+.1f}" if known else "no interval"
     return go.Scatter(
         x=[mean],
         y=[label],
@@ -88,7 +88,7 @@ def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
             "width": 5,
             "visible": known,
         },
-        customdata=[[interval, safe(pair["verdict"])]],
+        customdata=[[interval(low, high), safe(pair["verdict"])]],
         hovertemplate="%{x:+.1f} points, %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     )
 

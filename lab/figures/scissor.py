@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats, ints
-from lab.figures.curves import of_arm, plus_minus, rows
+from lab.figures.curves import hover_sd, of_arm, rows
 from lab.figures.multiples import multiples, place_of
 from lab.figures.style import arm_order, arm_style, arm_title, safe, styled
 from lab.measures.scissor import THIRDS
@@ -84,7 +84,7 @@ def _points(arm: str, x: list[int], found: list[Estimate], unit: str, lines: str
     return go.Scatter(
         x=x,
         y=[value.mean for value in found],
-        customdata=plus_minus((v.sd for v in found), (v.n for v in found)),
+        customdata=hover_sd((v.sd for v in found), (v.n for v in found)),
         mode=f"{lines}markers",
         line={"color": style.colour, "width": 2.2, "dash": style.dash},
         marker={"color": style.colour, "symbol": style.symbol, "size": 8},

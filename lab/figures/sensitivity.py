@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from lab.columns import floats
 from lab.compare.tables import METRICS
-from lab.figures.curves import band, of_arm, plus_minus, rows
+from lab.figures.curves import band, hover_sd, of_arm, rows
 from lab.figures.multiples import Place, multiples, place_of
 from lab.figures.style import BLACK, PALE, arm_order, arm_style, arm_title, safe, styled
 
@@ -89,7 +89,7 @@ def _curve(own: pd.DataFrame, values: Sequence[float], arm: str, unit: str) -> l
     style, group = arm_style(arm), safe(arm)
     x = np.array([values.index(value) for value in own["value"]], np.float64)
     mean, sd = floats(own, "mean"), floats(own, "sd")
-    spread = plus_minus(sd, own["n"])
+    spread = hover_sd(sd, own["n"])
     line = go.Scatter(
         x=x,
         y=mean,

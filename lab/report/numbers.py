@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from lab.compare.headline import Finding, Part
+from lab.compare.headline import Finding, Quantity
 from lab.compare.tables import METRICS, Metric
 from lab.report import words
 from lab.report.digest import World
 from lab.report.html import Html, table, tag
+from lab.stats.words import interval_of, mean_sd, plus_minus
 
 
 def cards(world: World) -> Html:
@@ -25,8 +26,23 @@ def arm_table(world: World) -> Html:
     return table(head, rows)
 
 
+def mean_and_sd(mean: float, sd: float, digits: int = 1, missing: str = "not measured") -> Html:
+    """Return a mean with its standard deviation in small print.
+
+    Args:
+        mean: `missing` is shown where it is NaN.
+        sd: standard deviation; NaN for a single replicate.
+        digits: after the point.
+        missing: text for a mean that was not measured.
+    """
+    spread = "" if math.isnan(mean) else plus_minus(sd, digits)
+    return tag(
+        "span", mean_sd(mean, digits=digits, missing=missing), tag("span", spread, class_="spread")
+    )
+
+
 def _card(finding: Finding) -> Html:
-    parts = [_part(part) for part in finding.parts] or [tag("p", "not measured")]
+    parts = [_quantity(part) for part in finding.parts] or [tag("p", "not measured")]
     note = tag("p", f"{finding.note[:1].upper()}{finding.note[1:]}.", class_="by")
     return tag(
         "li",
@@ -36,18 +52,19 @@ def _card(finding: Finding) -> Html:
     )
 
 
-def _part(part: Part) -> Html:
-    paired = part.unit == "points"
-    text, style = words.verdict(part.value)
-    number = f"{part.value.mean:{'+' if paired else ''}.1f}"
+def _quantity(part: Quantity) -> Html:
+    paired, value = part.unit == "points", part.value
+    number = f"{value.mean:{'+' if paired else ''}.1f}"
     unit = f" points: {part.label}" if paired else f" {part.unit}"
-    measured = part.value.n > 0
+    measured = value.n > 0
+    interval = interval_of(value, "pair" if paired else "replicate", signed=paired)
+    style = words.style(value)
     return tag(
         "div",
         tag("span", number, class_="value") if measured else None,
         tag("span", unit if measured else part.label, class_="unit"),
-        tag("p", words.interval(part)) if measured else None,
-        tag("span", text, class_=f"tag {style}") if paired else None,
+        tag("p", interval) if measured else None,
+        tag("span", value.shows("better", "worse"), class_=f"tag {style}") if paired else None,
         class_=f"part {style}" if paired else "part",
     )
 
@@ -67,7 +84,5 @@ def _row(world: World, metric: Metric) -> list[Html]:
 
 def _cell(world: World, arm: str, metric: Metric) -> Html:
     mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
-    number, spread = words.plus_minus(mean, sd, metric.digits)
-    if metric.name == "L/D" and math.isnan(mean):
-        number = "nothing degraded"
-    return tag("span", number, tag("span", spread, class_="spread"))
+    undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
+    return mean_and_sd(mean, sd, metric.digits, undefined)

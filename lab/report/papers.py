@@ -12,9 +12,9 @@ from lab.compare.collection import Comparison
 from lab.compare.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
 from lab.compare.published import CELLS, METHOD_TITLES, TOTAL, Setting
 from lab.errors import UserError
-from lab.report import words
 from lab.report.digest import World
 from lab.report.html import Html, join, table, tag
+from lab.report.numbers import mean_and_sd
 
 HOW = (
     "Ours is the mean ± standard deviation over n replicates, beside it what the paper prints. "
@@ -114,8 +114,7 @@ def _method(name: str, world: World) -> str:
 def _ours(row: dict[object, object]) -> Html:
     if not row["n"]:
         return tag("span", "not run", class_="spread")
-    number, spread = words.plus_minus(float(str(row["mean"])), float(str(row["sd"])), 1)
-    return tag("span", number, tag("span", spread, class_="spread"))
+    return mean_and_sd(float(str(row["mean"])), float(str(row["sd"])))
 
 
 def _printed(row: dict[object, object]) -> Html | None:

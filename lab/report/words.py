@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from lab.arms import BASELINE, GUARD, MATCHED, title
-from lab.compare.headline import Finding, Part
+from lab.compare.headline import Finding, Quantity
 from lab.report.digest import World
 from lab.stats.paired import Estimate
+from lab.stats.words import counted, interval
 
 QUESTION = (
     "Does a learner that trains on its own majority vote extinguish correct answers that it could "
@@ -81,61 +81,29 @@ def sentence(finding: Finding) -> str:
     if finding.key == "damage":
         value = parts[0].value
         worse = f"{value.mean:.1f} % of the problems worse"
-        return f"{title(BASELINE)} makes {worse} (TotalDeg, {_range(value)})."
+        bounds = interval(value.low, value.high, signed=False)
+        return f"{title(BASELINE)} makes {worse} (TotalDeg, {bounds})."
     subject, reference = _DUEL[finding.key]
     numbers = " and ".join(_number(part) for part in parts)
     subject = subject.format(note=finding.note)
     return f"{subject} {_outcome(parts)} {reference}: {numbers}."
 
 
-def verdict(value: Estimate) -> tuple[str, str]:
-    """What a paired difference shows, and the class that it is styled with."""
-    if value.n == 0:
-        return "not measured", "noise"
-    if not value.has_interval:
-        return "one pair shows nothing", "noise"
-    if value.within_noise:
-        return "within noise", "noise"
-    return ("better", "better") if value.mean > 0 else ("worse", "worse")
+def style(value: Estimate) -> str:
+    """Return the class that a paired difference is styled with: `noise`, `better` or `worse`."""
+    if value.n == 0 or value.within_noise:
+        return "noise"
+    return "better" if value.mean > 0 else "worse"
 
 
-def interval(part: Part) -> str:
-    """The 95 % interval of a part and what it rests on."""
-    value, paired = part.value, part.unit == "points"
-    count = counted(value.n, "pair" if paired else "replicate")
-    if not value.has_interval:
-        return f"no interval from {count}"
-    sign = "+" if paired else ""
-    return f"95 % interval {value.low:{sign}.1f} to {value.high:{sign}.1f}, {count}"
-
-
-def plus_minus(mean: float, sd: float, digits: int) -> tuple[str, str]:
-    """A mean and its spread as text; the spread is empty for a single replicate."""
-    if math.isnan(mean):
-        return "not measured", ""
-    return f"{mean:.{digits}f}", "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _number(part: Part) -> str:
+def _number(part: Quantity) -> str:
     value = part.value
-    kind, _ = verdict(value)
-    facts = [_range(value, "+")] if value.has_interval else []
-    facts += [kind] if value.within_noise else []
+    facts = [interval(value.low, value.high)] if value.has_interval else []
+    facts += [value.shows()] if value.within_noise else []
     return f"{part.label} {value.mean:+.1f} points ({', '.join(facts)})"
 
 
-def _range(value: Estimate, sign: str = "") -> str:
-    if not value.has_interval:
-        return f"no interval from {counted(value.n, 'replicate')}"
-    return f"95 % interval {value.low:{sign}.1f} to {value.high:{sign}.1f}"
-
-
-def _outcome(parts: Sequence[Part]) -> str:
+def _outcome(parts: Sequence[Quantity]) -> str:
     shown = [part.value.mean > 0 for part in parts if not part.value.within_noise]
     if not shown:
         return "shows no difference beyond noise from"

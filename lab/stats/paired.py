@@ -40,17 +40,25 @@ class Estimate:
         """The interval contains 0, or there is none: no difference was shown."""
         return not self.has_interval or (self.low <= _ROUNDING and self.high >= -_ROUNDING)
 
-    @property
-    def verdict(self) -> str:
-        """What a paired difference shows, in words."""
+    def shows(self, higher: str = "above zero", lower: str = "below zero") -> str:
+        """Return what a paired difference shows, in words.
+
+        Args:
+            higher: name of a mean above zero.
+            lower: name of a mean below zero.
+        """
         if self.n == 0:
             return "not measured"
         if not self.has_interval:
-            return "one pair only: no interval, so nothing is shown"
+            return "one pair shows nothing"
         if self.within_noise:
-            return f"within noise ({self.n} pairs)"
-        side = "above" if self.mean > 0 else "below"
-        return f"{side} zero beyond noise ({self.n} pairs)"
+            return "within noise"
+        return f"{higher if self.mean > 0 else lower} beyond noise"
+
+    @property
+    def verdict(self) -> str:
+        """`shows`, with the number of pairs."""
+        return f"{self.shows()} ({self.n} pairs)" if self.has_interval else self.shows()
 
 
 def estimate(values: pd.Series | NDArray[np.float64]) -> Estimate:

@@ -17,6 +17,7 @@ from lab.report import derived
 from lab.report.digest import World
 from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
 from lab.stats.paired import estimate
+from lab.stats.words import mean_sd
 from lab.trace.schema import ROUTES
 
 _GROUP = "The guard"
@@ -70,7 +71,7 @@ def _percent(own: pd.DataFrame, column: str) -> str:
     replicate, values = ints(own, "replicate"), 100 * floats(own, column)
     _, place = np.unique(replicate, return_inverse=True)
     value = estimate(group_mean(values, place, 1 + int(place.max())))
-    return f"{value.mean:.1f}{f' ± {value.sd:.1f}' if value.n > 1 else ''} %"
+    return f"{mean_sd(value.mean, value.sd)} %"
 
 
 def _overhead(world: World) -> list[Piece]:

@@ -10,9 +10,10 @@ from lab.compare.tables import METRICS
 from lab.figures.change import change_heatmap
 from lab.figures.migration import label_migration
 from lab.figures.style import FATE_COLOURS
-from lab.report import derived, words
+from lab.report import derived
 from lab.report.digest import World
-from lab.report.html import Html, tag
+from lab.report.html import Html
+from lab.report.numbers import mean_and_sd
 from lab.report.sections.section import NO_TRUTH, Absent, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 
@@ -39,10 +40,9 @@ def _fate_table(world: World) -> Html:
 def _share(world: World, arm: str, fate: str) -> Html:
     at = world.metrics.index.get_level_values("arm") == arm
     value = estimate(floats(world.metrics, fate)[at])
-    number, spread = words.plus_minus(value.mean, value.sd, 2 if fate == "L/D" else 1)
-    if fate == "L/D" and value.n == 0:
-        number = "undefined"
-    return tag("span", number, tag("span", spread, class_="spread"))
+    if fate == "L/D":
+        return mean_and_sd(value.mean, value.sd, 2, "undefined")
+    return mean_and_sd(value.mean, value.sd)
 
 
 def _paired(world: World) -> list[Piece]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
 from lab import figures
@@ -16,6 +14,7 @@ from lab.report.digest import World
 from lab.report.html import Html
 from lab.report.sections.section import BANDS, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
+from lab.stats.words import mean_sd
 
 _GROUP = "What happened on the way"
 _MARKS = (
@@ -57,9 +56,8 @@ def _mark(values: Floats, n_runs: int) -> str:
     value = estimate(values)
     if value.n == 0:
         return "never"
-    spread = "" if math.isnan(value.sd) else f" ± {value.sd:.1f}"
     some = "" if value.n == n_runs else f" ({value.n} of {n_runs})"
-    return f"{value.mean:.1f}{spread}{some}"
+    return f"{mean_sd(value.mean, value.sd)}{some}"
 
 
 def _runs(world: World) -> list[Piece]:

@@ -145,7 +145,7 @@ def test_one_seed_shows_nothing(compare):
     arms = {"matched": ([[LOST]], [0.3], 1.0), "guard": ([[RIGHT]], [0.9], 1.0)}
     _, guard, _ = headline(compare(arms))
     for part in guard.parts:
-        assert "[no interval from one pair]" in part.text
+        assert "[no interval from 1 pair]" in part.text
         assert part.text.endswith("one pair shows nothing")
 
 

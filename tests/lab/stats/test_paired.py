@@ -39,7 +39,7 @@ def test_the_interval_is_that_of_scipy():
         ([0.0, 0.0, 0.0], "within noise (3 pairs)"),
         ([1e-14, 1e-14, 1e-14], "within noise (3 pairs)"),
         ([2.0, 2.0], "above zero beyond noise (2 pairs)"),
-        ([7.0], "one pair only: no interval, so nothing is shown"),
+        ([7.0], "one pair shows nothing"),
         ([], "not measured"),
     ],
 )

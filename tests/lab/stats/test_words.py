@@ -1,0 +1,53 @@
+import math
+
+import pytest
+
+from lab.stats.paired import Estimate
+from lab.stats.words import counted, difference, interval, interval_of, mean_sd, plus_minus
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((1.26, 0.5), "1.3 ± 0.5"),
+        ((1.26, NAN), "1.3"),
+        ((NAN, NAN), ""),
+        ((1.26, 0.5, 2), "1.26 ± 0.50"),
+    ],
+)
+def test_mean_and_standard_deviation(given, expected):
+    assert mean_sd(*given) == expected
+
+
+def test_a_signed_mean_and_a_missing_one():
+    assert mean_sd(2.0, 1.0, signed=True) == "+2.0 ± 1.0"
+    assert mean_sd(NAN, missing="not measured") == "not measured"
+    assert plus_minus(NAN) == ""
+
+
+def test_intervals():
+    assert interval(-1.0, 2.0) == "95 % interval -1.0 to +2.0"
+    assert interval(1.0, 2.0, signed=False) == "95 % interval 1.0 to 2.0"
+    assert interval(NAN, NAN) == "no interval"
+    three = Estimate(0.5, 1.0, -1.0, 2.0, 3)
+    assert interval_of(three, "pair") == "95 % interval -1.0 to +2.0, 3 pairs"
+    assert interval_of(Estimate(0.5, NAN, NAN, NAN, 1), "seed") == "no interval from 1 seed"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Estimate(2.0, 1.0, 1.0, 3.0, 5), "**+2.0 [+1.0, +3.0]**"),
+        (Estimate(0.5, 1.0, -1.0, 2.0, 5), "+0.5 [-1.0, +2.0]"),
+        (Estimate(0.5, NAN, NAN, NAN, 1), "+0.5 (one pair)"),
+        (Estimate(NAN, NAN, NAN, NAN, 0), ""),
+    ],
+)
+def test_a_difference_is_bold_beyond_noise(value, expected):
+    assert difference(value) == expected
+
+
+def test_numbers_with_their_noun():
+    assert [counted(n, "pair") for n in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]
