@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lab.arms import ALL_ARMS, WITH_RULES, Arm, title
+from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, title
 from lab.arms import arm as named_arm
 from lab.errors import UserError
 from lab.settings import to_values
@@ -16,8 +16,7 @@ from real.model.policy import Policy, load_policy, prepare_training
 from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import read_problems
 from real.ranks.distributed import ALONE, Ranks
-from real.settings.config import TrainConfig
-from real.settings.fit import PLAIN, needs_stats, rule_of
+from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
 from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
@@ -124,9 +123,9 @@ def arm_of(config: TrainConfig) -> str:
         return "custom"
     if config.step_factor != 1:
         plain = config.guard == named_arm("ttrl").guard and config.labels == "votes"
-        return "matched" if plain and rule == PLAIN else "custom"
+        return "matched" if plain and rule == BASELINE else "custom"
     names = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
-    if rule != PLAIN:
+    if rule != BASELINE:
         names = (rule, *(f"{rule}+{other}" for other in WITH_RULES))
     for name in names:
         known = _known(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from guard_core import Route
 SCHEMA_VERSION = 1
 """Raised when a reader of the old schema would misread a folder of the new one."""
 
-PASS_AT = (2, 4, 8, 16, 32, 64, 128, 256)
+PassAt = Literal[2, 4, 8, 16, 32, 64, 128, 256]
 """k of the pass@k columns of the evaluations."""
 
 Table = Literal["visits", "steps", "evals", "votes", "answers"]
@@ -183,7 +183,7 @@ EVALS = (
             required=False,
             needs_truth=True,
         )
-        for k in PASS_AT
+        for k in get_args(PassAt)
     ),
 )
 

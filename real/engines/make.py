@@ -21,8 +21,7 @@ from real.engines.vllm_server import VllmServerEngine
 from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
-from real.settings.config import TrainConfig
-from real.settings.fit import needs_stats, rule_of
+from real.settings.config import TrainConfig, needs_stats, rule_of
 
 
 def make_engine(

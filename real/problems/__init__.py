@@ -2,6 +2,5 @@
 
 from real.problems.load import NAMED, load_problems
 from real.problems.problem import Problem, ProblemSet, Turn, fingerprint
-from real.problems.rows import FieldMap
 
-__all__ = ["NAMED", "FieldMap", "Problem", "ProblemSet", "Turn", "fingerprint", "load_problems"]
+__all__ = ["NAMED", "Problem", "ProblemSet", "Turn", "fingerprint", "load_problems"]

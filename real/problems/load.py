@@ -11,7 +11,8 @@ from real.model.folder import PREFIX
 from real.problems.files import read_rows
 from real.problems.hub import HubName, read_hub
 from real.problems.problem import ProblemSet
-from real.problems.rows import FieldMap, problem_set
+from real.problems.rows import problem_set
+from real.settings.fields import FieldMap
 
 
 def load_problems(

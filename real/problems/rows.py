@@ -12,6 +12,7 @@ from typing import Any
 from lab.errors import UserError
 from real.problems.files import kind
 from real.problems.problem import Problem, ProblemSet, Turn, content_hash
+from real.settings.fields import FieldMap
 
 ROLES = ("system", "user", "assistant")
 _WORKED_SOLUTION_MARK = "####"
@@ -197,31 +198,6 @@ USUAL = {
 
 _SHOWN = 12
 """So many field names stand in an error message."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldMap:
-    """Fields of a problem file; those left out are found by their usual names.
-
-    A dot reaches into an object, as in `reward_model.ground_truth`. Empty text stands for "none":
-    no reference answers, or ids made from the prompts.
-    """
-
-    prompt: str | None = None
-    """Text, or a list of chat messages; usual: prompt, problem, question, input."""
-    answer: str | None = None
-    """Usual: answer, solution, ground_truth, target, label, reward_model.ground_truth."""
-    id: str | None = None
-    """Usual: id, unique_id, idx; without one a hash of the prompt is the id."""
-
-    def __post_init__(self) -> None:
-        """Check the types."""
-        for name in USUAL:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise UserError(f"fields.{name} = {value!r}: must be the name of a field")
-        if self.prompt == "":
-            raise UserError("fields.prompt = '': there are no problems without prompts; name one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Literal
 
-from guard_core import GuardConfig
-from lab.errors import UserError
-from real.problems import FieldMap
-from real.settings.checks import (
-    above_zero,
-    at_least,
-    check_type,
-    each_once,
-    open_unit,
-    pass_at,
-    unit,
+from guard_core import ConfigError, GuardConfig
+from guard_core.checks import (
+    Count,
+    Interval,
+    Natural,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Share,
+    check_fields,
 )
-from real.settings.fit import check_rule
+from guard_core.rules import Need, Rule, make_rule
+from lab.arms import BASELINE
+from lab.errors import UserError
+from lab.rule_fit import check_fit
+from lab.trace.schema import PassAt
+from real.settings.fields import FieldMap
 
 LossKind = Literal["dapo", "grpo", "dr_grpo"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
@@ -70,60 +73,60 @@ class TrainConfig:
     """Folder of aime24.json, aime25.json, amc.json, math500.json; GUARD_DATA if None."""
     hub: bool = False
     """Fetch a named problem set without a file from the Hugging Face hub."""
-    n_problems: int | None = None
+    n_problems: Count | None = None
     """Take only the first so many problems; if None 64 of the tiny task, all of a file."""
     prompt_suffix: str | None = None
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
-    max_prompt_tokens: int = 1024
+    max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
     answer_check: AnswerCheck = "auto"
     """When answers are equal: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
-    answer_timeout: float = 2.0
+    answer_timeout: Positive = 2.0
     """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
     them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
-    max_response_tokens: int | None = None
+    max_response_tokens: Count | None = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
 
-    n_votes: int = 64
+    n_votes: Count = 64
     """V, responses per visit that vote."""
-    n_samples: int = 32
-    """K, the first of them that are trained on."""
+    n_samples: Annotated[int, Interval("[2, inf)")] = 32
+    """K, the first of them that are trained on; a group of one teaches nothing."""
     engine: EngineKind = "transformers"
     """What samples: `transformers` with the trainer's own model, `vllm` in a process of its own,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
     engine_url: str | None = None
     """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
-    engine_timeout: float = 900.0
+    engine_timeout: Positive = 900.0
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
-    restart_engine: int = 0
+    restart_engine: Natural = 0
     """How often an engine that died or hung is started again, with the last weights."""
-    engine_memory: float = 0.5
+    engine_memory: PositiveShare = 0.5
     """Share of the GPU's memory that vLLM takes."""
-    importance_cap: float | None = None
+    importance_cap: Positive | None = None
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
     for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
-    temperature: float = 0.6
+    temperature: Positive = 0.6
     """Of the votes; log-probs in the loss are those at this temperature."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
-    max_rows: int = 512
+    max_rows: Count = 512
     """Responses that are sampled at once; a matter of memory and speed."""
 
-    epochs: int = 12
+    epochs: Count = 12
     """Visits of every problem."""
-    batch_size: int = 8
+    batch_size: Count = 8
     """P, problems per batch of rollouts."""
-    mini_batch: int = 1
+    mini_batch: Count = 1
     """Problems per optimizer step."""
-    lr: float | None = None
+    lr: Positive | None = None
     """Peak learning rate; if None 3e-4 for the tiny task, the paper's 5e-7 else."""
-    step_factor: float = 1.0
+    step_factor: Positive = 1.0
     """Constant factor on the learning rate, the control of matched effort."""
-    warmup_ratio: float = 0.03
+    warmup_ratio: Share = 0.03
     """Share of optimizer steps with growing learning rate; a cosine to 0 follows."""
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
+    weight_decay: Share = 0.01
+    max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
 
     loss: LossKind = "dapo"
@@ -131,21 +134,21 @@ class TrainConfig:
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
     sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: PositiveShare = 0.2
+    clip_high: Positive = 0.2
     """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]."""
     drop_uniform: bool = False
     """Problems whose rewards are all equal leave the batch, as DAPO does it."""
-    micro_tokens: int = 16384
+    micro_tokens: Count = 16384
     """Tokens per forward pass; changes memory and speed, never the gradient."""
-    kl_coef: float = 0.0
+    kl_coef: NotNegative = 0.0
     """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
-    max_refused: int = 10
+    max_refused: Count = 10
     """So many optimizer steps in a row with a gradient that is not finite end the run."""
 
-    lora_rank: int = 0
+    lora_rank: Natural = 0
     """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
-    lora_alpha: float = 32.0
+    lora_alpha: Positive = 32.0
     """The adapters' product is scaled by `lora_alpha / lora_rank`."""
     lora_targets: str = "all-linear"
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
@@ -162,24 +165,24 @@ class TrainConfig:
     keep_votes: bool = True
     """Write every answer's votes at every visit, and the answers' texts, into the trace."""
 
-    eval_every: int = 1
+    eval_every: Natural = 1
     """Epochs between evaluations; 0 for only before and after training."""
-    eval_steps: int = 0
+    eval_steps: Natural = 0
     """Batches between evaluations, in place of `eval_every`; 0 counts epochs."""
-    eval_samples: int = 4
+    eval_samples: Count = 4
     """Responses per problem for pass@1; before and after training all `n_votes` are used."""
     eval_majority: Literal["ends", "always"] = "ends"
     """When all `n_votes` are drawn, for the majority vote and large k: at both ends, or always."""
-    eval_pass_at: tuple[int, ...] | None = None
+    eval_pass_at: tuple[PassAt, ...] | None = None
     """k of pass@k, powers of two from 2 to 256; if None those of 4, 16, 64 up to `n_votes`."""
-    eval_temperature: float = 0.6
-    eval_top_p: float = 1.0
-    eval_completions: int = 4
+    eval_temperature: Positive = 0.6
+    eval_top_p: PositiveShare = 1.0
+    eval_completions: Natural = 4
     """Problems of which each evaluation writes down some responses; 0 for none."""
 
-    checkpoint_every: int | None = None
+    checkpoint_every: Natural | None = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
-    checkpoint_keep: int = 2
+    checkpoint_keep: Count = 2
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
@@ -187,23 +190,19 @@ class TrainConfig:
     """Where metrics go besides the run folder: tensorboard, wandb (offline unless WANDB_MODE says
     otherwise), trackio."""
 
-    seed: int = 0
+    seed: Natural = 0
     """Fixes votes, problem order, guard draws and evaluation draws."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int | None = None
+    threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
-    rank_timeout: float = 1800.0
+    rank_timeout: Positive = 1800.0
     """Seconds that one process of `torchrun` waits for the others before the run ends."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        for name, kind in _types().items():
-            check_type(name, getattr(self, name), kind)
-        for names, rule in _BOUNDS:
-            for name in names:
-                rule(name, getattr(self, name))
+        check_fields(self, error=UserError)
         if self.n_samples > self.n_votes:
             raise UserError(
                 f"n_samples = {self.n_samples}: must be at most n_votes = {self.n_votes}"
@@ -221,7 +220,9 @@ class TrainConfig:
                 f"tiny_verifies = true: problems = {self.problems} are not the tiny task; leave "
                 "one of the two out"
             )
-        check_rule(self)
+        if len(set(self.log)) < len(self.log):
+            raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
+        _check_rule(self)
 
     @property
     def is_tiny(self) -> bool:
@@ -245,34 +246,33 @@ class TrainConfig:
         return replace(self, **missing)
 
 
-def _types() -> dict[str, Any]:
-    if not _TYPES:
-        _TYPES.update(get_type_hints(TrainConfig))
-    return _TYPES
+def rule_of(config: TrainConfig) -> Rule | None:
+    """Returns the run's rule; None for plain TTRL, which needs no observations."""
+    return None if config.rule == BASELINE else make_rule(config.rule, config.rule_options)
 
 
-_TYPES: dict[str, Any] = {}
+def needs_stats(rule: Rule | None) -> bool:
+    """Whether the rule reads token entropies or certainties, which engines give while sampling."""
+    return rule is not None and bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
-_BOUNDS: Sequence[tuple[tuple[str, ...], Any]] = (
-    (
-        ("n_problems", "max_prompt_tokens", "max_response_tokens", "n_votes", "max_rows", "epochs"),
-        at_least(1),
-    ),
-    (("batch_size", "mini_batch", "micro_tokens", "eval_samples", "threads"), at_least(1)),
-    (("max_refused",), at_least(1)),
-    (("lora_rank", "kl_coef"), at_least(0)),
-    # One sample a group has no spread, so nothing could ever be learned from it.
-    (("n_samples",), at_least(2)),
-    (("eval_pass_at",), pass_at),
-    (("eval_every", "eval_steps", "seed", "restart_engine"), at_least(0)),
-    (("log",), each_once(get_args(LogKind))),
-    (("lora_alpha",), above_zero),
-    (("checkpoint_keep",), at_least(1)),
-    (("checkpoint_every", "eval_completions"), at_least(0)),
-    (("temperature", "eval_temperature", "lr", "step_factor", "max_grad_norm"), above_zero),
-    (("clip_high", "engine_timeout", "rank_timeout"), above_zero),
-    (("importance_cap", "answer_timeout"), above_zero),
-    (("top_p", "eval_top_p", "clip_low", "engine_memory"), open_unit),
-    (("warmup_ratio", "weight_decay"), unit),
-)
+def _check_rule(config: TrainConfig) -> None:
+    """Refuse a rule that the other settings contradict."""
+    try:
+        rule = make_rule(config.rule, config.rule_options)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    check_fit(rule, config.guard, config.labels)
+    if rule.loss == "entropy":
+        for name in ("drop_uniform", "kl_coef", "importance_cap"):
+            if getattr(config, name):
+                raise UserError(
+                    f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
+                    "ratios; leave it out"
+                )
+    if Need.VERDICTS in rule.needs and config.is_tiny and not config.tiny_verifies:
+        raise UserError(
+            f"rule = {config.rule!r}: the model of the tiny task cannot judge a response; take the "
+            "one that was taught it with --tiny-verifies, or a language model that follows "
+            "instructions with --model and --problems"
+        )

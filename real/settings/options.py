@@ -7,17 +7,16 @@ from pathlib import Path
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES
-from lab.arms import arm
+from lab.arms import BASELINE, arm
 from lab.cli import read_option
 from lab.settings import from_values, toml_values
 from real.settings.config import TrainConfig
-from real.settings.fit import PLAIN
 from real.settings.presets import preset_config
 
 
 def guard_of_rule(rule: str | None) -> GuardConfig:
     """The guard when a rule is all that was asked for: none where it has nothing to work on."""
-    kind = RULES.get(rule or PLAIN)
+    kind = RULES.get(rule or BASELINE)
     if kind is None or (kind.has_label and kind.loss == "rewards"):
         return GuardConfig.paper()
     return arm(kind.name).guard

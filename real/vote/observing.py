@@ -14,8 +14,7 @@ from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import Policy
 from real.record.batches import Batch
-from real.settings.config import TrainConfig
-from real.settings.fit import rule_of
+from real.settings.config import TrainConfig, rule_of
 from real.settings.seeds import Stream, torch_generator
 from real.vote.between_ranks import asked_by_all
 from real.vote.observations.embedding import load_embedder

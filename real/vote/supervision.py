@@ -27,8 +27,7 @@ from guard_core.rules import Seen
 from lab.trace.rows import visit_columns
 from real.answers import AnswerIds, Equality
 from real.record.vote_rows import BallotCount, Ballots
-from real.settings.config import TrainConfig
-from real.settings.fit import rule_of
+from real.settings.config import TrainConfig, rule_of
 from real.settings.seeds import Stream, generator
 from real.vote.paying import Observed, Paid, pay, scores_of, seen_of
 

@@ -19,7 +19,6 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from sim.engine.simulation import run_epochs
 from sim.settings.config import SimConfig
-from sim.settings.rule_checks import plain_rule
 
 
 def simulate(
@@ -96,9 +95,9 @@ def _arm_of(config: SimConfig) -> Arm:
         if (named.guard, named.labels) == (config.guard, config.labels):
             return named
     title = "Custom guard"
-    if not plain_rule(config):
+    if config.rule != BASELINE:
         title = f"{rule_title(config.rule)} + {title.lower()}"
-    name = "custom" if plain_rule(config) else f"{config.rule}+custom"
+    name = "custom" if config.rule == BASELINE else f"{config.rule}+custom"
     return Arm(name, title, config.guard, config.labels, config.step_factor, config.rule)
 
 

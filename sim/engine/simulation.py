@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from guard_core import Draws, Guard, GuardState, Votes
 from guard_core.votes import choose_majority
+from lab.arms import BASELINE
 from lab.errors import UserError
 from sim.engine.expected import expected_samples
 from sim.engine.gradient import Update
@@ -25,7 +26,6 @@ from sim.engine.rows import SEEN, Epoch, Tables, tables, tally
 from sim.engine.rule_engine import Ruled
 from sim.engine.skips import sit_out
 from sim.settings.config import SimConfig
-from sim.settings.rule_checks import plain_rule
 from sim.world.policies import make_policy
 from sim.world.populations import draw_population
 from sim.world.random import PICK, SKIP, TIE, orders, uniforms
@@ -101,7 +101,7 @@ class Simulation:
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.ruled = None if plain_rule(config) else Ruled(config, self._truth_RN)
+        self.ruled = None if config.rule == BASELINE else Ruled(config, self._truth_RN)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""

@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from guard_core import GuardConfig
-from sim.settings.checks import check
+from guard_core.checks import (
+    Interval,
+    NotNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    check_fields,
+)
+from guard_core.rules import make_rule
+from lab.arms import BASELINE
+from lab.errors import UserError
+from lab.rule_fit import check_fit
+from sim.settings.populations import FREE, NAMED
 from sim.settings.schedule import Schedule, step_size
+
+_LAST_REPLICATE = 32_767
+"""The trace stores replicate numbers in 16 bits."""
+
+Size = Annotated[int, Interval("[1, 1000000]")]
+Draws = Annotated[int, Interval("[1, 65536]")]
+Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
+"""Beyond these bounds a law is all at 0 and 1, or all at its mean."""
+
+_FILES = {
+    "kernel": ("policy", "kernel"),
+    "mixture": ("population", "mixture"),
+    "histogram": ("population", "histogram"),
+    "trace": ("population", "trace"),
+}
+"""Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +53,13 @@ class SimConfig:
     population: str = "llama-math500"
     """What the model knows before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
-    ability_mean: float | None = None
+    ability_mean: Share | None = None
     """Mean probability of the correct answer before training; in place of the population's own."""
-    ability_concentration: float | None = None
+    ability_concentration: Concentration | None = None
     """a + b of the Beta law of that probability; in place of the population's own."""
-    ability_floor: float = 0.02
+    ability_floor: Annotated[float, Interval("[0, 0.5]")] = 0.02
     """No ability lies nearer to 0 or 1 than this: sampling at a temperature is never certain."""
-    mixture: tuple[tuple[float, float, float], ...] = ()
+    mixture: tuple[tuple[Share, Share, Concentration], ...] = ()
     """Population `mixture`: (weight, mean, concentration) of every Beta law; weights sum to 1."""
     histogram: str | None = None
     """Population `histogram`: CSV file with the columns p0 and weight."""
@@ -50,111 +78,115 @@ class SimConfig:
     rule_options: dict[str, int | float | bool | str] = field(default_factory=dict, hash=False)
     """Settings of the rule by name; what is left out takes the rule's default."""
 
-    signal: float = 0.3
+    signal: ShareBelowOne = 0.3
     """How much a rule's observations beside the votes know of the truth, in [0, 1): nothing at 0.
     The settings below say it one by one, see `sim.world.observe.strength`."""
-    confidence_signal: float | None = None
+    confidence_signal: ShareBelowOne | None = None
     """Lead of right responses in confidence, in place of `signal`."""
-    confidence_share: float = 0.0
+    confidence_share: ShareBelowOne = 0.0
     """Share of the confidence that follows the answer's own log-probability."""
-    tool_tpr: float | None = None
+    tool_tpr: Share | None = None
     """Chance that a tool confirms a right response; (1 + signal) / 2 if left out."""
-    tool_fpr: float | None = None
+    tool_fpr: Share | None = None
     """Chance that a tool confirms a wrong response; (1 - signal) / 2 if left out."""
-    verifier_tpr: float | None = None
+    verifier_tpr: Share | None = None
     """Chance that the verifier judges a right response right; (1 + signal) / 2 if left out."""
-    verifier_fpr: float | None = None
+    verifier_fpr: Share | None = None
     """Chance that the verifier judges a wrong response right; (1 - signal) / 2 if left out."""
-    second_independence: float | None = None
+    second_independence: Share | None = None
     """How far a rewording makes other errors than the question, in place of `signal`."""
     second_errors: Literal["permuted", "fresh"] = "permuted"
     """The rewording's own wrong answers: the same at every visit, or drawn anew."""
-    second_votes: int | None = None
+    second_votes: Draws | None = None
     """Responses of the second vote set; `n_votes` if left out."""
-    similarity_answer: float | None = None
+    similarity_answer: Share | None = None
     """How much more alike responses with one answer are, in place of `signal`."""
-    teacher_rate: float = 0.01
+    teacher_rate: Share = 0.01
     """Rate of the moving-average teacher at the first batch; it falls along a cosine."""
-    teacher_rate_end: float = 1e-5
+    teacher_rate_end: Share = 1e-5
     """The same at the last batch."""
 
-    skip_rate: float = 0.0
+    skip_rate: Share = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.skips`."""
 
-    n_problems: int = 500
+    n_problems: Size = 500
     """N, problems of the fixed set."""
-    epochs: int = 30
+    epochs: Annotated[int, Interval("[1, 100000]")] = 30
     """Passes over all problems, so visits per problem."""
-    batch_size: int = 8
+    batch_size: Size = 8
     """P, problems whose votes are drawn from one state of the policy."""
-    n_votes: int = 64
+    n_votes: Draws = 64
     """V, responses per visit."""
-    n_samples: int = 32
+    n_samples: Draws = 32
     """K, the first of them, which are trained on."""
-    n_answers: int = 10
+    n_answers: Annotated[int, Interval("[2, 1000]")] = 10
     """A, different answers per problem."""
-    unparseable: float = 0.0
+    unparseable: Share = 0.0
     """Constant chance that a response holds no readable answer."""
 
-    step: float = 0.06
+    step: NotNegative = 0.06
     """Step size at the schedule's peak (eta). sgd: change of a logit per unit of standardised
     advantage; adam: about the change of every logit per optimizer step."""
-    step_factor: float = 1.0
+    step_factor: NotNegative = 1.0
     """Constant factor on `step`, for the control at matched effort."""
     schedule: Schedule = "cosine"
     """Cosine decay to 0 after a linear warm-up, or `step` throughout."""
-    warmup_ratio: float = 0.03
+    warmup_ratio: Share = 0.03
     """Share of all batches that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Plain gradient steps, or Adam, see `sim.world.optimizer`."""
-    adam_beta_1: float = 0.9
+    adam_beta_1: ShareBelowOne = 0.9
     """Adam: decay of the mean gradient."""
-    adam_beta_2: float = 0.999
+    adam_beta_2: ShareBelowOne = 0.999
     """Adam: decay of the mean squared gradient."""
-    adam_eps: float = 1e-8
+    adam_eps: Positive = 1e-8
     """Adam: added to the root of the mean square."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Gradients of an optimizer step are scaled down to this L2 norm; not at all by default."""
-    mini_batch: int = 1
+    mini_batch: Size = 1
     """Problems per optimizer step."""
     update: Literal["sampled", "expected"] = "sampled"
     """Gradient of the K drawn samples, or of their expectation, see `sim.engine.expected`."""
 
-    kappa_att: float = 0.25
+    kappa_att: NotNegative = 0.25
     """Attractor policy: coupling of the attractors of all problems."""
-    kappa_corr: float = 0.012
+    kappa_corr: NotNegative = 0.012
     """Attractor policy: coupling of the correct answers of all problems."""
-    neg_transfer: float = 0.3
+    neg_transfer: NotNegative = 0.3
     """Attractor and kernel policy: factor on what a penalty passes on to other problems."""
-    load_sd: float = 0.3
+    load_sd: NotNegative = 0.3
     """Attractor policy: spread of the problems' loadings on the shared directions around 1."""
-    corr_load_sd: float | None = None
+    corr_load_sd: NotNegative | None = None
     """Attractor policy: that of the loadings on the correct direction; `load_sd` if left out."""
-    feature_dim: int = 64
+    feature_dim: Annotated[int, Interval("[1, 10000]")] = 64
     """Features policy: D, shared parameters."""
     kernel: str | None = None
     """Kernel policy: file (.npy or .csv) of the symmetric n_problems x n_problems coupling."""
-    att_share: float = 0.3
+    att_share: Share = 0.3
     """Mean share of the wrong mass that the attractor answer holds before training."""
-    att_concentration: float = 4.0
+    att_concentration: Concentration = 4.0
     """a + b of the Beta law of that share."""
-    wrong_concentration: float = 0.5
+    wrong_concentration: Concentration = 0.5
     """Dirichlet parameter of the other wrong answers' shares."""
 
-    replicates: int = 1
+    replicates: Annotated[int, Interval("[1, 32768]")] = 1
     """R, independent runs that are computed side by side."""
-    vote_replicates: int = 1
+    vote_replicates: Annotated[int, Interval("[0, 32768]")] = 1
     """So many of them, the first, keep every answer's votes in the trace (`votes`)."""
-    first_replicate: int = 0
+    first_replicate: Annotated[int, Interval("[0, 32767]")] = 0
     """Number of the first replicate; replicate r is the same run whatever is run beside it."""
-    seed: int = 0
+    seed: Annotated[int, Interval("[0, 9223372036854775807]")] = 0
     """Seed of all random numbers."""
     engine: Literal["compiled", "reference"] = "compiled"
     """Compute the guard by compiled code, or by guard_core's arrays; the trace is the same."""
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""
-        check(self)
+        check_fields(self, error=UserError)
+        _check_sizes(self)
+        _check_population(self)
+        _check_readers(self)
+        _check_rule(self)
 
     @property
     def n_batches(self) -> int:
@@ -166,3 +198,68 @@ class SimConfig:
         peak = self.step * self.step_factor
         batches = self.epochs * self.n_batches
         return step_size(self.schedule, peak, batch, batches, self.warmup_ratio)
+
+
+def _check_sizes(config: SimConfig) -> None:
+    if config.n_samples > config.n_votes:
+        raise UserError(
+            f"n_samples = {config.n_samples}: must be at most n_votes = {config.n_votes}"
+        )
+    if config.mini_batch > config.batch_size:
+        raise UserError(
+            f"mini_batch = {config.mini_batch}: must be at most batch_size = {config.batch_size}"
+        )
+    if config.first_replicate + config.replicates > _LAST_REPLICATE + 1:
+        raise UserError(
+            f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
+            f"last number exceeds {_LAST_REPLICATE}"
+        )
+
+
+def _check_population(config: SimConfig) -> None:
+    if config.population not in (*NAMED, *FREE):
+        known = ", ".join([*NAMED, *FREE])
+        raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
+    for name in FREE.get(config.population, ()):
+        if getattr(config, name) in (None, ()):
+            raise UserError(f"{name}: must be given with population = {config.population}")
+    total = math.fsum(weight for weight, _, _ in config.mixture)
+    if config.mixture and abs(total - 1) > 1e-6:
+        raise UserError(f"mixture: the weights sum to {total:g}, must sum to 1")
+
+
+def _check_readers(config: SimConfig) -> None:
+    if config.policy == "kernel" and config.kernel is None:
+        raise UserError("kernel: must be given with policy = kernel")
+    for name, (chooser, reader) in _FILES.items():
+        if getattr(config, name) not in (None, ()) and getattr(config, chooser) != reader:
+            chosen = getattr(config, chooser)
+            raise UserError(f"{name}: only {chooser} = {reader} reads it, and {chooser} = {chosen}")
+
+
+def _check_rule(config: SimConfig) -> None:
+    """Check the rule's name and settings, and what it cannot be combined with.
+
+    Raises:
+        UserError: the settings contradict each other.
+        ConfigError: there is no such rule, or one of its own settings is wrong.
+    """
+    rule = make_rule(config.rule, config.rule_options)
+    _check_confidence(config)
+    if rule.name == BASELINE:
+        return
+    if config.update == "expected":
+        raise UserError(
+            f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"
+        )
+    check_fit(rule, config.guard, config.labels)
+
+
+def _check_confidence(config: SimConfig) -> None:
+    signal = config.signal if config.confidence_signal is None else config.confidence_signal
+    total = signal**2 + config.confidence_share**2
+    if total > 1:
+        raise UserError(
+            f"confidence_share = {config.confidence_share}: its square and that of the signal "
+            f"({signal:g}) sum to {total:g}, must be at most 1"
+        )

@@ -187,7 +187,7 @@ def test_rewards_by_the_truth_are_all_right():
 
 
 def test_wrong_k_are_refused():
-    with pytest.raises(UserError, match="eval_pass_at = 3: must be some of 2, 4, 8"):
+    with pytest.raises(UserError, match=r"eval_pass_at\[0\] = 3: must be one of 2, 4, 8"):
         TrainConfig(eval_pass_at=(3,))
     with pytest.raises(UserError, match="eval_pass_at = 128: must be at most n_votes = 64"):
         TrainConfig(eval_pass_at=(4, 128))

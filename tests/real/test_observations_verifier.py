@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
+from guard_core import GuardConfig
 from lab.errors import UserError
 from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
@@ -22,7 +23,6 @@ from real.problems import Problem
 from real.problems.problem import Turn
 from real.problems.prompts import encode
 from real.settings.config import TrainConfig
-from real.settings.fit import can_verify
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.observations.verifier import Asked, Wording, ask, read_verdict, verifier_prompt
@@ -185,6 +185,6 @@ def test_a_verification_can_be_trained_on():
 
 
 def test_the_tiny_model_cannot_verify():
-    with pytest.raises(UserError, match=r"^rule = 'ttrl': .* --model and --problems$"):
-        can_verify(TrainConfig())
-    can_verify(TrainConfig(model="folder", problems="math500"))
+    with pytest.raises(UserError, match=r"^rule = 'coverrl': .* --model and --problems$"):
+        TrainConfig(rule="coverrl", guard=GuardConfig.off())
+    TrainConfig(rule="coverrl", guard=GuardConfig.off(), model="folder", problems="math500")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lab.errors import UserError
-from real.problems import FieldMap, Problem, ProblemSet, Turn, fingerprint, load_problems
+from real.problems import Problem, ProblemSet, Turn, fingerprint, load_problems
+from real.settings.fields import FieldMap
 
 Rows = list[dict[str, Any]]
 
@@ -110,7 +111,7 @@ def test_no_prompt_field_names_the_remedy(tmp_path: Path):
 
 
 def test_fields_of_wrong_type_and_empty_prompt_are_refused():
-    with pytest.raises(UserError, match=r"fields.answer = 3: must be the name"):
+    with pytest.raises(UserError, match=r"fields.answer = 3: must be of type str"):
         FieldMap(answer=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"fields.prompt = ''"):
         FieldMap(prompt="")

@@ -33,7 +33,7 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
         ({"rule": "empo", "guard": FROZEN}, "no label that a guard or memory could work on"),
         ({"rule": "maj_at_n"}, "trains nothing that a guard could hold back"),
         ({"rule": "scope", "guard": FROZEN}, "makes its labels anew"),
-        ({"rule": "coverrl", "guard": OFF}, "tiny task's model cannot judge"),
+        ({"rule": "coverrl", "guard": OFF}, "model of the tiny task cannot judge"),
         ({"rule": "rent", "guard": OFF, "labels": "truth"}, "not paid by a label"),
         ({"rule": "scope", "guard": OFF, "labels": "truth"}, "not paid by a label"),
         ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),

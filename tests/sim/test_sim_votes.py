@@ -88,5 +88,5 @@ def test_one_replicate_is_kept_unless_asked_and_shown_answer_by_answer(tmp_path)
 
 
 def test_impossible_numbers_are_refused():
-    with pytest.raises(UserError, match=r"vote_replicates = -1: must be in \[0, 32768\]"):
+    with pytest.raises(UserError, match=r"vote_replicates = -1: must lie in \[0, 32768\]"):
         SimConfig(vote_replicates=-1)
