@@ -10,7 +10,7 @@ from guard_core.rules import RULES
 from lab.arms import arm
 from sim import SimConfig
 from sim.engine.run import of_arm
-from sim.studies.costs import cpu_per_visit
+from sim.studies.sweep.rule_tables import cpu_per_visit
 
 BUDGET = 1.30
 """Times plain TTRL's visit."""

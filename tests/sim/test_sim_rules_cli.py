@@ -14,7 +14,7 @@ from sim.engine.run import of_arm
 from sim.studies.arms.controls import control, named, under
 from sim.studies.compare import compare
 from sim.studies.sweep import Sweep, run_sweep
-from sim.studies.sweep.plan import job_of
+from sim.studies.sweep.jobs import job_of
 from sim.studies.sweep.presets import RULE_ARMS, preset, preset_settings
 
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]

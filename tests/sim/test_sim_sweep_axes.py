@@ -8,7 +8,7 @@ from lab.errors import UserError
 from sim import SimConfig
 from sim.studies.sweep import RandomCells, Sweep
 from sim.studies.sweep.axes import Range, assign, names, parse, read
-from sim.studies.sweep.plan import Job, job_of
+from sim.studies.sweep.jobs import Job, job_of
 from sim.studies.sweep.presets import preset, preset_settings
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from lab.errors import UserError
 from lab.files import whole
 from lab.trace.manifest import command, commit, machine, now, versions
-from sim.studies.sweep.work import Outcome
+from sim.studies.sweep.jobs import Outcome
 
 FILE = "sweep.json"
 RESULTS = "results.parquet"

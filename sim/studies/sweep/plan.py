@@ -1,35 +1,35 @@
-"""From a sweep's definition to its cells, and from cells to the runs that they share.
+"""The definition of a sweep, its cells, and the files that its runs read.
 
-A cell is one choice of the varied settings; every arm is run in every cell. Two (cell, arm) pairs
-whose runs cannot differ share one job: plain TTRL is run once for all values of the guard's
-thresholds. A job is known by a hash of all its settings and of what is in the files that they
-name, which is how a sweep is continued.
+A cell is one choice of the varied settings; every arm is run in every cell. The content of the
+files that the settings name is part of the sweep.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from guard_core import ConfigError, GuardConfig
-from lab.arms import GUARD, arm
+from lab.arms import GUARD
 from lab.errors import UserError
 from lab.settings import from_values, to_values
-from sim.engine.run import of_arm
 from sim.settings.config import SimConfig
-from sim.settings.populations import NAMED
-from sim.studies.arms.controls import Control, check_arms, control, has_own_guard
-from sim.studies.sweep import content
-from sim.studies.sweep.axes import Assignments, Axis, Range, assign, check_axis, draw, parse, read
-from sim.world.observe.strength import only_read
+from sim.studies.arms.controls import check_arms
+from sim.studies.sweep.axes import Assignments, Axis, Range, check_axis, draw, parse, read
+from sim.world.policies.kernel_file import read_kernel
+from sim.world.populations import ability_sampler
 
 _MOST_CELLS = 1_000_000
+
+FILES = ("kernel", "histogram", "trace")
+"""Settings of `SimConfig` that name a file, or a run folder."""
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,113 +145,79 @@ class Cell:
     values: Assignments
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One run, or the search for a control's number."""
-
-    key: str
-    """Hash of all settings and files."""
-    config: SimConfig
-    control: Control | None = None
-    guard_key: str = ""
-    """Job of the guarded arm that a control is matched to."""
-    unguarded_key: str = ""
-    """Job of the arm that a control runs before its number is set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Impossible:
-    """A run whose settings contradict each other."""
-
-    key: str
-    reason: str
-
-
 def shown(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     """The value of every varied name in a cell, also of those that its group leaves alone."""
     return {n: cell.values[n] if n in cell.values else read(sweep.base, n) for n in sweep.names}
 
 
-def job_of(
-    sweep: Sweep, cell: Cell, name: str, files: Mapping[str, str] | None = None
-) -> Job | Impossible:
-    """The job of one arm in one cell.
+def contents(sweep: Sweep) -> dict[str, str]:
+    """Every file that a sweep names, and a hash of what is in it.
 
-    Args:
-        sweep: that the cell is of.
-        cell: the settings.
-        name: of the arm.
-        files: path to hash, see `sim.studies.sweep.content.contents`.
+    Raises:
+        UserError: a file is missing or cannot be read.
     """
+    found: dict[str, str] = {}
+    for name in FILES:
+        for path in _paths(sweep, name):
+            found.setdefault(path, _digest(name, Path(path)))
+    return dict(sorted(found.items()))
 
-    def plain(config: SimConfig) -> dict[str, Any]:
-        read_files = content.of_config(config, files or {})
-        # Only where there are any: runs that read no file keep the keys they always had.
-        return to_values(config) | ({"files": read_files} if read_files else {})
 
+def files_of(config: SimConfig, known: Mapping[str, str]) -> dict[str, str]:
+    """Setting to hash, for the files that a run reads; empty for most runs."""
+    paths = {name: getattr(config, name) for name in FILES}
+    return {name: known[path] for name, path in paths.items() if path in known}
+
+
+def check_files(configs: Iterable[SimConfig]) -> None:
+    """Refuse a sweep of which no run can read its files.
+
+    Raises:
+        UserError: the defect that the first run met.
+    """
+    first: UserError | None = None
+    for config in _reading_differently(configs):
+        try:
+            _read(config)
+            return
+        except UserError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _paths(sweep: Sweep, name: str) -> Iterator[str]:
+    groups: list[Mapping[str, Any]] = [*sweep.groups]
+    groups += [sweep.draws.axes] if sweep.draws is not None else []
+    for values in ((getattr(sweep.base, name),), *(group.get(name, ()) for group in groups)):
+        yield from (value for value in values if value is not None)
+
+
+def _digest(name: str, path: Path) -> str:
+    """Of a file, or of the visits of a run folder."""
+    parts = sorted((path / "visits").glob("*.parquet")) if path.is_dir() else [path]
+    hashed = hashlib.sha256()
     try:
-        found = control(name)
-        if found is None:
-            config = _arm_config(sweep, cell, name)
-            return Job(_key("", plain(config)), config)
-        config = _arm_config(sweep, cell, found.unguarded)
-        guard = _arm_config(sweep, cell, found.target)
-    except (UserError, ConfigError) as error:
-        values = {"arm": name, **cell.values, "definition": to_values(sweep.base)}
-        return Impossible(_key("impossible", values), str(error))
-    values = {"unguarded": plain(config), "guard": plain(guard)}
-    return Job(
-        _key(found.kind, values),
-        config,
-        found,
-        guard_key=_key("", plain(guard)),
-        unguarded_key=_key("", plain(config)),
-    )
+        for part in parts:
+            hashed.update(part.name.encode() if path.is_dir() else b"")
+            with part.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    hashed.update(block)
+    except OSError as error:
+        raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
+    return hashed.hexdigest()[:20]
 
 
-def _arm_config(sweep: Sweep, cell: Cell, name: str) -> SimConfig:
-    """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
-    own = arm(name)
-    base = sweep.base
-    guard = base.guard if has_own_guard(name) else own.guard
-    own = replace(own, guard=guard, step_factor=base.step_factor * own.step_factor)
-    config = assign(of_arm(base, own), {**_size(sweep, cell), **cell.values})
-    return only_read(replace(config, guard=_needed(config.guard)))
+def _reading_differently(configs: Iterable[SimConfig]) -> list[SimConfig]:
+    """One of all runs that read the same files in the same way."""
+    names = ("policy", "population", *FILES, "n_problems", "fixed_population")
+    return list({tuple(getattr(c, name) for name in names): c for c in configs}.values())
 
 
-def _needed(guard: GuardConfig) -> GuardConfig:
-    """The guard without settings that cannot reach the run: with all parts off, most."""
-    if guard.frs or guard.mps or guard.rcsu:
-        return guard
-    return GuardConfig(
-        frs=False,
-        mps=False,
-        rcsu=False,
-        tie_break=guard.tie_break,
-        label_from=guard.label_from,
-        discount=guard.discount,
-        skip_by=guard.skip_by,
-        advantage_scale=guard.advantage_scale,
-    )
-
-
-def _size(sweep: Sweep, cell: Cell) -> Assignments:
-    """A varied population brings its size and length, unless the sweep's own were set by hand."""
-    name = cell.values.get("population")
-    usual = NAMED.get(sweep.base.population)
-    law = NAMED.get(name) if isinstance(name, str) else None
-    if law is None or usual is None:
-        return {}
-    sizes = {}
-    for field_name in ("n_problems", "epochs"):
-        if getattr(sweep.base, field_name) == getattr(usual, field_name):
-            sizes[field_name] = getattr(law, field_name)
-    return sizes
-
-
-def _key(kind: str, values: Mapping[str, Any]) -> str:
-    text = msgspec.json.encode([kind, values], order="deterministic")
-    return hashlib.sha256(text).hexdigest()[:20]
+def _read(config: SimConfig) -> None:
+    if config.policy == "kernel" and config.kernel is not None:
+        read_kernel(config.kernel, config.n_problems)
+    ability_sampler(config)
 
 
 def _axis(name: str, value: Any) -> Axis:

@@ -21,7 +21,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lab.errors import UserError
-from sim.studies.sweep.work import Outcome, Task, perform
+from sim.studies.sweep.jobs import Outcome, Task, perform
 
 Backend = Literal["local", "dask", "ray"]
 MOST_LOSSES = 3

@@ -11,11 +11,10 @@ import pandas as pd
 from tqdm import tqdm
 
 from sim.engine.measure import MEASURES
-from sim.studies.sweep.content import check_files, contents
 from sim.studies.sweep.folder import TRACES, SweepFolder, together
-from sim.studies.sweep.plan import Cell, Impossible, Job, Sweep, job_of, shown
+from sim.studies.sweep.jobs import FACTS, Impossible, Job, Outcome, Task, job_of
+from sim.studies.sweep.plan import Cell, Sweep, check_files, contents, shown
 from sim.studies.sweep.pool import Pool
-from sim.studies.sweep.work import FACTS, Outcome, Task
 
 FILES = "files"
 """In a sweep's definition: path to a hash of what was in it."""
