@@ -2,15 +2,15 @@
 
 from guard_core.rules.advantages import answer_streams, response_streams, weighed
 from guard_core.rules.named import RULES, make_rule
+from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.seen import Seen
 
 __all__ = [
     "RULES",
     "Need",
+    "Observations",
     "Pays",
     "Rule",
-    "Seen",
     "answer_streams",
     "make_rule",
     "response_streams",

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import Interval
+from guard_core.rules.observations import Observations, filled
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.seen import Seen, filled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class Intuitor(Rule):
     has_label: ClassVar[bool] = False
     pays: ClassVar[Pays] = "response"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        certainty = seen.of("certainty")[..., : seen.votes.n_samples]
-        return namespace(certainty).astype(filled(certainty), seen.real)
+        certainty = obs.of("certainty")[..., : obs.votes.n_samples]
+        return namespace(certainty).astype(filled(certainty), obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Rent(Rule):
     unparseable: Annotated[float, Interval("(-inf, 0]")] = -7.0
     """Reward of a response without a readable answer, in nats."""
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        K = seen.votes.n_samples
-        entropy, answers = seen.of("entropy")[..., :K], seen.of("answers")[..., :K]
+        K = obs.votes.n_samples
+        entropy, answers = obs.of("entropy")[..., :K], obs.of("answers")[..., :K]
         xp = namespace(answers)
-        reward = -xp.astype(filled(entropy), seen.real)
+        reward = -xp.astype(filled(entropy), obs.real)
         return xp.where(answers >= 0, reward, xp.full_like(reward, self.unparseable))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import Share
+from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Pays, Rule
-from guard_core.rules.seen import Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class RandomReward(Rule):
         """See `Rule.n_draws`."""
         return n_samples
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        draws = seen.drawn(seen.votes.n_samples)
-        return namespace(draws).astype(draws < self.chance, seen.real)
+        draws = obs.drawn(obs.votes.n_samples)
+        return namespace(draws).astype(draws < self.chance, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class FormatReward(Rule):
     has_label: ClassVar[bool] = False
     pays: ClassVar[Pays] = "answer"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
         xp = namespace(label)
-        parsed = xp.astype(seen.columns >= 0, seen.real)
+        parsed = xp.astype(obs.columns >= 0, obs.real)
         return xp.broadcast_to(parsed, (*label.shape, parsed.shape[-1]))
 
 
@@ -68,9 +68,9 @@ class MajAtN(Rule):
     title: ClassVar[str] = "maj@n, no training"
     loss = "none"
 
-    def weigh(self, seen: Seen, label: Array) -> Array:
+    def weigh(self, obs: Observations, label: Array) -> Array:
         """See `Rule.weigh`; every problem leaves every batch."""
-        return namespace(label).astype(label != label, seen.real)
+        return namespace(label).astype(label != label, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class OneShotEM(Rule):
     pays: ClassVar[Pays] = "answer"
     loss = "entropy"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`; all 0."""
         xp = namespace(label)
-        zero = xp.astype(seen.columns != seen.columns, seen.real)
+        zero = xp.astype(obs.columns != obs.columns, obs.real)
         return xp.broadcast_to(zero, (*label.shape, zero.shape[-1]))

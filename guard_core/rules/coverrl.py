@@ -9,9 +9,8 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import Count, Natural, NotNegative
-from guard_core.rules.coverrl_questions import questions
+from guard_core.rules.observations import Observations, own
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.seen import Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +48,18 @@ class CoVerRL(Rule):
     regenerations: Natural = 6
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
-    def questions(self, seen: Seen, label: Array) -> Array:
+    def questions(self, obs: Observations, label: Array) -> Array:
         """See `Rule.questions`; the first half asks about the majority, the second about the rival.
 
         Of the majority the first responses are asked about. The rival is the first response among
         those of the least frequent other answers; an unparseable one where there is no other.
         """
-        return questions(seen, label, self.verifications)
+        return _questions(obs, label, self.verifications)
 
-    def weigh(self, seen: Seen, label: Array) -> Array:
+    def weigh(self, obs: Observations, label: Array) -> Array:
         """See `Rule.weigh`."""
-        trusted = self.trusts(seen.of("verdicts"))
-        return namespace(trusted).astype(trusted, seen.real)
+        trusted = self.trusts(obs.of("verdicts"))
+        return namespace(trusted).astype(trusted, obs.real)
 
     def trusts(self, verdicts: Array) -> Array:
         """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
@@ -70,22 +69,22 @@ class CoVerRL(Rule):
         wrong = xp.sum(xp.astype(majority == 0, xp.int64), axis=-1)
         return (right > wrong) | (right + wrong == 0)
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        return self._format_and_match(seen.columns, label, seen.real)
+        return self._format_and_match(obs.columns, label, obs.real)
 
-    def verifier_rewards(self, seen: Seen) -> Array:
+    def verifier_rewards(self, obs: Observations) -> Array:
         """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote.
 
         The majority's responses should be judged right, the rival's wrong. Entries whose question
         was -1 mean nothing.
         """
-        verdicts = seen.of("verdicts")
+        verdicts = obs.of("verdicts")
         xp = namespace(verdicts)
         place = xp.arange(verdicts.shape[-1], device=device(verdicts))
         agrees = xp.where(place < self.verifications, verdicts == 1, verdicts == 0)
-        readable = xp.astype(verdicts >= 0, seen.real)
-        return self.format_reward * readable + xp.astype(agrees, seen.real)
+        readable = xp.astype(verdicts >= 0, obs.real)
+        return self.format_reward * readable + xp.astype(agrees, obs.real)
 
     def regeneration_rewards(self, answers: Array, label: Array) -> Array:
         """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
@@ -100,3 +99,44 @@ class CoVerRL(Rule):
         xp = namespace(ids)
         match = xp.astype(ids == label[..., None], real)
         return match + self.format_reward * xp.astype(ids >= 0, real)
+
+
+def _questions(obs: Observations, label: Array, verifications: int) -> Array:
+    """(..., P, 2 * verifications) places of responses, -1 asks nothing.
+
+    Args:
+        obs: of the batch, with `answers`.
+        label: (..., P) the majority's answer, -1 for none.
+        verifications: most responses of the majority that are asked about.
+    """
+    answers = obs.of("answers")
+    xp = namespace(answers)
+    wins = (answers == label[..., None]) & (label >= 0)[..., None]
+    rank = xp.cumulative_sum(xp.astype(wins, xp.int64), axis=-1)
+    n_asked = _n_asked(rank[..., -1], obs.votes.n_votes, verifications)
+    rival = _rival(obs, wins)
+    nothing = xp.full_like(rival, -1)
+    asked, again = [], []
+    for n in range(verifications):
+        place = xp.argmax(xp.astype(wins & (rank == n + 1), xp.int64), axis=-1)
+        asked.append(xp.where(n < n_asked, place, nothing))
+        again.append(xp.where(n < n_asked, rival, nothing))
+    return xp.stack([*asked, *again], axis=-1)
+
+
+def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
+    """(..., P) responses of the majority that are asked about."""
+    xp = namespace(n_wins)
+    even = n_wins - n_wins % 2
+    asked = xp.where(n_wins >= verifications, verifications, even)
+    return xp.where(n_wins < n_votes, asked, 0)
+
+
+def _rival(obs: Observations, wins: Array) -> Array:
+    """(..., P) place of the response that stands for all that the majority is not."""
+    answers, V = obs.of("answers"), obs.votes.n_votes
+    counts = obs.votes.counts
+    xp = namespace(counts)
+    unparseable = xp.full_like(counts[..., :1], V + 1)
+    votes = own(xp.concat([counts, unparseable], axis=-1), answers)
+    return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)

@@ -9,8 +9,8 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, divide, namespace
 from guard_core.checks import NotNegative, Share
+from guard_core.rules.observations import Observations, at_label
 from guard_core.rules.rule import Pays, Rule
-from guard_core.rules.seen import Seen, at_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +34,19 @@ class DiSCTT(Rule):
     diversity: NotNegative = 0.5
     """Size of the diversity reward; not stated."""
 
-    def is_direct(self, seen: Seen, label: Array) -> Array | None:
+    def is_direct(self, obs: Observations, label: Array) -> Array | None:
         """See `Rule.is_direct`."""
         xp = namespace(label)
-        share = divide(xp.astype(at_label(seen.votes.counts, label), seen.real), seen.votes.n_votes)
+        share = divide(xp.astype(at_label(obs.votes.counts, label), obs.real), obs.votes.n_votes)
         return (share >= self.agreement) & (label >= 0)
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
         xp = namespace(label)
-        match = xp.astype(seen.columns == label[..., None], seen.real)
-        rare = self.diversity * (1 - seen.shares)
-        none = xp.zeros((*rare.shape[:-1], 1), dtype=seen.real, device=device(rare))
-        direct = self.is_direct(seen, label)
+        match = xp.astype(obs.columns == label[..., None], obs.real)
+        rare = self.diversity * (1 - obs.shares)
+        none = xp.zeros((*rare.shape[:-1], 1), dtype=obs.real, device=device(rare))
+        direct = self.is_direct(obs, label)
         assert direct is not None
         explored = match + xp.concat([rare, none], axis=-1)
         return xp.where(direct[..., None], match, explored)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from array_api_compat import device
 
 from guard_core.arrays import Array, divide, namespace
+from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Pays, Rule
-from guard_core.rules.seen import Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class EMPO(Rule):
     unparseable: Literal["zero", "alone"] = "zero"
     """What an unparseable response gets."""
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        share = seen.shares
+        share = obs.shares
         xp = namespace(share)
-        none = xp.zeros((*share.shape[:-1], 1), dtype=seen.real, device=device(share))
+        none = xp.zeros((*share.shape[:-1], 1), dtype=obs.real, device=device(share))
         if self.unparseable == "alone":
-            return xp.concat([share, divide(none + 1, seen.votes.n_votes)], axis=-1)
+            return xp.concat([share, divide(none + 1, obs.votes.n_votes)], axis=-1)
         # The entropy of V classes of one response each is ln V; any pair makes it smaller.
-        agrees = xp.any(seen.votes.counts > 1, axis=-1, keepdims=True)
+        agrees = xp.any(obs.votes.counts > 1, axis=-1, keepdims=True)
         return xp.concat([xp.where(agrees, share, xp.zeros_like(share)), none], axis=-1)

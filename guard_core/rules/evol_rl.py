@@ -8,8 +8,8 @@ from typing import ClassVar
 from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
+from guard_core.rules.observations import Observations, masked_mean
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.seen import Seen, masked_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class EvolRL(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SIMILARITY})
     pays: ClassVar[Pays] = "response"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        answers = seen.of("answers")[..., : seen.votes.n_samples]
+        answers = obs.of("answers")[..., : obs.votes.n_samples]
         xp = namespace(answers)
         parsed = answers >= 0
         wins = parsed & (answers == label[..., None])
         rest = parsed & ~wins
-        novelty = self._novelty(seen, wins, rest)
+        novelty = self._novelty(obs, wins, rest)
         won = xp.where(_lone(wins), xp.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
         lost = -1 + 0.5 * _scaled(novelty, rest)
         lost = xp.where(_lone(rest), xp.full_like(lost, -0.5), lost)
@@ -48,13 +48,13 @@ class EvolRL(Rule):
         return xp.where(parsed, paid, xp.full_like(paid, -1.0))
 
     @staticmethod
-    def _novelty(seen: Seen, wins: Array, rest: Array) -> Array:
+    def _novelty(obs: Observations, wins: Array, rest: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
-        similarity = seen.of("similarity")
+        similarity = obs.of("similarity")
         xp = namespace(similarity)
         known = xp.where(xp.isfinite(similarity), similarity, xp.zeros_like(similarity))
-        known = xp.clip(xp.astype(known, seen.real), min=0.0, max=1.0)
-        place = xp.arange(seen.votes.n_samples, device=device(known))
+        known = xp.clip(xp.astype(known, obs.real), min=0.0, max=1.0)
+        place = xp.arange(obs.votes.n_samples, device=device(known))
         parsed = wins | rest
         other = (place[:, None] != place) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]

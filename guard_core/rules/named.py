@@ -6,22 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from guard_core.checks import ConfigError
-from guard_core.rules.co_rewarding import CoRewarding1, CoRewarding2
 from guard_core.rules.confidence import Intuitor, Rent
 from guard_core.rules.controls import FormatReward, MajAtN, OneShotEM, RandomReward
 from guard_core.rules.coverrl import CoVerRL
 from guard_core.rules.disctt import DiSCTT
 from guard_core.rules.empo import EMPO
 from guard_core.rules.evol_rl import EvolRL
-from guard_core.rules.mm_upt import MMUPT
 from guard_core.rules.rule import Rule
 from guard_core.rules.scope import Scope
 from guard_core.rules.scrl import SCRL, SCRLContinuous
-from guard_core.rules.self_harmony import SelfHarmony
+from guard_core.rules.second_votes import CoRewarding1, CoRewarding2, SelfHarmony
 from guard_core.rules.srt import SRT, SRTSoft
 from guard_core.rules.t3rl import T3RL
 from guard_core.rules.ttcs import TTCS
-from guard_core.rules.ttrl import TTRL
+from guard_core.rules.ttrl import MMUPT, TTRL
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule

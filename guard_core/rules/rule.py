@@ -4,9 +4,9 @@ A rule is a frozen record of its settings with pure methods. It owns no randomne
 and never sees a true answer. The label is chosen between `scores` and the rest, so that the guard,
 frozen labels and vote memory stand in the same place for every rule:
 
-    scores = rule.scores(seen)                             # who wins the label
-    rows, decision = guard.step(rows, seen.votes, draws, scores)
-    majority, minority = response_streams(rule, seen, decision, config)
+    scores = rule.scores(obs)                             # who wins the label
+    rows, decision = guard.step(rows, obs.votes, draws, scores)
+    majority, minority = response_streams(rule, obs, decision, config)
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any, ClassVar, Literal, Self
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import ConfigError, check_fields
-from guard_core.rules.seen import Seen
+from guard_core.rules.observations import Observations
 
 Pays = Literal["label", "answer", "response"]
 """What a reward depends on: 1 where the answer is the label, the answer, or the response."""
 
 
 class Need(StrEnum):
-    """What a rule has to be told beside the answers; a field of `Seen` each."""
+    """What a rule has to be told beside the answers; a field of `Observations` each."""
 
     STEP_LOGPROB = "step_logprob"
     ENTROPY = "entropy"
     CERTAINTY = "certainty"
     SIMILARITY = "similarity"
     PARAPHRASE = "paraphrase"
-    """`Seen.second` holds the answers to a rewording of the same problem."""
+    """`Observations.second` holds the answers to a rewording of the same problem."""
     TEACHER = "teacher"
-    """`Seen.second` holds the answers of a slowly moving average of the model."""
+    """`Observations.second` holds the answers of a slowly moving average of the model."""
     VERDICTS = "verdicts"
     TOOL = "tool"
 
@@ -76,7 +76,7 @@ class Rule:
         """
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """Uniform numbers that a visit of one problem takes, `Seen.draws`.
+        """Uniform numbers that a visit of one problem takes, `Observations.draws`.
 
         Args:
             n_votes: V.
@@ -84,30 +84,30 @@ class Rule:
         """
         return 0
 
-    def scores(self, seen: Seen) -> Array:
+    def scores(self, obs: Observations) -> Array:
         """(..., P, A) at least 0; the answer with the most becomes the label, 0 never does."""
-        return seen.votes.counts
+        return obs.votes.counts
 
     @classmethod
     def labels_by_votes(cls) -> bool:
         """Whether the label is the answer with most votes, as in plain TTRL."""
         return cls.scores is Rule.scores
 
-    def questions(self, seen: Seen, label: Array) -> Array:
+    def questions(self, obs: Observations, label: Array) -> Array:
         """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.
 
-        Only rules that need verdicts are asked; `Seen.verdicts` answers in the same order.
+        Only rules that need verdicts are asked; `Observations.verdicts` answers in the same order.
 
         Raises:
             NotImplementedError: the rule needs no verdicts.
         """
         raise NotImplementedError(f"{_named(type(self))} asks no verifier")
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """The rewards.
 
         Args:
-            seen: of the batch.
+            obs: of the batch.
             label: (..., P) answer ids, -1 for none.
 
         Returns:
@@ -115,13 +115,13 @@ class Rule:
             `pays` is `response`. Finite; entries of answers that no response gave mean nothing.
         """
         xp = namespace(label)
-        return xp.astype(seen.columns == label[..., None], seen.real)
+        return xp.astype(obs.columns == label[..., None], obs.real)
 
-    def weigh(self, seen: Seen, label: Array) -> Array:
+    def weigh(self, obs: Observations, label: Array) -> Array:
         """(..., P) factors on the problems' losses; at 0 a problem leaves the batch."""
-        return namespace(label).astype(label == label, seen.real)
+        return namespace(label).astype(label == label, obs.real)
 
-    def is_direct(self, seen: Seen, label: Array) -> Array | None:
+    def is_direct(self, obs: Observations, label: Array) -> Array | None:
         """(..., P) bool, problems whose rewards are advantages as they stand; None for none."""
         return None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
+
+from array_api_compat import device
 
 from guard_core.arrays import Array, floor_share, namespace, widen
 from guard_core.checks import Share
+from guard_core.rules.observations import Observations, one_hot
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.scope_sizes import choose_cut, cut_by, subgroup_sizes
-from guard_core.rules.seen import Seen, one_hot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,53 +53,53 @@ class Scope(Rule):
         """See `Rule.n_draws`; one number per subgroup and response."""
         return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
 
-    def scores(self, seen: Seen) -> Array:
+    def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`; the guard watches the confidences of all V responses in order."""
-        answers = seen.of("answers")
-        return self._sums(seen, answers, self._weights(seen))
+        answers = obs.of("answers")
+        return self._sums(obs, answers, self._weights(obs))
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`; the label is not read."""
-        answers, V = seen.of("answers"), seen.votes.n_votes
+        answers, V = obs.of("answers"), obs.votes.n_votes
         xp = namespace(answers)
-        draws = seen.drawn(self.n_draws(V, seen.votes.n_samples))
+        draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
         draws = xp.reshape(draws, (*answers.shape[:-1], -1, V))
-        labels = self._labels(seen, self._weights(seen), draws)
+        labels = self._labels(obs, self._weights(obs), draws)
         start, cuts = 0, []
         for size in subgroup_sizes(V):
             stop = start + V // size
             of_size = labels[..., start:stop]
-            cuts.append(cut_by(seen, of_size, size, self.confidence == "release"))
+            cuts.append(cut_by(obs, of_size, size, self.confidence == "release"))
             start = stop
-        return choose_cut(cuts, self.balance)[..., : seen.votes.n_samples]
+        return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
 
-    def _weights(self, seen: Seen) -> Array:
+    def _weights(self, obs: Observations) -> Array:
         """(..., P, V) confidences of the responses, in their order."""
-        logprob = seen.of("step_logprob")
+        logprob = obs.of("step_logprob")
         xp = namespace(logprob)
         known, none = xp.isfinite(logprob), xp.zeros_like(logprob)
         logprob = xp.clip(xp.where(known, logprob, none), max=0.0)
         weights = xp.exp(logprob) if self.confidence == "logprob" else -logprob
-        return xp.astype(xp.where(known, weights, none), seen.real)
+        return xp.astype(xp.where(known, weights, none), obs.real)
 
-    def _sums(self, seen: Seen, answers: Array, weights: Array) -> Array:
+    def _sums(self, obs: Observations, answers: Array, weights: Array) -> Array:
         """(..., A) confidences that each answer of (..., M) responses got."""
         xp = namespace(answers)
         if self.confidence == "release":
             place = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
             weights = xp.take_along_axis(weights, xp.clip(place, min=0), axis=-1)
-        hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
+        hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
         return xp.sum(hot * weights[..., None], axis=-2)
 
-    def _drawn(self, seen: Seen, weights: Array, draws: Array, n_drawn: int) -> Array:
+    def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
         """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
-        answers = seen.of("answers")
+        answers = obs.of("answers")
         xp = namespace(answers)
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
             last = xp.sort(draws, axis=-1, stable=False)[..., n_drawn - 1 : n_drawn]
-            drawn = xp.astype(draws <= last, seen.real)
-            hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
+            drawn = xp.astype(draws <= last, obs.real)
+            hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
             return xp.matmul(drawn, hot * weights[..., None])
         order = xp.argsort(draws, axis=-1, stable=True)
         answers, weights = (
@@ -107,16 +108,91 @@ class Scope(Rule):
             )
             for own in (answers, weights)
         )
-        return self._sums(seen, answers, weights)
+        return self._sums(obs, answers, weights)
 
-    def _labels(self, seen: Seen, weights: Array, draws: Array) -> Array:
+    def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
         """(..., P, S) labels of the S subgroups, -2 for none."""
-        V = seen.votes.n_votes
+        V = obs.votes.n_votes
         n_drawn = max(1, floor_share(self.subset, V))
-        scores = self._drawn(seen, weights, draws, n_drawn)
+        scores = self._drawn(obs, weights, draws, n_drawn)
         xp = namespace(scores)
-        if seen.prior is not None:
-            prior = n_drawn / V * widen(seen.prior, scores.shape[-1])[..., None, :]
+        if obs.prior is not None:
+            prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
             scores = widen(scores, prior.shape[-1]) + prior
         best = xp.astype(xp.argmax(scores, axis=-1), xp.int64)
         return xp.where(xp.max(scores, axis=-1) > 0, best, xp.full_like(best, -2))
+
+
+class Cut(NamedTuple):
+    """The responses cut into subgroups of one size."""
+
+    rewards: Array
+    """(..., P, V) 1 where a response's answer is its subgroup's label."""
+    mean_reward: Array
+    """(...,) over all responses of the batch."""
+    diversity: Array
+    """(...,) mean number of distinct labels of a problem."""
+
+
+def subgroup_sizes(n_votes: int) -> list[int]:
+    """Powers of two that divide the number of responses."""
+    return [2**n for n in range(n_votes.bit_length()) if n_votes % 2**n == 0]
+
+
+def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut:
+    """Reward every response against its subgroup's label.
+
+    Args:
+        obs: of the batch, with `answers`.
+        labels: (..., P, S) of the subgroups, -2 for none.
+        size: of a subgroup; S times it is V.
+        count_none: whether "no label" is one of the distinct labels.
+    """
+    answers = obs.of("answers")
+    xp = namespace(answers)
+    member = xp.arange(obs.votes.n_votes, device=device(answers)) // size
+    of_member = xp.take(labels, xp.astype(member, xp.int64), axis=-1)
+    rewards = xp.astype((answers == of_member) & (answers >= 0), obs.real)
+    ordered = xp.sort(labels, axis=-1, stable=False)
+    new = ordered[..., 1:] != ordered[..., :-1]
+    distinct = 1 + xp.sum(xp.astype(new, obs.real), axis=-1)
+    if not count_none:
+        distinct = distinct - xp.astype(ordered[..., 0] < 0, obs.real)
+    return Cut(rewards, xp.mean(rewards, axis=(-2, -1)), xp.mean(distinct, axis=-1))
+
+
+def choose_cut(cuts: list[Cut], balance: float) -> Array:
+    """(..., P, V) rewards of the best cut, the same one for the whole batch.
+
+    Args:
+        cuts: one per size, the smallest first.
+        balance: weight of the mean reward beside the diversity.
+    """
+    xp = namespace(cuts[0].mean_reward)
+    R = xp.stack([cut.mean_reward for cut in cuts], axis=-1)
+    D = xp.stack([cut.diversity for cut in cuts], axis=-1)
+    front = _front(R, D)
+    away = balance * (1 - _scaled(R, front)) ** 2 + (1 - balance) * (1 - _scaled(D, front)) ** 2
+    # No distance exceeds 1, so 2 leaves out what others beat.
+    chosen = xp.argmin(xp.where(front, away, xp.full_like(away, 2.0)), axis=-1)
+    rewards = cuts[0].rewards
+    for place, cut in enumerate(cuts):
+        rewards = xp.where((chosen == place)[..., None, None], cut.rewards, rewards)
+    return rewards
+
+
+def _front(R: Array, D: Array) -> Array:
+    """(..., S) bool; the cuts that no other beats in one of both and equals in the other."""
+    xp = namespace(R)
+    more_R, more_D = R[..., None, :] > R[..., None], D[..., None, :] > D[..., None]
+    not_less = (R[..., None, :] >= R[..., None]) & (D[..., None, :] >= D[..., None])
+    return ~xp.any(not_less & (more_R | more_D), axis=-1)
+
+
+def _scaled(values: Array, front: Array) -> Array:
+    """To [0, 1] over the front; 1 where all of it is equal, which then decides nothing."""
+    xp = namespace(values)
+    high = xp.max(values, axis=-1, keepdims=True)
+    low = xp.min(xp.where(front, values, high), axis=-1, keepdims=True)
+    width, ones = high - low, xp.ones_like(values)
+    return xp.where(width > 0, (values - low) / xp.where(width > 0, width, ones), ones)

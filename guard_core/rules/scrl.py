@@ -9,8 +9,8 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import NotNegative, Share
+from guard_core.rules.observations import Observations, at_label, filled, one_hot
 from guard_core.rules.rule import Need, Pays, Rule
-from guard_core.rules.seen import Seen, at_label, filled, one_hot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +38,26 @@ class SCRL(Rule):
     t_low: Share = 0.125
     """Share below which an answer may be negative."""
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        positive, negative, excess = self._kinds(seen, label)
-        return _with_unparseable(self._rewards(seen, positive, negative, excess))
+        positive, negative, excess = self._kinds(obs, label)
+        return _with_unparseable(self._rewards(obs, positive, negative, excess))
 
-    def _rewards(self, seen: Seen, positive: Array, negative: Array, excess: Array) -> Array:
+    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
         xp = namespace(positive)
-        return xp.astype(positive, seen.real) - xp.astype(negative, seen.real)
+        return xp.astype(positive, obs.real) - xp.astype(negative, obs.real)
 
-    def _kinds(self, seen: Seen, label: Array) -> tuple[Array, Array, Array]:
+    def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
         """(..., P, A) positive and negative answers, and H_a - H."""
         xp = namespace(label)
-        share = seen.shares
-        is_label = seen.columns[:-1] == label[..., None]
+        share = obs.shares
+        is_label = obs.columns[:-1] == label[..., None]
         first = at_label(share, label)
         second = xp.max(xp.where(is_label, xp.zeros_like(share), share), axis=-1)
         leads = (first - second > self.t_margin) | (second == 0)
         clear = (first >= self.t_pos) & (first > 0) & leads
         positive = is_label & clear[..., None]
-        excess = _excess_entropy(seen)
+        excess = _excess_entropy(obs)
         negative = ~positive & (share > 0) & (share < self.t_low) & (excess >= 0)
         return positive, negative, excess
 
@@ -79,9 +79,9 @@ class SCRLContinuous(SCRL):
     positive_from: Literal["zero", "t_pos"] = "zero"
     """What the share of a positive answer is counted from."""
 
-    def _rewards(self, seen: Seen, positive: Array, negative: Array, excess: Array) -> Array:
+    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
         xp = namespace(positive)
-        share = seen.shares
+        share = obs.shares
         none = xp.zeros_like(share)
         start = self.t_pos if self.positive_from == "t_pos" else 0.0
         gain = xp.where(positive, share - start, none)
@@ -89,13 +89,13 @@ class SCRLContinuous(SCRL):
         return gain - loss - self.entropy_weight * excess
 
 
-def _excess_entropy(seen: Seen) -> Array:
+def _excess_entropy(obs: Observations) -> Array:
     """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
-    answers, entropy = seen.of("answers"), filled(seen.of("entropy"))
+    answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
     xp = namespace(answers)
-    entropy = xp.astype(entropy, seen.real)
+    entropy = xp.astype(entropy, obs.real)
     mean = xp.mean(entropy, axis=-1, keepdims=True)
-    hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
+    hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
     count = xp.sum(hot, axis=-2)
     total = xp.sum(hot * (entropy - mean)[..., None], axis=-2)
     excess = total / xp.clip(count, min=1.0)

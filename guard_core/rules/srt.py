@@ -9,8 +9,8 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, floor_share, namespace
 from guard_core.checks import PositiveShare, Share
+from guard_core.rules.observations import Observations, at_label
 from guard_core.rules.rule import Pays, Rule
-from guard_core.rules.seen import Seen, at_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class SRT(Rule):
     keep: PositiveShare = 1.0
     """Share of the batch's problems that are kept, rounded down, at least one."""
 
-    def weigh(self, seen: Seen, label: Array) -> Array:
+    def weigh(self, obs: Observations, label: Array) -> Array:
         """See `Rule.weigh`."""
         xp = namespace(label)
-        share = _share(seen, at_label(seen.votes.counts, label))
+        share = _share(obs, at_label(obs.votes.counts, label))
         kept = share >= self.threshold
         n_problems = label.shape[-1]
         n_kept = max(1, floor_share(self.keep, n_problems))
@@ -43,7 +43,7 @@ class SRT(Rule):
             order = xp.argsort(share, axis=-1, descending=True, stable=True)
             rank = xp.argsort(order, axis=-1, stable=True)
             kept = kept & (rank < n_kept)
-        return xp.astype(kept, seen.real)
+        return xp.astype(kept, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +58,17 @@ class SRTSoft(Rule):
     has_label: ClassVar[bool] = False
     pays: ClassVar[Pays] = "answer"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        counts = seen.votes.counts
+        counts = obs.votes.counts
         xp = namespace(counts)
-        share = _share(seen, xp.astype(counts, seen.real), seen.n_parsed[..., None])
-        none = xp.zeros((*counts.shape[:-1], 1), dtype=seen.real, device=device(counts))
+        share = _share(obs, xp.astype(counts, obs.real), obs.n_parsed[..., None])
+        none = xp.zeros((*counts.shape[:-1], 1), dtype=obs.real, device=device(counts))
         return xp.concat([share, none], axis=-1)
 
 
-def _share(seen: Seen, votes: Array, n_parsed: Array | None = None) -> Array:
+def _share(obs: Observations, votes: Array, n_parsed: Array | None = None) -> Array:
     """Share of the parseable votes, 0 where there is none."""
     xp = namespace(votes)
-    total = seen.n_parsed if n_parsed is None else n_parsed
-    return xp.astype(votes, seen.real) / xp.clip(xp.astype(total, seen.real), min=1.0)
+    total = obs.n_parsed if n_parsed is None else n_parsed
+    return xp.astype(votes, obs.real) / xp.clip(xp.astype(total, obs.real), min=1.0)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from guard_core.arrays import Array, namespace
 from guard_core.checks import NotNegative
+from guard_core.rules.observations import Observations, one_hot
 from guard_core.rules.rule import Need, Rule
-from guard_core.rules.seen import Seen, one_hot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class T3RL(Rule):
     verified_weight: NotNegative = 5.0
     """Votes that a confirmed response counts for."""
 
-    def scores(self, seen: Seen) -> Array:
+    def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`."""
-        answers, tool = seen.of("answers"), seen.of("tool")
+        answers, tool = obs.of("answers"), obs.of("tool")
         xp = namespace(answers)
-        weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, seen.real)
-        hot = one_hot(answers, seen.votes.counts.shape[-1], seen.real)
+        weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, obs.real)
+        hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
         return xp.sum(hot * weight[..., None], axis=-2)

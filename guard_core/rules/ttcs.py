@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from guard_core.arrays import Array, divide, namespace
 from guard_core.checks import ConfigError, Share
+from guard_core.rules.observations import Observations, at_label
 from guard_core.rules.rule import Rule
-from guard_core.rules.seen import Seen, at_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class TTCS(Rule):
         if self.least > self.most:
             raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
 
-    def weigh(self, seen: Seen, label: Array) -> Array:
+    def weigh(self, obs: Observations, label: Array) -> Array:
         """See `Rule.weigh`."""
         xp = namespace(label)
-        hits = xp.astype(at_label(seen.votes.samples, label), seen.real)
-        mean = divide(hits, seen.votes.n_samples)
+        hits = xp.astype(at_label(obs.votes.samples, label), obs.real)
+        mean = divide(hits, obs.votes.n_samples)
         passes = (mean >= self.least) & (mean <= self.most)
-        return xp.astype(passes | (seen.votes.n_samples == 1), seen.real)
+        return xp.astype(passes | (obs.votes.n_samples == 1), obs.real)

@@ -133,7 +133,7 @@ def fields_of(
     problems: Sequence[int],
     rollouts: Rollouts,
 ) -> Fields:
-    """Those observations that follow from the responses themselves, by their names in `Seen`.
+    """The observations of the responses themselves, by their names in `Observations`.
 
     Args:
         run: whose policy drew them.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guard_core import Decision, GuardConfig, PolicyStreams, Votes, group_advantages, policy_streams
 from guard_core.advantages import STD_FLOOR
 from guard_core.arrays import widen
-from guard_core.rules import Rule, Seen, response_streams, weighed
+from guard_core.rules import Observations, Rule, response_streams, weighed
 from guard_core.rules.coverrl import CoVerRL
 from guard_core.votes import choose_majority
 
@@ -29,7 +29,7 @@ class Observed:
     """What the rule asked to be told of a batch beside its answers."""
 
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Observations by their names in `Seen`."""
+    """Observations by their names in `Observations`."""
     verify: Verify | None = None
     """Asks the verifier, once labels are known."""
 
@@ -51,7 +51,7 @@ def seen_of(
     draws_PD: Floats,
     observed: Observed | None,
     prior_PA: Floats | None,
-) -> Seen:
+) -> Observations:
     """What the rule sees of a batch.
 
     Args:
@@ -63,17 +63,17 @@ def seen_of(
     """
     prior = None if prior_PA is None else widen(prior_PA, votes.counts.shape[-1])
     fields = {} if observed is None else observed.fields
-    return Seen(votes, draws_PD, answers_PV, prior=prior, **fields)
+    return Observations(votes, draws_PD, answers_PV, prior=prior, **fields)
 
 
-def scores_of(rule: Rule, seen: Seen) -> NDArray[Any] | None:
+def scores_of(rule: Rule, seen: Observations) -> NDArray[Any] | None:
     """What the guard picks labels by; None for the votes themselves."""
     return None if rule.labels_by_votes() else rule.scores(seen)
 
 
 def pay(
     rule: Rule,
-    seen: Seen,
+    seen: Observations,
     decision: Decision,
     config: GuardConfig,
     observed: Observed | None,
@@ -103,7 +103,7 @@ def pay(
 
 
 def _other_way_round(
-    seen: Seen, decision: Decision, config: GuardConfig, tie_P: Floats
+    seen: Observations, decision: Decision, config: GuardConfig, tie_P: Floats
 ) -> PolicyStreams:
     """Streams of the responses to the paraphrase, on the label of the original's votes.
 
@@ -128,7 +128,7 @@ def standardised(rewards_MN: Floats) -> Floats:
     return centred_MN / (rewards_MN.std(axis=1, ddof=1, keepdims=True) + STD_FLOOR)
 
 
-def _verifier(rule: CoVerRL, seen: Seen, asked_PQ: Bools) -> Floats:
+def _verifier(rule: CoVerRL, seen: Observations, asked_PQ: Bools) -> Floats:
     """(P, Q) the verifier's rewards, standardised within each answer's verifications."""
     rewards_PQ = rule.verifier_rewards(seen)
     found = np.full(rewards_PQ.shape, np.nan)

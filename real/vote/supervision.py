@@ -23,7 +23,7 @@ from guard_core import (
     group_advantages,
     policy_streams,
 )
-from guard_core.rules import Seen
+from guard_core.rules import Observations
 from lab.trace.rows import visit_columns
 from real.answers import AnswerIds, Equality
 from real.record.vote_rows import BallotCount, Ballots
@@ -173,7 +173,7 @@ class Supervisor:
         votes: Votes,
         visit: int,
         observed: Observed | None,
-    ) -> Seen | None:
+    ) -> Observations | None:
         """What the rule sees; None under plain TTRL. To be called before the guard's step."""
         if self.rule is None:
             return None

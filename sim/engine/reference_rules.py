@@ -13,7 +13,7 @@ from guard_core import Decision, Draws, GuardState, Votes, policy_streams
 from guard_core.advantages import PolicyStreams
 from guard_core.rules import (
     Need,
-    Seen,
+    Observations,
     answer_streams,
     make_rule,
     response_streams,
@@ -70,12 +70,12 @@ class ReferenceRules(ReferenceGuard):
             seen = replace(seen, verdicts=self._verdicts(visit, seen, decision))
         return self._update(seen, decision, p_RPA)
 
-    def _verdicts(self, visit: Visit, seen: Seen, decision: Decision) -> NDArray[np.int8]:
+    def _verdicts(self, visit: Visit, seen: Observations, decision: Decision) -> NDArray[np.int8]:
         place_RPQ = self._rule.questions(seen, decision.label)
         answers_RPQ = np.take_along_axis(seen.of("answers"), np.maximum(place_RPQ, 0), axis=-1)
         return self._observer.verdicts(visit, np.where(place_RPQ < 0, -2, answers_RPQ))
 
-    def _update(self, seen: Seen, decision: Decision, p_RPA: Floats) -> Update:
+    def _update(self, seen: Observations, decision: Decision, p_RPA: Floats) -> Update:
         rule, config, out_RPA = self._rule, self._config.guard, np.empty_like(p_RPA)
         if rule.loss == "entropy":
             sharpen(p_RPA, out_RPA)

@@ -16,11 +16,10 @@ from guard_core.rules.coverrl import CoVerRL
 from guard_core.rules.disctt import DiSCTT
 from guard_core.rules.empo import EMPO
 from guard_core.rules.evol_rl import EvolRL
-from guard_core.rules.mm_upt import MMUPT
-from guard_core.rules.scope import Scope
-from guard_core.rules.scope_sizes import subgroup_sizes
+from guard_core.rules.scope import Scope, subgroup_sizes
 from guard_core.rules.scrl import SCRL, SCRLContinuous
 from guard_core.rules.srt import SRTSoft
+from guard_core.rules.ttrl import MMUPT
 from sim.rules import answer_pay
 from sim.rules.confident import confident_sums, excess_confidence
 from sim.rules.novelty import novelty_sums

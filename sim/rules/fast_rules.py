@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES, Rule
-from guard_core.rules.co_rewarding import CoRewarding1, CoRewarding2
 from guard_core.rules.coverrl import CoVerRL
 from guard_core.rules.empo import EMPO
 from guard_core.rules.scope import Scope
-from guard_core.rules.self_harmony import SelfHarmony
+from guard_core.rules.second_votes import CoRewarding1, CoRewarding2, SelfHarmony
 from guard_core.rules.srt import SRT
 from guard_core.rules.t3rl import T3RL
 from guard_core.rules.ttcs import TTCS

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Votes
-from guard_core.rules import Seen
+from guard_core.rules import Observations
 from sim.world.observe import Observer, Visit
 from sim.world.observe.confidence import LOGPROB
 
@@ -60,6 +60,6 @@ class Told:
         return np.exp(self.observer.confidence(self.visit, self.answers_RPV, LOGPROB))
 
     @cached_property
-    def counted(self) -> Seen:
+    def counted(self) -> Observations:
         """The votes alone, for what guard_core computes of them."""
-        return Seen(self.votes, np.zeros((*self.shape, 0)))
+        return Observations(self.votes, np.zeros((*self.shape, 0)))

@@ -17,7 +17,7 @@ from stopwatch import now
 import real.trainer
 import real.vote.supervision
 from guard_core.arrays import Array
-from guard_core.rules import RULES, Pays, Rule, Seen
+from guard_core.rules import RULES, Observations, Pays, Rule
 from real.record.batches import batches
 from real.run import Run
 
@@ -34,7 +34,7 @@ class Sleepy(Rule):
     title: ClassVar[str] = "Sleepy"
     pays: ClassVar[Pays] = "answer"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, seen: Observations, label: Array) -> Array:
         time.sleep(SECONDS)
         return Rule.pay(self, seen, label)
 
@@ -45,7 +45,7 @@ class Busy(Sleepy):
 
     name: ClassVar[str] = "busy"
 
-    def pay(self, seen: Seen, label: Array) -> Array:
+    def pay(self, seen: Observations, label: Array) -> Array:
         end = time.process_time() + SECONDS
         while time.process_time() < end:
             pass

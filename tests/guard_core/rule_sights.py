@@ -10,8 +10,8 @@ from guard_histories import NUMPY, Library
 from hypothesis import strategies as st
 
 from guard_core import Votes
-from guard_core.rules import Rule, Seen
-from guard_core.rules.seen import own
+from guard_core.rules import Observations, Rule
+from guard_core.rules.observations import own
 
 INTEGERS = {"answers", "second", "verdicts"}
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
@@ -20,7 +20,7 @@ BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
 
 @dataclass(frozen=True)
 class Sight:
-    """NumPy arrays of one visit of a batch; fields are those of `Seen`."""
+    """NumPy arrays of one visit of a batch; fields are those of `Observations`."""
 
     answers: np.ndarray
     n_samples: int
@@ -39,12 +39,12 @@ class Sight:
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: held[name] for name in held if isinstance(held[name], np.ndarray)}
 
-    def seen(self, library: Library = NUMPY) -> Seen:
+    def seen(self, library: Library = NUMPY) -> Observations:
         given = {name: put(library, name, array) for name, array in self.arrays().items()}
         votes = Votes.from_answers(
             given["answers"], n_samples=self.n_samples, n_answers=self.n_answers
         )
-        return Seen(votes=votes, **given)
+        return Observations(votes=votes, **given)
 
     def rows(self, index: Any, axis: int = -1) -> Sight:
         """The same with other rows; `axis` counts from the problems backwards."""
@@ -59,8 +59,8 @@ def put(library: Library, name: str, array: np.ndarray) -> Any:
     return library.ints(array) if name in INTEGERS else library.floats(array)
 
 
-def by_hand(answers: list[list[int]], n_samples: int, n_answers: int, **given: Any) -> Seen:
-    """Seen from lists; `draws` are none unless they are given."""
+def by_hand(answers: list[list[int]], n_samples: int, n_answers: int, **given: Any) -> Observations:
+    """Observations from lists; `draws` are none unless they are given."""
     arrays = {name: np.array(values) for name, values in given.items()}
     arrays.setdefault("draws", np.zeros((len(answers), 0)))
     return Sight(np.array(answers), n_samples, n_answers, **arrays).seen()
@@ -70,7 +70,7 @@ def labels(*ids: int) -> np.ndarray:
     return np.array(ids, dtype=np.int64)
 
 
-def paid(rule: Rule, seen: Seen, label: Any) -> np.ndarray:
+def paid(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
     """(..., P, K) rewards of the trained responses."""
     rewards = rule.pay(seen, label)
     if rule.pays != "response":

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
 
 from guard_core import Decision, Draws, Guard, GuardConfig, group_advantages, policy_streams
-from guard_core.rules import RULES, Rule, Seen, answer_streams, make_rule, response_streams, weighed
-from guard_core.rules.seen import own
+from guard_core.rules import (
+    RULES,
+    Observations,
+    Rule,
+    answer_streams,
+    make_rule,
+    response_streams,
+    weighed,
+)
+from guard_core.rules.observations import own
 
 OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays == "label"]
@@ -46,7 +54,9 @@ class ByResponse(Rule):
         return own(Rule.pay(self, seen, label), seen.of("answers")[..., : seen.votes.n_samples])
 
 
-def decided(shown: Sight | Seen, config: GuardConfig, rule: Rule, seed: int = 0) -> Decision:
+def decided(
+    shown: Sight | Observations, config: GuardConfig, rule: Rule, seed: int = 0
+) -> Decision:
     """The second visit's decision after a first one with other labels, so that labels flip."""
     seen = shown.seen() if isinstance(shown, Sight) else shown
     rng, guard = np.random.default_rng(seed), Guard(config)

@@ -12,7 +12,7 @@ import pytest
 from guard_histories import DOUBLE, SINGLE, Library
 
 from guard_core import ConfigError, Votes, group_advantages
-from guard_core.rules import RULES, Rule, Seen, make_rule
+from guard_core.rules import RULES, Observations, Rule, make_rule
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "rules.md").read_text()
@@ -58,7 +58,7 @@ def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None
 def test_the_example_runs_in_every_library(example: dict[str, Any], library: Library) -> None:
     answers = library.ints(example["answers"])
     votes = Votes.from_answers(answers, n_samples=4, n_answers=3)
-    seen = Seen(votes=votes, draws=library.floats(np.zeros((2, 0))), answers=answers)
+    seen = Observations(votes=votes, draws=library.floats(np.zeros((2, 0))), answers=answers)
     rewards = example["rule"].pay(seen, library.ints([0, 2]))
     assert rewards.dtype == library.real
     assert np.asarray(rewards).tolist() == example["rewards"].tolist()

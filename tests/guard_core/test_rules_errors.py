@@ -11,7 +11,7 @@ import pytest
 from rule_sights import labels, sight
 
 from guard_core import ConfigError, GuardConfig
-from guard_core.rules import RULES, Rule, Seen, make_rule
+from guard_core.rules import RULES, Observations, Rule, make_rule
 
 SHOWN = sight(np.random.default_rng(0))
 
@@ -151,4 +151,4 @@ def test_wrong_shapes(name, shape, needs):
 def test_a_setting_of_the_guard_is_none_of_a_rule():
     with pytest.raises(ConfigError, match="rule scope: no setting 'frs'"):
         make_rule("scope", GuardConfig().to_dict())
-    assert isinstance(SHOWN.seen(), Seen)
+    assert isinstance(SHOWN.seen(), Observations)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_sights import BY_RESPONSE, Sight, paid, sight, sights, top
 
-from guard_core.rules import RULES, Rule, Seen, make_rule
+from guard_core.rules import RULES, Observations, Rule, make_rule
 
 VARIANTS = [
     *[(name, {}) for name in RULES],
@@ -163,10 +163,10 @@ def test_a_batch_of_silent_problems(rule: Rule) -> None:
 @every_rule
 def test_no_rule_can_see_the_truth(rule: Rule) -> None:
     secret = re.compile("truth|correct|gold|solution")
-    assert not [field.name for field in fields(Seen) if secret.search(field.name)]
+    assert not [field.name for field in fields(Observations) if secret.search(field.name)]
     for name in ("scores", "questions", "pay", "weigh", "is_direct", "n_draws"):
         taken = list(inspect.signature(getattr(rule, name)).parameters)
-        assert taken in (["seen"], ["seen", "label"], ["n_votes", "n_samples"])
+        assert taken in (["obs"], ["obs", "label"], ["n_votes", "n_samples"])
     assert not secret.search(" ".join(rule.to_dict()))
 
 

@@ -16,7 +16,7 @@ import torch
 
 import real.trainer
 from guard_core import Draws, Guard, GuardConfig, Votes
-from guard_core.rules import Seen, make_rule
+from guard_core.rules import Observations, make_rule
 from lab.arms import arm
 from lab.errors import UserError
 from lab.trace.trace import Trace, load
@@ -193,7 +193,7 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
     guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
     votes = Votes.from_answers(np.array([[0, 0, 2, 2]]), n_samples=4, n_answers=3)
-    seen = Seen(votes, np.zeros((1, 0)), np.array([[0, 0, 2, 2]]), second=second_PV)
+    seen = Observations(votes, np.zeros((1, 0)), np.array([[0, 0, 2, 2]]), second=second_PV)
     rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
     state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
     _, decision = Guard(guard).step(state, votes, ties, rule.scores(seen))

@@ -1,1 +1,1 @@
-"""What rules ask to be told of responses beside their answers, see `guard_core.rules.seen.Seen`."""
+"""Observations of responses that rules ask for, see `guard_core.rules.Observations`."""

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core import Votes
-from guard_core.rules import Need, Rule, Seen
+from guard_core.rules import Need, Observations, Rule
 from sim.settings.config import SimConfig
 from sim.world.observe.confidence import CERTAINTY, ENTROPY, LOGPROB, Scale, draw_confidence
 from sim.world.observe.judged import draw_tool, draw_verdicts
@@ -61,7 +61,7 @@ class Observer:
         """Seed of the run and number of its first replicate."""
         return self._config.seed, self._config.first_replicate
 
-    def see(self, visit: Visit, prior_RPA: Floats | None = None) -> Seen:
+    def see(self, visit: Visit, prior_RPA: Floats | None = None) -> Observations:
         """Everything that the rule asked for, but verdicts, which need a label.
 
         Args:
@@ -85,7 +85,7 @@ class Observer:
             strength = self.strength.similarity_answer
             told["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
         draws_RPD = self.draws(visit) if visit.epoch else np.zeros((*shape, 0))
-        return Seen(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **told)
+        return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **told)
 
     def answers(self, visit: Visit, n: int | None = None) -> NDArray[np.int32]:
         """(R, P, V) answers of all responses, or of the K trained ones with n = K."""

@@ -1,13 +1,13 @@
-"""Co-rewarding: labels from another view of the problem, or from a slower model."""
+"""Rules with a second vote set: on a rewording of the problem, or of a slower model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from guard_core.arrays import Array
+from guard_core.arrays import Array, namespace
+from guard_core.rules.observations import Observations, count_second
 from guard_core.rules.rule import Need, Rule
-from guard_core.rules.seen import Seen, count_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class CoRewarding1(Rule):
     title: ClassVar[str] = "Co-rewarding I"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
 
-    def scores(self, seen: Seen) -> Array:
+    def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`."""
-        return count_second(seen)
+        return count_second(obs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,29 @@ class CoRewarding2(Rule):
     title: ClassVar[str] = "Co-rewarding II"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEACHER})
 
-    def scores(self, seen: Seen) -> Array:
+    def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`."""
-        return count_second(seen)
+        return count_second(obs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfHarmony(Rule):
+    """TTRL with y = argmax of the harmonic mean of an answer's shares on question and rewording.
+
+    Wang et al., "Self-Harmony: Learning to Harmonize Self-Supervision and Self-Play in Test-Time
+    Reinforcement Learning"; only the abstract was read. Shares are of all responses, unparseable
+    ones included. An answer that one of the two vote sets lacks scores 0; where the sets share no
+    answer, the label stays what it was.
+    """
+
+    name: ClassVar[str] = "self_harmony"
+    title: ClassVar[str] = "Self-Harmony"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
+
+    def scores(self, obs: Observations) -> Array:
+        """See `Rule.scores`."""
+        xp = namespace(obs.votes.counts)
+        first = obs.shares
+        second = count_second(obs) / max(1, obs.of("second").shape[-1])
+        total = first + second
+        return 2 * first * second / xp.where(total > 0, total, xp.ones_like(total))

@@ -12,7 +12,7 @@ from guard_core.votes import Votes
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observations:
     """One visit of a batch: the votes, and what the rule asked to be told beside them.
 
     A number that is not finite says nothing about its response; what follows from that is in the
@@ -69,7 +69,7 @@ class Seen:
                 needs = f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {needs}")
 
-    def wide(self, n_answers: int) -> Seen:
+    def wide(self, n_answers: int) -> Observations:
         """The same with votes of at least `n_answers` answers, as where a guard remembers more."""
         return replace(self, votes=_wide(self.votes, n_answers))
 
@@ -140,10 +140,10 @@ def one_hot(answers: Array, n_answers: int, real: Any) -> Array:
     return xp.astype(answers[..., None] == ids, real)
 
 
-def count_second(seen: Seen) -> Array:
+def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
-    xp = namespace(seen.of("second"))
-    hot = one_hot(seen.of("second"), seen.votes.counts.shape[-1], seen.real)
+    xp = namespace(obs.of("second"))
+    hot = one_hot(obs.of("second"), obs.votes.counts.shape[-1], obs.real)
     return xp.sum(hot, axis=-2)
 
 
