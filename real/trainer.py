@@ -6,6 +6,7 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +21,10 @@ from lab.trace.trace import Trace, load
 from real.model.memory import memory_limit
 from real.ranks.distributed import joined_ranks
 from real.record.batches import Batch, batches
-from real.record.evaluation import log_evaluation
+from real.record.evaluation import Evaluator
 from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
-from real.record.journal import Journal
+from real.record.journal import Journal, Unwritten
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
 from real.record.resuming import fingerprint, reopened, resume_point
@@ -31,6 +32,7 @@ from real.record.stored import stored_config
 from real.record.terminal import say
 from real.record.vote_rows import Ballots
 from real.run import Run, new_manifest, prepare
+from real.saved_state import restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
 from real.update.mismatch import compared
@@ -84,7 +86,7 @@ def train(
                     run_loop(run, Journal(memory), progress)
                 return Trace.of(memory)
             if ranks.first:
-                manifest.extra["sources"] = fingerprint(run)
+                manifest.extra["sources"] = _sources(run)
                 written = RunFolder.create(folder, manifest)
                 with locked(written.path), written:
                     run_in_folder(run, written, progress)
@@ -122,7 +124,8 @@ def resume(
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
                 run = prepare(point.config, ranks)
-                with closing(run.engine), closing(run.supervisor), reopened(run, point) as written:
+                opened = reopened(point, _sources(run), partial(restore, run), run.ranks.first)
+                with closing(run.engine), closing(run.supervisor), opened as written:
                     run_in_folder(run, written, progress, point.step)
         ranks.wait()
     return load(folder)
@@ -139,7 +142,8 @@ def run_in_folder(
         progress: as for `train`.
         done: as for `run_loop`.
     """
-    with Journal.of(run, written, done) as log:
+    recorder = written or Unwritten(new_manifest(run, None))
+    with Journal.of(recorder, run.config, len(run.prompts), done) as log:
         run_loop(run, log, progress if written else False, done)
     if run.config.save_model:
         save_model(run.policy, written and written.path)
@@ -156,13 +160,14 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     """
     if done is None:
         say(run.prompts.notices)
+    evaluator, state = _evaluator(run), partial(state_of, run)
     with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
         run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             begin(run, log)
             _write(log, prime(run), {"step": 0, "epoch": 0})
-            log_evaluation(run, log, step=0, epoch=0, full=True)
-            log.checkpoint(run, 0)
+            evaluator.log(log, step=0, epoch=0, full=True)
+            log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
         for batch in batches(run.config, len(run.prompts), after=done or 0):
             place = {"step": batch.step, "epoch": batch.epoch}
@@ -172,10 +177,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.count_refused(refused)
             report(batch.step)
             if batch.is_evaluated(run.config):
-                log_evaluation(run, log, **place, full=batch.ends_run)
+                evaluator.log(log, **place, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
             asked = stop.agreed(run.ranks.highest)
-            log.checkpoint(run, batch.step, asked=batch.ends_run or asked is not None)
+            log.checkpoint(state, batch.step, asked=batch.ends_run or asked is not None)
             stop.leave_if(asked)
 
 
@@ -248,3 +253,19 @@ def _write(log: Journal, seen: Seen, place: dict[str, int]) -> None:
 
 def _generator(run: Run, stream: Stream, *place: int) -> torch.Generator:
     return torch_generator(run.config.seed, stream, *place, device=run.policy.device)
+
+
+def _evaluator(run: Run) -> Evaluator:
+    return Evaluator(
+        config=run.config,
+        engine=run.engine,
+        policy=run.policy,
+        prompts=run.prompts,
+        equality=run.supervisor.equality,
+        sampling=run.eval_sampling,
+        max_rows=run.config.max_rows * run.ranks.world,
+    )
+
+
+def _sources(run: Run) -> dict[str, Any]:
+    return fingerprint(Path(run.policy.tokenizer.name_or_path), run.prompts)

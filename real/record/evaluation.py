@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from real.answers import UNPARSEABLE, AnswerIds
+from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.engines.rollouts import Engine, Rollouts, Sampling
 from real.model.memory import memory_limit
 from real.model.policy import Policy
 from real.problems.prompts import PromptSet
 from real.record.curve import summary
 from real.record.journal import Journal
-from real.run import Run
+from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
 
 
@@ -54,7 +54,7 @@ def sample_answers(
     max_rows: int,
     generator: torch.Generator,
     version: int,
-    seen: Completions | None = None,
+    completions: Completions | None = None,
     watch: Callable[[Sequence[int], Rollouts], None] | None = None,
 ) -> NDArray[np.int64]:
     """Answer ids of `n` responses to every problem.
@@ -69,7 +69,7 @@ def sample_answers(
         max_rows: about so many responses are held at once.
         generator: of the engine's device.
         version: of the weights; other ones are refused.
-        seen: takes in the responses' texts, for people to read.
+        completions: collects a few responses for readers.
         watch: is shown problems and their responses as they come, in order.
 
     Returns:
@@ -87,9 +87,9 @@ def sample_answers(
         for place, problem in enumerate(problems):
             texts = policy.texts(rollouts.tokens_PNT[place], rollouts.lengths_PN[place])
             answers_NV[problem] = answer_ids.ids(problem, texts)
-            if seen is not None:
+            if completions is not None:
                 finished_N = rollouts.finished_PN[place].tolist()
-                seen.see(problem, texts, answers_NV[problem], finished_N, answer_ids)
+                completions.add(problem, texts, answers_NV[problem], finished_N, answer_ids)
     return answers_NV
 
 
@@ -172,7 +172,7 @@ class Completions:
         self._chosen = {int(i) for i in np.linspace(0, len(prompts) - 1, n).round()} if n else set()
         self._rows: list[dict[str, Any]] = []
 
-    def see(
+    def add(
         self,
         problem: int,
         texts: Sequence[str],
@@ -207,39 +207,53 @@ class Completions:
         return self._rows
 
 
-def log_evaluation(run: Run, log: Journal, step: int, epoch: int, full: bool) -> None:
-    """Evaluate, write the row, and note what the curve of evaluations comes to so far.
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Evaluates the policy of one run."""
 
-    Args:
-        run: whose policy is evaluated.
-        log: gets a row of the trace's evals and a few responses to read.
-        step: batches so far; the version of the weights.
-        epoch: of the last batch.
-        full: before and after training all V responses are drawn, for the majority vote besides
-            pass@1; in between `eval_samples`, unless `eval_majority` is "always".
-    """
-    seen = Completions(run.prompts, run.config.eval_completions)
-    row = evaluation(run, step, epoch, full or run.config.eval_majority == "always", seen)
-    log.write_evals(row)
-    log.write_completions(step, seen.rows)
-    log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
+    config: TrainConfig
+    engine: Engine
+    policy: Policy
+    prompts: PromptSet
+    equality: Equality | None
+    """Of answers; None compares their canonical strings."""
+    sampling: Sampling
+    max_rows: int
+    """Responses that are held at once, on all ranks together."""
 
+    def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
+        """Evaluate, write the row, and note the summary of the curve of evaluations so far.
 
-def evaluation(run: Run, step: int, epoch: int, full: bool, seen: Completions) -> dict[str, Any]:
-    """One row of the trace's evals, see `log_evaluation`."""
-    config, answer_ids = run.config, AnswerIds(run.prompts.truths, run.supervisor.equality)
-    generator = torch_generator(config.seed, Stream.EVALUATION, step, device=run.policy.device)
-    answers_NV = sample_answers(
-        run.engine,
-        run.policy,
-        run.prompts,
-        answer_ids,
-        config.n_votes if full else config.eval_samples,
-        run.eval_sampling,
-        config.max_rows * run.ranks.world,
-        generator,
-        version=step,
-        seen=seen,
-    )
-    found = evaluate(answers_NV, answer_ids, with_majority=full, ks=config.eval_pass_at or ())
-    return {"replicate": 0, "step": step, "epoch": epoch, **found.columns()}
+        Args:
+            log: gets a row of the trace's evals and a few responses to read.
+            step: batches so far; the version of the weights.
+            epoch: of the last batch.
+            full: draw all V responses, for the majority vote and pass@1, as before and after
+                training; otherwise `eval_samples`, unless `eval_majority` is "always".
+        """
+        completions = Completions(self.prompts, self.config.eval_completions)
+        with_majority = full or self.config.eval_majority == "always"
+        row = {"step": step, "epoch": epoch, **self._columns(step, with_majority, completions)}
+        log.write_evals(row)
+        log.write_completions(step, completions.rows)
+        log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
+
+    def _columns(
+        self, step: int, with_majority: bool, completions: Completions
+    ) -> dict[str, float]:
+        config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
+        device = self.policy.device
+        answers_NV = sample_answers(
+            self.engine,
+            self.policy,
+            self.prompts,
+            answer_ids,
+            config.n_votes if with_majority else config.eval_samples,
+            self.sampling,
+            self.max_rows,
+            torch_generator(config.seed, Stream.EVALUATION, step, device=device),
+            version=step,
+            completions=completions,
+        )
+        ks = config.eval_pass_at or ()
+        return {"replicate": 0, **evaluate(answers_NV, answer_ids, with_majority, ks).columns()}

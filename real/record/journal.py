@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,10 +15,10 @@ from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.record.batches import batches_per_epoch
-from real.record.checkpoint import Checkpoints
+from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
 from real.record.vote_rows import Ballots
-from real.run import Run, new_manifest
+from real.settings.config import TrainConfig
 
 COMPLETIONS = "completions"
 _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
@@ -48,23 +48,29 @@ class Journal:
         self._checkpoints = checkpoints
 
     @classmethod
-    def of(cls, run: Run, written: RunFolder | None, after: int | None) -> Journal:
-        """The journal of a run with a folder, resumed after batch `after` if that is not None.
+    def of(
+        cls,
+        recorder: RunFolder | Unwritten,
+        config: TrainConfig,
+        n_problems: int,
+        after: int | None,
+    ) -> Journal:
+        """Return the journal of a run with a folder, resumed after batch `after` if that is given.
 
-        On a rank that does not write, `written` is None, and the journal keeps nothing.
+        On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
 
         Raises:
             UserError: a logger's library is missing.
         """
-        config = run.config
         every = config.checkpoint_every
         if every is None:
-            every = batches_per_epoch(config, len(run.prompts))
-        checkpoints = Checkpoints(written, every, config.checkpoint_keep) if every else None
-        if written is None:
-            return cls(_Unwritten(new_manifest(run, None)), checkpoints=checkpoints)
-        loggers = open_loggers(config.log, written.path, written.manifest, after)
-        return cls(written, written.path, loggers, checkpoints)
+            every = batches_per_epoch(config, n_problems)
+        folder = recorder if isinstance(recorder, RunFolder) else None
+        checkpoints = Checkpoints(folder, every, config.checkpoint_keep) if every else None
+        if folder is None:
+            return cls(recorder, checkpoints=checkpoints)
+        loggers = open_loggers(config.log, folder.path, folder.manifest, after)
+        return cls(folder, folder.path, loggers, checkpoints)
 
     @property
     def manifest(self) -> Manifest:
@@ -127,10 +133,10 @@ class Journal:
         """Note how far the run is, and facts for the manifest's `extra`."""
         self.recorder.note(progress, **extra)
 
-    def checkpoint(self, run: Run, step: int, asked: bool = False) -> None:
+    def checkpoint(self, state: Callable[[], State], step: int, asked: bool = False) -> None:
         """Write a checkpoint, if one is due after this batch or `asked` for."""
         if self._checkpoints is not None and (asked or self._checkpoints.due(step)):
-            self._checkpoints.save(run, step)
+            self._checkpoints.save(state(), step)
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +163,7 @@ class Journal:
         self._loggers.scalars(int(np.max(np.asarray(columns["step"]))), values)
 
 
-class _Unwritten(MemoryRun):
+class Unwritten(MemoryRun):
     """The recorder of ranks that write nothing: their rows are the first rank's."""
 
     def _add(self, table: Table, columns: Columns, copy: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,11 @@ from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest, commit, now, read_manifest
 from lab.trace.store import RunFolder
+from real.problems.prompts import PromptSet
 from real.ranks.tensor_files import file_digest
-from real.record.checkpoint import Checkpoint, latest, remove_leftovers, restore
+from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config
 from real.record.terminal import say
-from real.run import Run
 from real.settings.config import TrainConfig
 
 
@@ -75,19 +75,27 @@ def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint
 
 
 @contextlib.contextmanager
-def reopened(run: Run, point: ResumePoint) -> Iterator[RunFolder | None]:
-    """The run folder, cut back to the checkpoint, with `run` put where the checkpoint was.
+def reopened(
+    point: ResumePoint, sources: dict[str, Any], restore: Callable[[Path], None], writes: bool
+) -> Iterator[RunFolder | None]:
+    """Open the run folder, cut back to the checkpoint, after the run itself was restored.
 
-    Nothing in the folder changes before everything fits. None on ranks that do not write.
+    Nothing in the folder changes before everything fits.
+
+    Args:
+        point: from `resume_point`.
+        sources: `fingerprint` of the model and problems of today.
+        restore: puts the run where the checkpoint in a folder was written.
+        writes: whether this rank writes; the others get None.
 
     Raises:
         UserError: model or problems changed, or the checkpoint does not fit them.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
-    check_unchanged(old.extra.get("sources", {}), fingerprint(run), point.config.model)
+    check_unchanged(old.extra.get("sources", {}), sources, point.config.model)
     if point.checkpoint_folder is not None:
-        restore(run, point.checkpoint_folder)
-    if not run.ranks.first:
+        restore(point.checkpoint_folder)
+    if not writes:
         yield None
         return
     remove_leftovers(point.folder)
@@ -112,9 +120,8 @@ _MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken"
 """Kinds of file that decide what a model folder loads as; a README does not."""
 
 
-def fingerprint(run: Run) -> dict[str, Any]:
-    """Digests of the model folder's files, and of the problems as the model sees them."""
-    model, prompts = Path(run.policy.tokenizer.name_or_path), run.prompts
+def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
+    """Return digests of the model folder's files, and of the problems as the model sees them."""
     files = sorted(p for p in model.iterdir() if p.suffix in _MODEL_FILES and p.is_file())
     with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
         digests = list(pool.map(file_digest, files))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from math import comb
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from lab.trace.schema import PASS_AT, names
+from lab.trace.schema import PassAt, names
 from real.answers import AnswerIds
 from real.record.evaluation import Evaluation, evaluate, pass_at
 
@@ -79,7 +79,7 @@ def test_pass_at_k_of_an_evaluation():
 
 
 def test_columns_are_those_of_the_trace():
-    found = Evaluation(0.5, np.nan, 4, dict.fromkeys(PASS_AT, 0.5))
+    found = Evaluation(0.5, np.nan, 4, dict.fromkeys(get_args(PassAt), 0.5))
     columns: dict[str, Any] = found.columns()
     assert set(columns) < set(names("evals"))
     assert columns["pass_at_1"] == 0.5 and columns["pass_at_64"] == 0.5
