@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.columns import groups
 from lab.compare.collection import Comparison
 from lab.compare.effort import achieved_ratio
+from lab.compare.own_best import best_among
 from lab.compare.tables import metrics
 from lab.errors import UserError
 from lab.stats.paired import Estimate, estimate, paired
-from lab.stats.words import interval_of
+from lab.stats.words import counted, interval_of
 
 RIVALS = ("frozen", "memory")
-"""The simplest rivals of a guard (SPEC section 12)."""
+"""The simplest rivals of a guard (docs/method.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _damage(table: pd.DataFrame) -> Finding:
     name = f"Problems that {title(BASELINE)} makes worse"
     if BASELINE not in _arms(table):
         return Finding("damage", name, (), f"no run of {title(BASELINE)}")
-    value = estimate(_of(table, BASELINE, "TotalDeg"))
+    value = estimate(_of(table, BASELINE)["TotalDeg"])
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
     part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
     return Finding("damage", name, (part,) if value.n else ())
@@ -80,7 +81,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
         note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
-    return Finding("guard", name, _saved(table, GUARD, MATCHED), note)
+    return Finding("guard", name, _saved(_of(table, GUARD), _of(table, MATCHED)), note)
 
 
 def _rival(table: pd.DataFrame) -> Finding:
@@ -88,19 +89,30 @@ def _rival(table: pd.DataFrame) -> Finding:
     there = [arm for arm in RIVALS if arm in _arms(table)]
     if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
         return Finding("rival", name, (), lacking)
-    means = {arm: estimate(_of(table, arm, "TotalDeg")).mean for arm in there}
-    best = min(there, key=lambda arm: math.inf if math.isnan(means[arm]) else means[arm])
-    note = f"{title(best)}, the only rival run"
-    if len(there) > 1:
-        others = " and ".join(title(arm) for arm in there)
-        note = f"{title(best)}, chosen out of {others} by its lower TotalDeg in these runs"
-    return Finding("rival", name, _saved(table, best, GUARD), note)
+    if len(there) == 1:
+        note = f"{title(there[0])}, the only rival run"
+        return Finding("rival", name, _saved(_of(table, there[0]), _of(table, GUARD)), note)
+    best = _best(table, there)
+    chosen = " and ".join(
+        f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
+    )
+    note = f"{chosen}; each half of the seeds has the rival of lower TotalDeg on the other half"
+    return Finding("rival", name, _saved(best.set_index("replicate"), _of(table, GUARD)), note)
 
 
-def _saved(table: pd.DataFrame, arm: str, against: str) -> tuple[Quantity, ...]:
-    """How much less an arm degrades and how much more it scores; above zero is better."""
-    fewer = paired(_of(table, against, "TotalDeg"), _of(table, arm, "TotalDeg"))
-    higher = paired(_of(table, arm, "pass_final"), _of(table, against, "pass_final"))
+def _best(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    """Return the rows of the best arm, chosen without the replicates that it is judged by."""
+    # Only replicates that are compared may choose.
+    paired = _of(table, GUARD).index
+    rows = table.reset_index().assign(kept=-table["TotalDeg"].to_numpy())
+    rows = rows[rows["replicate"].isin(paired)]
+    return best_among(rows, arms, [], "kept")
+
+
+def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
+    """Return how much less an arm degrades and how much more it scores; above zero is better."""
+    fewer = paired(against["TotalDeg"], first["TotalDeg"])
+    higher = paired(first["pass_final"], against["pass_final"])
     return (
         _quantity("TotalDeg", "TotalDeg saved", fewer),
         _quantity("pass_final", "final pass@1 gained", higher),
@@ -119,10 +131,9 @@ def _arms(table: pd.DataFrame) -> list[str]:
     return list(table.index.unique("arm"))
 
 
-def _of(table: pd.DataFrame, arm: str, metric: str) -> pd.Series:
-    """One metric of one arm, indexed by replicate."""
-    own = table[table.index.get_level_values("arm") == arm].droplevel("arm")
-    return pd.Series(own[metric])
+def _of(table: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Return the metrics of one arm, indexed by replicate."""
+    return table[table.index.get_level_values("arm") == arm].droplevel("arm")
 
 
 def _lacking(table: pd.DataFrame, *arms: str) -> str:

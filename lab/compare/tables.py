@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, title
+from lab.arms import BASELINE
 from lab.columns import floats, group_mean, ints
 from lab.compare.collection import Comparison
 from lab.compare.effort import update_by_replicate
@@ -103,30 +103,6 @@ def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="arm")
     table.columns = pd.MultiIndex.from_tuples(list(table.columns), names=["metric", "value"])
     return table
-
-
-def text_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The comparison table for readers: `mean ± sd`, metrics down, arms across.
-
-    Args:
-        table: from `comparison_table`; metrics that no arm has are left out.
-    """
-    rows = {}
-    for metric in METRICS:
-        cells = {title(arm): _cell(table, arm, metric) for arm in table.index}
-        if any(cells.values()):
-            # Fates were measured, so a ratio without a value is one by zero.
-            empty = "undefined" if metric.name == "L/D" else "not measured"
-            rows[f"{metric.title} ({metric.unit})"] = {n: c or empty for n, c in cells.items()}
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _cell(table: pd.DataFrame, arm: str, metric: Metric) -> str:
-    mean, sd = (float(table.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
-    if np.isnan(mean):
-        return ""
-    spread = "" if np.isnan(sd) else f" ± {sd:.{metric.digits}f}"
-    return f"{mean:.{metric.digits}f}{spread}"
 
 
 def _scores(trace: Trace) -> pd.DataFrame:

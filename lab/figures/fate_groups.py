@@ -21,9 +21,8 @@ def fate_groups(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -
     """Mean share of each fate, a group of bars per comparison and a bar per arm.
 
     Args:
-        shares: percent of problems, indexed by (comparison, arm, replicate), one column per fate,
-            as `lab.compare.across.metrics_across` gives them. Arms without known fates are left
-            out.
+        shares: percent of problems, indexed by (comparison, arm, replicate), one column per fate.
+            Arms without known fates are left out.
         titles: arm to title, where it differs from `lab.arms`.
     """
     known = shares.dropna(subset=list(FATE_COLOURS))

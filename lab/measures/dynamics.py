@@ -92,28 +92,6 @@ def dynamics(
     return pd.DataFrame({**own, **means, **scores})
 
 
-def mean_over_replicates(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean and spread over the replicates at each epoch.
-
-    Args:
-        table: from `dynamics`.
-
-    Returns:
-        Long form, one row per epoch and quantity: epoch, progress, quantity, mean, sd, n. `sd` is
-        NaN where n is below 2, `mean` where n is 0.
-    """
-    keys = ["epoch", "progress"]
-    long = table.drop(columns="replicate").melt(keys, var_name="quantity", value_name="value")
-    grouped = long.groupby(["epoch", "quantity"], sort=False)
-    means = grouped.agg(
-        progress=("progress", "mean"),
-        mean=("value", "mean"),
-        sd=("value", "std"),
-        n=("value", "count"),
-    )
-    return means.reset_index()
-
-
 def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
     """(rows,) per quantity that an epoch's row is the mean of; NaN where it is not known."""
     accuracy, correct = floats(visits, "label_accuracy"), floats(visits, "label_correct")

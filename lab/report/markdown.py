@@ -18,6 +18,8 @@ from lab.report.digest import World
 from lab.report.markdown_text import escaped
 from lab.report.rule_markdown import effort_markdown, rule_markdown
 from lab.stats.paired import Estimate, estimate
+from lab.stats.words import difference as difference_text
+from lab.stats.words import mean_sd
 
 _EXTRA = (
     ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),
@@ -70,7 +72,7 @@ def _metric_table(rows: pd.DataFrame) -> Iterator[str]:
     for name, label, digits in shown:
         found = [estimate(floats(where(rows, arm=arm), name)) for arm in arms]
         if any(value.n for value in found):
-            yield _line(label, *(_spread(value, digits) for value in found))
+            yield _line(label, *(_cell(value, digits) for value in found))
 
 
 def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
@@ -84,7 +86,7 @@ def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
     yield from _head("", *(f"{label} - {title(b)}" for b in against for _, label in _COMPARED))
     for arm in arms:
         cells = [
-            "" if arm == base else _interval(difference(rows, arm, base, metric))
+            "" if arm == base else difference_text(difference(rows, arm, base, metric))
             for base in against
             for metric, _ in _COMPARED
         ]
@@ -103,7 +105,7 @@ def _own_best(rows: pd.DataFrame) -> Iterator[str]:
     for arm in arms:
         own = where(rows, arm=arm)
         parts = [estimate(floats(where(own, step_size=step), "pass_final")) for step in steps]
-        yield _line(title(arm), *(_spread(part, 1) for part in parts))
+        yield _line(title(arm), *(_cell(part) for part in parts))
     yield ""
     yield "Each half of the seeds is judged at the step size that was best on the other half, by"
     yield "final pass@1; only seeds that were run at every step size take part."
@@ -115,9 +117,9 @@ def _own_best(rows: pd.DataFrame) -> Iterator[str]:
     for arm in arms:
         own = where(best, arm=arm)
         chosen = ", ".join(f"{step:g}" for step in sorted(set(own["step_size"])))
-        numbers = [_spread(estimate(floats(own, name)), 1) for name in ("pass_final", "TotalDeg")]
+        numbers = [_cell(estimate(floats(own, name))) for name in ("pass_final", "TotalDeg")]
         gaps = [
-            "" if arm == base else _interval(difference(best, base, arm, "pass_final"))
+            "" if arm == base else difference_text(difference(best, base, arm, "pass_final"))
             for base in against
         ]
         yield _line(title(arm), chosen, *numbers, *gaps)
@@ -136,18 +138,9 @@ def _rules(found: Sequence[Comparison]) -> list[str]:
     return [*lines, *effort_markdown(rows).splitlines(), ""]
 
 
-def _spread(value: Estimate, digits: int) -> str:
-    if value.n == 0:
-        return ""
-    sd = f" ± {value.sd:.{digits}f}" if value.n > 1 else ""
-    return f"{value.mean:.{digits}f}{sd} ({value.n})"
-
-
-def _interval(value: Estimate) -> str:
-    if not value.has_interval:
-        return "" if value.n == 0 else f"{value.mean:+.1f} (one pair)"
-    text = f"{value.mean:+.1f} [{value.low:+.1f}, {value.high:+.1f}]"
-    return text if value.within_noise else f"**{text}**"
+def _cell(value: Estimate, digits: int = 1) -> str:
+    """Return mean, standard deviation and number of seeds; empty where nothing was measured."""
+    return f"{mean_sd(value.mean, value.sd, digits)} ({value.n})" if value.n else ""
 
 
 def _head(*cells: str) -> Iterator[str]:

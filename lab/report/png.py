@@ -15,7 +15,6 @@ WIDTH = 760
 """Pixels of a figure before scaling, about the width of a page's column."""
 SCALE = 2
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_MARGIN = 16
 
 
 def write_pngs(figures: Mapping[Path, go.Figure], width: int = WIDTH, scale: float = SCALE) -> None:

@@ -14,6 +14,7 @@ from lab.compare.equal_effort import beyond_effort
 from lab.compare.rule_table import METRIC
 from lab.report.markdown_text import escaped
 from lab.stats.paired import Estimate, estimate
+from lab.stats.words import difference, mean_sd
 
 _HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
@@ -29,8 +30,6 @@ NOTE = (
     "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
     "best at the smallest or largest step size: a better one may lie beyond."
 )
-_SHOWN = 0.05
-"""Points below this are not shown."""
 _SIDES = {"smallest": "&lt;", "largest": ">"}
 
 
@@ -68,7 +67,7 @@ def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
     """
     beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
     others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))
-    return _over_steps(others, lambda own: _difference(estimate(floats(own, "beyond"))))
+    return _over_steps(others, lambda own: difference(estimate(floats(own, "beyond"))))
 
 
 def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:
@@ -94,31 +93,18 @@ def _cells(row: dict[Any, Any], base: str) -> list[str]:
     return [
         escaped(title(row["arm"])),
         f"{row['steps']} {sides}".rstrip(),
-        _value(row["pass_final"]),
-        _difference(row["gain"]),
-        "" if own else _difference(row["against"]),
-        "" if own else _difference(row["effort"]),
-        *(_value(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
+        _mean_sd(row["pass_final"]),
+        difference(row["gain"]),
+        "" if own else difference(row["against"]),
+        "" if own else difference(row["effort"]),
+        *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         _number(row["update"]),
         _number(row["seconds"]),
     ]
 
 
-def _value(found: Estimate) -> str:
-    if found.n == 0:
-        return ""
-    return f"{found.mean:.1f}" + (f" ± {found.sd:.1f}" if found.n > 1 else "")
-
-
-def _difference(found: Estimate) -> str:
-    if found.n == 0:
-        return ""
-    if not found.has_interval:
-        return f"{found.mean:+.1f} (one pair)"
-    if max(abs(found.low), abs(found.high)) < _SHOWN:
-        return "0.0"  # whatever the sign, and however sure
-    text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
-    return text if found.within_noise else f"**{text}**"
+def _mean_sd(value: Estimate) -> str:
+    return mean_sd(value.mean, value.sd)
 
 
 def _number(value: float) -> str:

@@ -6,6 +6,9 @@ import math
 
 from lab.stats.paired import Estimate
 
+_SHOWN = 0.05
+"""A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
+
 
 def mean_sd(
     mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False, missing: str = ""
@@ -65,6 +68,8 @@ def difference(value: Estimate) -> str:
         return ""
     if not value.has_interval:
         return f"{value.mean:+.1f} (one pair)"
+    if max(abs(value.low), abs(value.high)) < _SHOWN:
+        return "0.0"
     text = with_interval(value.mean, value.low, value.high)
     return text if value.within_noise else f"**{text}**"
 

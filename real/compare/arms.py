@@ -14,6 +14,8 @@ import numpy as np
 
 from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
 from lab.errors import UserError
+from lab.stats.paired import estimate
+from lab.stats.words import counted, mean_sd
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs
@@ -43,10 +45,10 @@ class ArmResult:
         """Mean and spread in one line."""
         if not self.seeds:
             return f"{self.title}: no run finished"
-        spread = f" +- {np.std(self.final, ddof=1):.3f}" if len(self.seeds) > 1 else ""
+        final = estimate(np.array(self.final))
         return (
-            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> {np.mean(self.final):.3f}{spread} "
-            f"({len(self.seeds)} seeds)"
+            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> "
+            f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')})"
         )
 
 

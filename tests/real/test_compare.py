@@ -140,7 +140,7 @@ def test_mistakes_that_all_runs_share_are_told_once(tmp_path: Path):
 
 def test_result_line_tells_mean_and_spread():
     result = ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.7], [0.4, 0.6])
-    assert result.line == "TTRL: pass@1 0.600 -> 0.500 +- 0.141 (2 seeds)"
+    assert result.line == "TTRL: pass@1 0.600 -> 0.500 ± 0.141 (2 seeds)"
     assert ArmResult("ttrl", "TTRL", [], [], []).line == "TTRL: no run finished"
 
 

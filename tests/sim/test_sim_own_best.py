@@ -107,7 +107,7 @@ def test_the_words(rows):
     lines = own_best_words(rows, contrasts(rows, ["policy", "step"], seed=0))
     assert len(lines) == 3
     assert lines[0].startswith(
-        "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): -3."
+        "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): pass@1 -3."
     )
     assert "below zero beyond noise (12 pairs)" in lines[0]
     assert lines[1].startswith("no step of the grid is better than no training at all, 5")

@@ -12,6 +12,7 @@ from lab.columns import equals, finite_mean, floats, groups, select, unique, whe
 from lab.compare.own_best import Edge, edges
 from lab.measures.fate import FATES
 from lab.stats.paired import estimate
+from lab.stats.words import with_interval
 from sim.studies.arms.contrast import BEST, BEST_RIVAL, METRIC, at_own_best, best_rival
 from sim.studies.arms.controls import CEILING
 
@@ -126,7 +127,7 @@ def _difference(pair: pd.DataFrame, metric: str) -> str:
     row = where(pair, metric=metric)
     value, low, high = (float(floats(row, name)[0]) for name in ("mean", "low", "high"))
     mark = "*" if "beyond" in str(row["verdict"].iloc[0]) else " "
-    return f"{metric} {value:+6.1f} [{low:+6.1f}, {high:+6.1f}]{mark}"
+    return f"{metric} {with_interval(value, low, high):>24}{mark}"
 
 
 def _numbers(part: pd.DataFrame) -> str:
@@ -195,7 +196,7 @@ def _against_rival(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
         verdict = str(row["verdict"].iloc[0])
         yield (
             f"{title(arm)} at its best minus the best rival at its best ({rival}): "
-            f"{value:+.1f} points of pass@1 [{low:+.1f}, {high:+.1f}], {verdict}"
+            f"pass@1 {with_interval(value, low, high)} points, {verdict}"
         )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED
 from lab.columns import floats
+from lab.stats.words import mean_sd
 from sim.studies.calibrate.error import COPY, KINDS, SHIFT, where
 from sim.studies.calibrate.mechanisms import MECHANISMS
 from sim.studies.calibrate.published import CELLS, Row
@@ -74,7 +75,7 @@ def one_run_table(summaries: pd.DataFrame) -> str:
     lines = []
     for mechanism, reading, part in _groups(summaries):
         own = [where(part, kind=kind) for kind in KINDS if kind != COPY]
-        shown = [f"{_mean(p, 'one_run'):.1f} ± {_mean(p, 'one_run_sd'):.1f}" for p in own]
+        shown = [mean_sd(_mean(p, "one_run"), _mean(p, "one_run_sd")) for p in own]
         lines.append([mechanism, reading, *shown])
     return _table([*_KEY, *(_HEADS[kind] for kind in KINDS if kind != COPY)], lines)
 
@@ -114,7 +115,7 @@ def cell_table(cells: pd.DataFrame, rows: Sequence[Row]) -> str:
             lines.append([row.title, kind, "paper", "", *(f"{s:.1f}" for s in shares)])
             for mechanism, reading, part in _groups(where(cells, row=row.name, kind=kind)):
                 own = [where(part, cell=cell) for cell in CELLS]
-                shown = [f"{_mean(o, 'predicted'):.1f} ± {_mean(o, 'sd'):.1f}" for o in own]
+                shown = [mean_sd(_mean(o, "predicted"), _mean(o, "sd")) for o in own]
                 lines.append(["", "", mechanism, reading, *shown])
     return _table(["row", "arm", *_KEY, *CELLS], lines)
 

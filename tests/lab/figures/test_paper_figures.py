@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from lab import Trace, fates
-from lab.compare.across import metrics_across
 from lab.compare.collection import gather
+from lab.compare.tables import metrics
 from lab.figures.change import change_heatmap
 from lab.figures.fate_groups import fate_groups
 from lab.figures.migration import label_migration
@@ -107,7 +107,7 @@ def test_groups_of_fates(make_trace, make_visits):
         for make_trace_of in (grown(make_trace, make_visits, a, 2, world) for a in ARMS)
     ]
     comparisons, _ = gather(both)
-    table = metrics_across(comparisons)
+    table = metrics_of_all(comparisons)
     figure = fate_groups(table)
     assert [a.text for a in figure.layout.annotations] == [
         f"<b>{comparison.title}</b>" for comparison in comparisons
@@ -129,11 +129,16 @@ def test_groups_of_fates(make_trace, make_visits):
     assert all(want in text for want, text in zip(shown, ratios[0].text, strict=True))
 
 
+def metrics_of_all(comparisons):
+    parts = {comparison.title: metrics(comparison) for comparison in comparisons}
+    return pd.concat(parts, names=["comparison", "arm", "replicate"])
+
+
 def test_names_of_groups_are_escaped(make_trace, make_visits):
     trace = grown(make_trace, make_visits, "ttrl", 1, "sim")
     trace.run.task = "<img src=x>"
     (comparisons, _) = gather([trace])
-    (heading,) = fate_groups(metrics_across(comparisons)).layout.annotations
+    (heading,) = fate_groups(metrics_of_all(comparisons)).layout.annotations
     assert "<img" not in heading.text
 
 

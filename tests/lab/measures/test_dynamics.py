@@ -4,7 +4,7 @@ import pytest
 
 from guard_core import Route
 from lab.errors import UserError
-from lab.measures.dynamics import dynamics, mean_over_replicates
+from lab.measures.dynamics import dynamics
 from lab.measures.fate import PAPER_LOST, fates
 
 
@@ -93,13 +93,6 @@ def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_ev
     table = dynamics(pd.concat([short, long]))
     assert table["replicate"].tolist() == [0] * 5 + [2] * 3
     assert table["progress"].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0.5, 1]
-    means = mean_over_replicates(table).set_index(["epoch", "quantity"])
-    both = means.loc[(1, "label_accuracy")]
-    assert (both["mean"], both["n"]) == (0.75, 2)
-    assert both["sd"] == pytest.approx(np.sqrt(0.125))
-    alone = means.loc[(4, "label_accuracy")]
-    assert (alone["mean"], alone["n"]) == (0.5, 1)
-    assert np.isnan(alone["sd"])
 
 
 def test_problems_without_a_true_answer_have_no_vote_rate(make_visits):
