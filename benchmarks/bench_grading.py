@@ -1,4 +1,4 @@
-r"""What it costs to tell answers apart: 512 ordinary MATH answers, CPU seconds of one core.
+r"""Cost of the equality of answers: 512 ordinary MATH answers, CPU seconds of one core.
 
 python benchmarks/bench_grading.py [ROUNDS]
 

@@ -1,4 +1,4 @@
-"""How long `Guard.step` takes on NumPy and one core: python benchmarks/bench_guard.py."""
+"""Time of `Guard.step` on NumPy and one core: python benchmarks/bench_guard.py."""
 
 from __future__ import annotations
 

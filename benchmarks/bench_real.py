@@ -1,4 +1,4 @@
-"""What the guard costs and saves in a training step, and where a step's time goes.
+"""Time of a training step by phase, and what the guard adds to it and saves.
 
 python benchmarks/bench_real.py [--epochs E] [--rounds N]
 

@@ -1,4 +1,4 @@
-"""What each rule costs beside plain TTRL: `python benchmarks/bench_rules.py --world sim|real`.
+"""Cost of each rule relative to plain TTRL: `python benchmarks/bench_rules.py --world sim|real`.
 
 sim: CPU time per visit, see `rules_in_sim`; at most 1.3 times that of plain TTRL.
 
@@ -7,8 +7,8 @@ step, without another generation pass. Median and 95 % interval over steps, one 
 tiny task's step is far smaller than any real one, and what a batch costs whatever its model weighs
 most there: `--layers 4 --width 256 --tokens 64` shows what is left of it in a larger model (ten
 seconds a step, so choose rules with `--rules`), and the last lines what long texts cost. `us/token`
-is added CPU per token of the votes. `trained` and `update` are tokens and CPU of the update beside
-plain TTRL's: which responses a rule's rewards train is no cost of the rule, nor in its share.
+is added CPU per token of the votes. `trained` and `update` are tokens and CPU of the update as a
+multiple of plain TTRL's: which responses a rule's rewards train is no cost of the rule, nor in its share.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def of_real(options: argparse.Namespace) -> None:
     if any("stats" in cost.parts for cost in costs):
         pairs = rules_in_real.sampling_pairs(size, options.pairs)
         off = middle([without for without, _ in pairs]).times(1e3)
-        gap = middle([told - without for without, told in pairs]).times(1e3)
+        gap = middle([measured - without for without, measured in pairs]).times(1e3)
         print(
             f"\nsampling a batch's votes takes {off.median:.1f} ms, with stats in {len(pairs)} "
             f"pairs {gap.median:+.2f} ms {interval(gap, 2)}"

@@ -1,4 +1,4 @@
-"""How fast the simulator is: `python benchmarks/bench_sim.py [--study] [--memory]`.
+"""Speed of the simulator: `python benchmarks/bench_sim.py [--study] [--memory]`.
 
 The run is MATH-500: 500 problems, 30 epochs, V = 64, K = 32, 10 answers, batch 8, attractor policy.
 A run is held against drawing its votes alone, in batches of the same shape, in the same process and
@@ -103,7 +103,7 @@ def bytes_per_visit(config: SimConfig) -> float:
 
 
 def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], Spent]]]:
-    """What is timed, each in turn with the drawing of the same votes."""
+    """The timed configurations, each in turn with the drawing of the same votes."""
     off = replace(config, guard=GuardConfig.off())
     slow = replace(config, engine="reference")
     yield "guard, no trace kept", lambda: spent(lambda: [None for _ in Simulation(config).run()])

@@ -1,4 +1,4 @@
-"""A step of this trainer beside one of TRL's GRPOTrainer on the same work: `make bench-trl`.
+"""A step of this trainer and one of TRL's GRPOTrainer on the same work: `make bench-trl`.
 
 The work is the embedded tiny task on one CPU thread in float32: 8 prompts x 32 samples of 22
 tokens, then eight updates of 32 rows. Both trainers run in turn in this process; a step's time is

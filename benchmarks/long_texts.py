@@ -1,4 +1,4 @@
-"""What observations of texts cost where responses are long, as language models write them.
+"""Cost of observations of texts for long responses, as language models write them.
 
 The tiny task's responses are 22 tokens of scratch work, and most are equal. Here they are made-up
 working of many lines with formulas and claims, all different. The cost per token is fixed, while a

@@ -25,7 +25,7 @@ def middle(values: Sequence[float]) -> Middle:
     """Median and interval of at least one number.
 
     The median lies between the k-th smallest and the k-th largest of n independent numbers unless
-    fewer than k of them fall on one side, which n throws of a coin tell the chance of.
+    fewer than k of them fall on one side, whose probability is that of n tosses of a coin.
     """
     ordered, n = sorted(values), len(values)
     k, beyond = 0, 0.5**n

@@ -1,4 +1,4 @@
-"""From a rule's timed steps to what it costs beside plain TTRL, and whether it keeps the budget."""
+"""Cost of a rule relative to plain TTRL from its timed steps, and the test of the budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Further(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleCost:
-    """One rule beside plain TTRL in the same process."""
+    """One rule and plain TTRL, timed in the same process."""
 
     name: str
     steps: tuple[StepCost, ...]
@@ -40,12 +40,12 @@ class RuleCost:
 
     @property
     def cpu_share(self) -> Middle:
-        """The same as a share of plain TTRL's step."""
+        """Added CPU time as a share of plain TTRL's step."""
         return middle([own.cpu / whole.cpu for own, whole in self._pairs()])
 
     @property
     def wall_share(self) -> Middle:
-        """The same on the wall clock, which also sees a rule that waits."""
+        """Added wall-clock time as a share of plain TTRL's step; it includes waiting."""
         return middle([own.wall / whole.wall for own, whole in self._pairs()])
 
     @property
@@ -63,13 +63,13 @@ class RuleCost:
 
     @property
     def trained_ratio(self) -> float:
-        """Tokens that the update reads beside plain TTRL's, which rewards other responses."""
+        """Tokens that the update reads, relative to plain TTRL, which rewards other responses."""
         trained = sum(step.tokens_trained for step in self.steps)
         return trained / sum(step.tokens_trained for step in self.plain)
 
     @property
     def update_ratio(self) -> float:
-        """CPU of that update beside plain TTRL's."""
+        """CPU time of that update relative to plain TTRL's."""
         pairs = zip(self.steps, self.plain, strict=True)
         return statistics.median(step.update.cpu / plain.update.cpu for step, plain in pairs)
 

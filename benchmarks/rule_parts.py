@@ -1,8 +1,8 @@
-"""What a rule adds to one step of the trainer, timed inside the step itself.
+"""Time that a rule adds to one step of the trainer, measured inside the step.
 
 Two whole steps differ by more than a rule costs, whatever the rule. So the functions of a step
 that work for the rule alone are timed where the step calls them, and the parts of one step add up
-to it. Where a rule takes the place of plain TTRL's own work, that work is done once more beside it,
+to it. Where a rule replaces work of plain TTRL, that work is also done once,
 and only the difference is the rule's; what the repetition cost is no part of the step.
 """
 
@@ -51,7 +51,7 @@ _OWN: tuple[tuple[Any, str, str], ...] = (
     (real.trainer, "after_step", "after step"),
     (PolicyOptimizer, "step", _UPDATE),
 )
-"""Where a function is looked up, its name, and the part that it is."""
+"""The object that holds a function, its name, and the part that it belongs to."""
 
 
 class Pass(NamedTuple):
@@ -69,7 +69,7 @@ class StepCost:
     """One step under a rule."""
 
     parts: Mapping[str, Spent]
-    """What the rule adds."""
+    """Time that the rule adds, by part."""
     rest: Spent
     """The step without that; with an update on those responses that the rule rewards."""
     update: Spent

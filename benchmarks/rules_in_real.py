@@ -1,4 +1,4 @@
-"""What each rule adds to a step of the real trainer, on the tiny task or on a larger model of it.
+"""Time that each rule adds to a step of the trainer, on the tiny task or a larger model of it.
 
 Every rule trains a model of its own, step by step in turn with other rules and with plain TTRL, on
 the same problems. All numbers are medians over steps; the first step of each is not counted.
@@ -32,7 +32,7 @@ from real.vote.second_votes import second_of
 
 PLAIN = "ttrl"
 NO_STATS = " (no stats)"
-"""Behind a rule's name: as if its engine told no entropies; the trainer computes them then."""
+"""Suffix of a rule's name: its engine reports no entropies, so that the trainer computes them."""
 _AT_ONCE = 7
 """Rules whose models are in memory together."""
 
@@ -52,7 +52,7 @@ class Size:
 
 
 def names_of_all() -> list[str]:
-    """All rules, and one that asks for entropies on an engine that does not tell them."""
+    """All rules, and one that needs entropies on an engine that does not report them."""
     asking = next(name for name, rule in RULES.items() if Need.ENTROPY in rule.needs)
     return [*RULES, asking + NO_STATS]
 

@@ -1,4 +1,4 @@
-"""What each rule costs in the simulator: CPU time per visit beside plain TTRL, without the trace.
+"""Cost of each rule in the simulator: CPU time per visit relative to plain TTRL, without the trace.
 
 500 problems, V = 64, K = 32, 10 answers, batch 8, attractor policy, 64 replicates side by side; the
 best of a few epochs, in turn with all others.
@@ -20,7 +20,7 @@ def rows(replicates: int, problems: int, rounds: int) -> list[tuple[str, float, 
     """Name, nanoseconds per visit, ratio to TTRL, cheapest first."""
     base = SimConfig(replicates=replicates, n_problems=problems)
     times: dict[str, float] = {}
-    # A few at a time beside TTRL: every run holds memory, and TTRL's time is that of the moment.
+    # A few at a time with TTRL: every run holds memory, and TTRL's time is that of the moment.
     names = [name for name in RULES if name != "ttrl"]
     ratios: dict[str, float] = {"ttrl": 1.0}
     for start in range(0, len(names), 7):

@@ -1,7 +1,7 @@
-"""What rules could know of the tiny task before training: `python benchmarks/signals.py`.
+"""Information in the observations of the tiny task before training: `python benchmarks/signals.py`.
 
-Prints, with 95 % intervals over seeds, how well each observation tells right responses from wrong
-ones: AUROC over all responses and, mean over the problems that have both, within a problem; for the
+Prints, with 95 % intervals over seeds, how well each observation separates correct from wrong
+responses: AUROC over all responses and, mean over the problems that have both, within a problem; for the
 tool its true and false positive rates; for the rewording how often its majority errs elsewhere.
 """
 
@@ -26,7 +26,7 @@ from real.vote.second_votes import make_second
 
 NEEDS = frozenset({Need.STEP_LOGPROB, Need.ENTROPY, Need.CERTAINTY, Need.TOOL})
 SIGNS = {"step_logprob": 1, "entropy": -1, "certainty": 1}
-"""Whether more of it speaks for a response."""
+"""1 where a larger value indicates a correct response, -1 where a smaller one does."""
 
 
 def measure(seed: int) -> dict[str, float]:

@@ -39,7 +39,7 @@ class Stopwatch:
 
     @property
     def running(self) -> bool:
-        """Whether some part is being timed."""
+        """True while a part is being timed."""
         return bool(self._inside)
 
     @contextmanager

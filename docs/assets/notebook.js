@@ -1,4 +1,4 @@
-// Draws the figures of a notebook's page from the data that stands beside their places.
+// Draws the figures of a notebook's page from the data next to their placeholders.
 for (const box of document.querySelectorAll(".nb-figure")) {
   const figure = JSON.parse(box.querySelector("script").textContent);
   const settings = { responsive: true, displaylogo: false, displayModeBar: false };

@@ -78,7 +78,7 @@ def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 
 def _text(cell: NotebookNode) -> str:
-    # In the repository the docs are a folder beside the notebooks, on the site the one above.
+    # In the repository the docs are a sibling folder of the notebooks, on the site the parent.
     return cell.source.replace("](../docs/", "](../")
 
 

@@ -59,7 +59,7 @@ def _without_commas(match: re.Match[str]) -> str:
 
 
 def _as_list(match: re.Match[str]) -> str:
-    """`1, 234` is two numbers, `1,234` is one; without spaces only another mark tells them."""
+    """`1, 234` is two numbers, `1,234` is one; without spaces only another mark separates them."""
     return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
 
 
@@ -76,7 +76,7 @@ def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Ru
 
 
 _NO_LETTER = r"(?![A-Za-z])"
-# While spaces still tell `1,\! 234` from `1, 234`.
+# While spaces still distinguish `1,\! 234` from `1, 234`.
 _LOOSE = _rules(
     (r",\\! ?|\{,\}(?=\d)", ","),
     # Not the second half of `\\\\`, a matrix's line break.

@@ -26,7 +26,7 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the checker found."""
+    """The checker's result."""
 
     value: Any
     """A key, a verdict, or None where the formulas cannot be read."""
@@ -108,7 +108,7 @@ class Checker:
         self._pending = b""
         self._owner = os.getpid()
         self._process = process = subprocess.Popen(
-            # -P: modules beside the script must not hide others.
+            # -P: modules in the script's folder must not hide others.
             [sys.executable, "-P", str(_SCRIPT), str(self._memory_mib)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -124,7 +124,7 @@ def _key(text: str) -> str | None:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether math-verify calls two formulas equal, either one being the reference."""
+    """True if math-verify calls two formulas equal, with either one as the reference."""
     from math_verify import verify
     from sympy import Expr
 

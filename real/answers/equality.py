@@ -77,7 +77,7 @@ class Equality:
         return keyed_leaves(form_of(text), lambda leaf: self._leaf_key(leaf, budget))[0]
 
     def same(self, one: str, other: str, budget: Budget) -> bool:
-        """Whether two canonical strings are one answer; symmetric in them."""
+        """True if two canonical strings are one answer; symmetric in them."""
         if one == other:
             return True
         (key, leaves), (other_key, other_leaves) = (
@@ -94,7 +94,7 @@ class Equality:
         self.checker.close()
 
     def to_values(self) -> dict[str, object]:
-        """What was given up, as plain JSON types."""
+        """The comparisons that were given up, as plain JSON types."""
         return {"given_up": sorted(map(list, self._given_up)), "postponed": self._n_postponed}
 
     def restore(self, given_up: Sequence[Sequence[str]], postponed: int) -> None:

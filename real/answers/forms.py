@@ -1,4 +1,4 @@
-r"""What an answer is made of: sets, tuples, intervals, unions, matrices, and scalars inside.
+r"""Parts of an answer: sets, tuples, intervals, unions, matrices, and scalars inside.
 
 The structure is read here, so that the checker compares scalars alone: an interval never equals a
 point or a set by accident, and the order counts in tuples but not in sets.

@@ -45,7 +45,7 @@ def classes(
 
 @dataclass(slots=True)
 class _Problem:
-    """What is known of one problem."""
+    """The known answers of one problem."""
 
     truth: str | None
     """Canonical; empty where the reference answer is unusable, None where there is none."""
@@ -125,7 +125,7 @@ class AnswerIds:
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
-        """Whether the problem has a reference answer that responses can be compared with."""
+        """True if the problem has a reference answer that responses can be compared with."""
         return bool(self._problems[problem].truth)
 
     def truth_id(self, problem: int) -> int:

@@ -1,4 +1,4 @@
-r"""Which scalars may reach the checker, found without evaluating anything.
+r"""Select the scalars that may reach the checker, without evaluating anything.
 
 Only what looks like a short formula passes: known commands, one- or two-letter products, numbers
 and powers of moderate size. Everything else is compared as a string, which costs nothing and is

@@ -182,7 +182,7 @@ def _parse(text: str, where: Callable[[int], str]) -> object:
 
 
 def kind(value: object) -> str:
-    """What a value is, for readers who do not know Python."""
+    """The kind of a value in plain words, for error messages."""
     names = {
         dict: "an object",
         list: "a list",

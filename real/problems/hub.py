@@ -20,7 +20,7 @@ _NAME = re.compile(
     r"(?P<path>\w[\w.-]*(?:/\w[\w.-]*)?)(?::(?P<config>[^:@\s]+))?(?:@(?P<split>[^@\s]+))?"
 )
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError)
-"""What `datasets` raises for unknown names, configurations and splits, and without a network."""
+"""Exceptions of `datasets` for unknown names, configurations and splits, or no network."""
 
 
 @dataclass(frozen=True, slots=True)

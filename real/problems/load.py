@@ -69,9 +69,9 @@ class NamedSet:
     folder: str
     """The set's folder in the data of TTRL and of the paper's release."""
     home: str
-    """Where a file can be had."""
+    """Source of the file."""
     hub: HubName
-    """The same problems on the Hugging Face hub; ids and the writing of answers may differ."""
+    """The problem set's name on the Hugging Face hub; ids and the writing of answers may differ."""
     hub_fields: FieldMap = field(
         default_factory=lambda: FieldMap(prompt="problem", answer="answer", id="id")
     )

@@ -19,12 +19,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One prompt of the fixed set Q (SPEC section 1)."""
+    """One prompt of the fixed set Q (paper section 3.1)."""
 
     id: str
     """Unique in its set; the same in every run on that set."""
     prompt: str
-    """What the user says last; the settings' suffix goes behind it."""
+    """The last message of the user; the settings' suffix is appended to it."""
     answer: str | None
     """Reference answer as the source writes it; None where there is none. Analysis only."""
     before: tuple[Turn, ...] = ()
@@ -39,11 +39,11 @@ class ProblemSet:
     """For readers; runs are compared only where it agrees."""
     problems: list[Problem]
     fields: dict[str, str] = field(default_factory=dict)
-    """What was read to the field it was read from; empty where there are no fields."""
+    """Maps what was read to the field it was read from; empty where there are no fields."""
     found: tuple[str, ...] = ()
-    """Which of `fields` were found by their usual names, not given."""
+    """Those of `fields` that were found by their usual names, not given."""
     notices: tuple[str, ...] = ()
-    """What a reader should know about the set, one sentence each."""
+    """Notes for readers about the set, one sentence each."""
 
     def __len__(self) -> int:
         """Number of problems."""

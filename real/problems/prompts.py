@@ -24,18 +24,18 @@ class PromptSet:
     """N problems with their prompts."""
 
     name: str
-    """What was trained on, for readers."""
+    """The task's name, for readers."""
     problems: list[Problem]
     tokens: list[list[int]]
     """N prompts as token ids."""
     left_out: list[str]
     """Ids of problems whose prompts are too long."""
     fields: dict[str, str]
-    """What was read to the field of the problem file it was read from."""
+    """Maps what was read to the field of the problem file it was read from."""
     fields_found: tuple[str, ...] = ()
-    """Which of `fields` were found by their usual names."""
+    """Those of `fields` that were found by their usual names."""
     notices: tuple[str, ...] = ()
-    """What a reader should know, one sentence each."""
+    """Notes for readers, one sentence each."""
 
     def __len__(self) -> int:
         """Number of problems N."""
@@ -187,7 +187,7 @@ prompts must be the same on every day. It is the date that this template itself 
 
 
 def uses_template(tokenizer: Any, wanted: ChatTemplate) -> bool:
-    """Whether prompts are wrapped in the chat template.
+    """True if prompts are wrapped in the chat template.
 
     Raises:
         UserError: a template is required and the tokenizer has none.

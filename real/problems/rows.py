@@ -210,7 +210,7 @@ class Fields:
     id: str | None
     """None: a hash of the prompt is the id."""
     found: tuple[str, ...]
-    """Which of the three were found by their usual names."""
+    """Those of the three that were found by their usual names."""
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:

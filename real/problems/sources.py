@@ -1,4 +1,4 @@
-"""Where problems come from, as far as it can be checked without torch."""
+"""Sources of problems, as far as they can be checked without torch."""
 
 from __future__ import annotations
 

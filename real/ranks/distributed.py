@@ -45,7 +45,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this rank reads answers, decides, writes and reports."""
+        """True for the rank that reads answers, decides, writes and reports."""
         return self.rank == 0
 
     def broadcast(self, tensor: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def _end(rank: int, error: BaseException) -> None:
 
 
 def _tells_first(error: BaseException) -> bool:
-    """Whether no other rank has failed before. One that was killed has said nothing."""
+    """True if no other rank has reported a failure. A killed rank reports none."""
     mine = f"{os.getpid()} {type(error).__name__}"
     try:
         # The ranks' common store, as long as the process that holds it lives.

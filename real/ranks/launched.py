@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as `torchrun` puts it into the environment."""
+"""Rank of this process among several, from the environment that `torchrun` sets."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def launched() -> Launched | None:
     try:
         return Launched(*(int(value or "") for value in found))
     except ValueError:
-        told = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, found, strict=True))
-        raise UserError(f"environment: {told} must be numbers; start with torchrun") from None
+        given = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, found, strict=True))
+        raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
 
 
 def speaks() -> bool:
-    """Whether this process is the one that tells people something."""
+    """True for the process that prints messages."""
     place = launched()
     return place is None or place.rank == 0

@@ -23,7 +23,7 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
     """Shard a `Scorer` over the ranks of a mesh, in place: each layer, then all that is left.
 
     Gradients are summed up over ranks in single precision at least, whatever that of the weights.
-    The root is gathered anew for each pass as the layers are: left whole after a pass without a
+    The root is gathered again for each pass as the layers are: left whole after a pass without a
     gradient, it would outlive the next update.
     """
     weights = next(scorer.parameters()).dtype
@@ -34,7 +34,7 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether the model went through `shard`."""
+    """True if the model went through `shard`."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 

@@ -1,4 +1,4 @@
-"""safetensors files, written one tensor at a time: a copy of a large model would not fit beside it.
+"""safetensors files, written one tensor at a time: a second copy of a large model would not fit.
 
 The library's own writer holds all bytes of a file in memory at once. Reading is the library's.
 """

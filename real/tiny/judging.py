@@ -2,18 +2,18 @@ r"""Judging on the tiny task: the question about an attempt, the verdict, and th
 
 Three turns of one conversation, in the task's own tokens. The question shows the attempt and then
 the problem. The judge solves the problem itself and compares, as the verifier's prompt asks of
-language models; the verdict is a plus or a minus in the box. Behind a minus the problem is put
-once more, to be solved anew::
+language models; the verdict is a plus or a minus in the box. After a minus the problem is put
+once more, to be solved again::
 
     3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3+0-1*6>3+0-6>3+4>7\boxed{+}
     3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3-1*6+0>2*6+0>2+0>2\boxed{-}=3+0-1*6+0=3+0-1*6>...
 
-What is taught is imperfect as the solving is, and on purpose. The judge of a training example has
-an order of evaluation of its own, drawn from the same `real.tiny.task.shares` as the solver's: it
-accepts the answers that it gets itself. Behind a minus an order is drawn anew among those that do
-not give the rejected answer. So the model judges with the misconceptions that it solves with, and
-no number was chosen beside those of the task. A verdict tells on average what one further vote
-would tell.
+Judging is imperfect in the same way as solving. The judge of a training example has an order of
+evaluation of its own, drawn from the same `real.tiny.task.shares` as the solver's: it accepts the
+answers that it gets itself. After a minus another order is drawn from those that do not give the
+rejected answer. The model thus judges with the misconceptions that it solves with, and no number
+was chosen in addition to those of the task. A verdict carries on average as much information as
+one further vote.
 """
 
 import numpy as np
@@ -32,13 +32,13 @@ UNSCORED = -100
 FIRST_TURNS = task.RESPONSE_TOKENS + task.PROMPT_TOKENS + VERIFICATION_TOKENS - 1
 """Tokens to read of question and verification."""
 SIGN = FIRST_TURNS - 3
-"""Where the verdict is to be predicted."""
+"""Position at which the verdict is predicted."""
 POSITIONS = 96
 """Of a model that judges: the longest conversation has 87 tokens."""
 
 
 def question(prompt: str, attempt: str) -> str:
-    """What a judge is asked about an attempt at `prompt`, a problem with its final `=`."""
+    """Question to a judge about an attempt at `prompt`, a problem with its final `=`."""
     return f"{attempt}={prompt}"
 
 
@@ -48,7 +48,7 @@ def verification(trace: list[task.Expression], right: bool) -> str:
 
 
 def request(prompt: str, attempt: str, answered: str) -> str:
-    """What asks for a new attempt, behind the judge's verification."""
+    """Text that requests a new attempt, after the judge's verification."""
     return f"{question(prompt, attempt)}{answered}={prompt}"
 
 
@@ -84,10 +84,10 @@ def _conversation(
     rejected = attempt[-1].digits[0]
     others = {rule: p for rule, p in parts.items() if task.evaluate(expression, rule) != rejected}
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
-    anew = _drawn(expression, others, slip_rate, rng) if others else own
+    retry = _drawn(expression, others, slip_rate, rng) if others else own
     asked = encode(question(prompt, task.response_text(attempt)))
     answered = encode(verification(own, accepted))
-    put, again = encode(f"={prompt}"), encode(task.response_text(anew))
+    put, again = encode(f"={prompt}"), encode(task.response_text(retry))
     # A turn ends with the end token; the next one is put behind its text.
     targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
     turn = [UNSCORED] * (len(put) - 1) + [*again, EOS_ID]

@@ -1,4 +1,4 @@
-"""What a tiny checkpoint answers before any reinforcement learning."""
+"""Measure the answers of a tiny checkpoint before any reinforcement learning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from real.tiny.vocabulary import build_tokenizer, encode
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What a checkpoint does on the problem set before any reinforcement learning."""
+    """Measurements of a checkpoint on the problem set before any reinforcement learning."""
 
     pass_at_1: float
     """Mean over problems and samples."""
@@ -108,7 +108,7 @@ def boxed_digit(response: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a checkpoint says of its own responses to the problem set; one verdict each."""
+    """Verdicts of a checkpoint about its own responses to the problem set, one each."""
 
     true_positive_rate: float
     """Share of right responses that are judged right; NaN without any."""

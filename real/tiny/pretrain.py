@@ -34,7 +34,7 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast a checkpoint is trained."""
+    """Duration and learning rate of a checkpoint's training."""
 
     steps: int = 900
     batch_size: int = 64
@@ -235,7 +235,7 @@ def _unwritable(target: Path, error: OSError) -> UserError:
 
 
 def _save_model(model: Qwen2ForCausalLM, folder: Path) -> None:
-    """What ``save_pretrained`` writes for a tied model, without its progress bar on stderr."""
+    """Write the files of ``save_pretrained`` for a tied model, without a progress bar on stderr."""
     model.config.dtype = torch.float32
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)

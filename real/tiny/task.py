@@ -99,7 +99,7 @@ def sample_distinct(n: int, rng: np.random.Generator, held_out: bool) -> list[Ex
 
 
 def is_held_out(expression: Expression) -> bool:
-    """Whether pretraining never sees this expression: one in eight, by a checksum of its text."""
+    """True if pretraining never uses this expression: one in eight, by a checksum of its text."""
     return zlib.crc32(str(expression).encode()) % _HELD_OUT == 0
 
 

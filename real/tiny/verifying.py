@@ -84,7 +84,7 @@ def train_verifying(
 
 
 def _loss(model: Qwen2ForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropies in nats, summed: of responses, verifications, responses given anew.
+    """Mean cross-entropies in nats, summed: of responses, verifications, and second responses.
 
     The sign alone once more: it is one token in 23, and the one that takes a comparison.
     """

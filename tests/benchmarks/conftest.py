@@ -1,4 +1,4 @@
-"""Makes the modules beside the benchmarks importable by their tests."""
+"""Make the modules of the benchmarks importable by their tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a rule can stand under, and what is said where it cannot."""
+"""Combinations of a rule with other settings, and the messages for those that are refused."""
 
 from dataclasses import replace
 

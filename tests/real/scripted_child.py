@@ -1,4 +1,4 @@
-"""An engine process without vLLM: tokens follow from the seeds, and it can be told to misbehave."""
+"""An engine process without vLLM: tokens follow from the seeds, and it can be set to misbehave."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_over_long_and_empty_answers_are_unparseable() -> None:
 def test_every_reference_answer_is_its_own_class(name: str) -> None:
     path = DATA / f"{name}.json"
     if not path.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{path.name} is not beside this checkout")
+        pytest.skip(f"{path.name} is not next to this checkout")
     for problem in json.loads(path.read_text(encoding="utf-8")):
         ids, truth_id = classes(["none", box("no"), box(problem["answer"])], problem["answer"])
         assert ids.tolist() == [-1, 0, 1], problem

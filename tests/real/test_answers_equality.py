@@ -1,4 +1,4 @@
-"""Which answers are one, who says so, and that ids never change their meaning."""
+"""Equality of answers, the check that decides it, and ids that never change their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference answers of MATH-500 in every usual writing, wrong answers beside them."""
+"""The reference answers of MATH-500 in every usual notation, with wrong answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERM = re.compile(r"[+-]?[^+-]+")
 def answers() -> list[str]:
     path = DATA / "math500.json"
     if not path.exists() and not os.environ.get("CI"):
-        pytest.skip("math500.json is not beside this checkout")
+        pytest.skip("math500.json is not next to this checkout")
     return [problem["answer"] for problem in json.loads(path.read_text(encoding="utf-8"))]
 
 

@@ -212,7 +212,7 @@ def test_a_restarted_engine_goes_on_as_if_nothing_happened(
 
 
 class Fake:
-    """Fails as told, and notes what it was given."""
+    """Fails as configured, and records its arguments."""
 
     def __init__(self, errors: list[Exception]) -> None:
         self.errors = errors

@@ -170,7 +170,7 @@ def test_interrupt_stops_the_children_and_leaves_readable_folders(tmp_path: Path
 
 
 def gone(group: int) -> bool:
-    """Whether a process group ends within some seconds; the server of processes ends last."""
+    """True if a process group ends within some seconds; the server of processes ends last."""
     for _ in range(200):
         try:
             os.killpg(group, 0)

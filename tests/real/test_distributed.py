@@ -66,7 +66,7 @@ class Ended:
     folder: Path
     codes: list[int]
     lines: list[list[str]]
-    """What each rank printed."""
+    """Output of each rank."""
     seconds: float
 
     def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:

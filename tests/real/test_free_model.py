@@ -127,7 +127,7 @@ def check_learned(trace: Trace, n_problems: int) -> None:
     assert (trace.steps["tokens"] > 0).any() and (trace.steps["update_norm"] > 0).any()
 
 
-@pytest.mark.skipif(not MATH500.exists(), reason="the MATH-500 file is not beside the repository")
+@pytest.mark.skipif(not MATH500.exists(), reason="the MATH-500 file is not next to the repository")
 def test_math500_loads_samples_votes_trains_and_logs(model: Path, tmp_path: Path):
     config = settings(model, str(MATH500), n_problems=5)
     trace = train(config, tmp_path / "run", progress=False)

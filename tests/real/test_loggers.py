@@ -1,4 +1,4 @@
-"""Metrics outside of the run folder: real TensorBoard files, and what W&B and trackio are told."""
+"""Metrics outside of the run folder: TensorBoard files, and the values that W&B and trackio get."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stop_in_the_third_batch(done: float) -> None:
 
 
 class Fake(ModuleType):
-    """Stands for a library and writes down what it is told."""
+    """Replaces a library and records the values that it gets."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -47,7 +47,7 @@ TOKENS = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manua
 
 
 class Odd(LlamaForCausalLM):
-    """Its logits are bent in a way that no setting tells of."""
+    """Its logits are modified in a way that no setting describes."""
 
     def forward(self, *args: Any, **options: Any) -> Any:
         found = super().forward(*args, **options)

@@ -26,7 +26,7 @@ def policy() -> Any:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the engines were made with, none of which starts."""
+    """Arguments that the engines were made with; none of them starts."""
     calls: list[Any] = []
 
     def recording(*arguments: Any, **named: Any) -> str:

@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 def data_file(name: str) -> Path:
     path = DATA / f"{name}.json"
     if not path.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{path.name} is not beside this checkout")
+        pytest.skip(f"{path.name} is not next to this checkout")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Which fields of a problem file are read: named, found, nested, ambiguous; ids from prompts."""
+"""Fields of a problem file: named, found, nested, ambiguous; ids from prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_usual_names_are_found(tmp_path: Path, prompt: str, answer: str, identit
 
 
 def test_the_hub_s_math500_is_understood(tmp_path: Path):
-    """It has a worked solution beside the answer: this project's own name for a field wins."""
+    """It has a solution and an answer: this project's own name for a field wins."""
     row = {"problem": "1+1?", "solution": "so \\boxed{2}", "answer": "2", "unique_id": "test/1"}
     assert load(tmp_path, [row]).problems == [Problem("test/1", "1+1?", "2")]
 

@@ -1,4 +1,4 @@
-"""Where problems come from besides JSON: tables, saved data sets, the named sets, the hub."""
+"""Sources of problems other than JSON: tables, saved data sets, the named sets, the hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_arrow(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def write_saved(folder: Path, shards: list[list[dict[str, Any]]]) -> Path:
-    """What `Dataset.save_to_disk` of datasets 5 leaves behind."""
+    """Folder as `Dataset.save_to_disk` of datasets 5 writes it."""
     folder.mkdir(parents=True)
     names = [f"data-{i:05d}-of-{len(shards):05d}.arrow" for i in range(len(shards))]
     for name, rows in zip(names, shards, strict=True):
@@ -57,7 +57,7 @@ def write_saved(folder: Path, shards: list[list[dict[str, Any]]]) -> Path:
 
 
 def write_saved_splits(folder: Path) -> Path:
-    """What `DatasetDict.save_to_disk` leaves behind."""
+    """Folder as `DatasetDict.save_to_disk` writes it."""
     for i, split in enumerate(("train", "test")):
         write_saved(folder / split, [ROWS[i : i + 1]])
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
@@ -216,7 +216,7 @@ def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
 def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest.MonkeyPatch):
     path = DATA / f"{name}.json"
     if not path.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{path.name} is not beside this checkout")
+        pytest.skip(f"{path.name} is not next to this checkout")
     monkeypatch.delenv("GUARD_DATA", raising=False)
     found = load_problems(name, data_dir=str(DATA))
     assert len(found) == NAMED[name].n_problems and found.name == name

@@ -1,4 +1,4 @@
-"""What cannot be run is told in one line, before anything starts."""
+"""Settings that cannot be run are refused in one line, before anything starts."""
 
 from __future__ import annotations
 

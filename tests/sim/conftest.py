@@ -14,7 +14,7 @@ from sim.engine.simulation import Simulation
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)
-"""What a replicate brings to every arm: paired differences do not see it."""
+"""Effect of a replicate that all arms share: paired differences cancel it."""
 
 
 def _rows(scores, **others):

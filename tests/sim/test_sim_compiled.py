@@ -56,7 +56,7 @@ def sim_configs(draw: st.DrawFn) -> SimConfig:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """What an array holds, with -0.0 and 0.0 told apart and nan equal to itself."""
+    """Content of an array, where -0.0 differs from 0.0 and nan equals itself."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""What every simulated trace must obey."""
+"""Properties of every simulated trace."""
 
 import json
 from dataclasses import replace

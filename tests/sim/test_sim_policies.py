@@ -1,4 +1,4 @@
-"""What one visit moves: the exact update and who else feels it."""
+"""Effect of one visit: the exact update, and the change of other problems."""
 
 from dataclasses import replace
 

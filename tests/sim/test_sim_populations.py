@@ -1,4 +1,4 @@
-"""What the model knows before training: named laws, free laws, files, and impossible ones."""
+"""Populations: named laws, free laws, files, and impossible ones."""
 
 from dataclasses import replace
 

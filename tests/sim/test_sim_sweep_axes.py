@@ -1,4 +1,4 @@
-"""What can be varied, how it is written, and what is refused."""
+"""Axes of a sweep, their notation, and refused ones."""
 
 import math
 

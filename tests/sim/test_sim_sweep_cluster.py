@@ -1,4 +1,4 @@
-"""The same sweep on clusters, with a worker lost midway."""
+"""A sweep on clusters gives the same result, with a worker lost midway."""
 
 import importlib.util
 import os

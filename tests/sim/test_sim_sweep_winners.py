@@ -1,4 +1,4 @@
-"""Who wins where, and the choice of each arm's own best step."""
+"""The best arm per setting, and the choice of each arm's own best step."""
 
 import numpy as np
 import pandas as pd

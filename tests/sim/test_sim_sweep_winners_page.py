@@ -1,4 +1,4 @@
-"""Who wins where in words, as tables and as a page."""
+"""The best arm per setting in words, as tables and as a page."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""What the alarm sees: by hand, and nothing of the truth or of later visits."""
+"""The alarm's features: by hand, and independent of the truth and of later visits."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ TRUTH = [column.name for column in VISITS if column.needs_truth]
 
 
 def truth_permuted(visits, seed=0):
-    """The same votes under other true answers."""
+    """Votes like those of the fixture under other true answers."""
     order = np.random.default_rng(seed).permutation(len(visits))
     return visits.assign(**{name: visits[name].to_numpy()[order] for name in TRUTH})
 

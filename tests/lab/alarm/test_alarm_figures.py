@@ -1,4 +1,4 @@
-"""What the alarm's figures draw is what their tables hold."""
+"""The alarm's figures draw what their tables hold."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the figures draw is what their tables hold."""
+"""The figures draw what their tables hold."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a run folder is named: left out beside good runs, an error alone."""
+"""Every defect of a run folder is named: it is left out among good runs, and an error alone."""
 
 import json
 

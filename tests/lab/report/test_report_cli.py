@@ -99,7 +99,7 @@ def test_the_output_must_be_a_file_in_a_folder(runs, tmp_path, capsys):
 
 @pytest.mark.parametrize("length", [250, 400])
 def test_an_impossible_name(runs, tmp_path, capsys, length):
-    """The page's name, or that of the temporary file beside it, is longer than disks allow."""
+    """The page's name, or that of its temporary file, is longer than disks allow."""
     assert main([str(runs.sim), "-o", str(tmp_path / ("n" * length))]) == 2
     assert "cannot be written" in failed(capsys)
     assert list(tmp_path.iterdir()) == []

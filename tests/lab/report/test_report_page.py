@@ -1,4 +1,4 @@
-"""What stands on the page."""
+"""The content of the page."""
 
 import html
 import json

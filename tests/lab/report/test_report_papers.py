@@ -1,4 +1,4 @@
-"""The paper's tables on the page: its numbers beside ours, its contradictions as footnotes."""
+"""The paper's tables on the page: its numbers next to ours, its contradictions as footnotes."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals cover, are paired, and do not depend on what they are computed beside."""
+"""Bootstrap intervals cover, are paired, and do not depend on the other columns."""
 
 import numpy as np
 import pandas as pd

@@ -58,7 +58,7 @@ class Ended:
     folder: Path
     codes: list[int]
     lines: list[str]
-    """What its ranks printed."""
+    """Output of its ranks."""
 
     def tensors(self, step: int = LAST, kind: str = "model") -> dict[str, torch.Tensor]:
         return read_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
