@@ -8,7 +8,7 @@ tiny task's step is far smaller than any real one, and what a batch costs whatev
 most there: `--layers 4 --width 256 --tokens 64` shows what is left of it in a larger model (ten
 seconds a step, so choose rules with `--rules`), and the last lines what long texts cost. `us/token`
 is added CPU per token of the votes. `trained` and `update` are tokens and CPU of the update as a
-multiple of plain TTRL's: which responses a rule's rewards train is no cost of the rule, nor in its share.
+multiple of plain TTRL's: the responses that a rule's rewards train are no cost of the rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Information in the observations of the tiny task before training: `python benchmarks/signals.py`.
 
-Prints, with 95 % intervals over seeds, how well each observation separates correct from wrong
-responses: AUROC over all responses and, mean over the problems that have both, within a problem; for the
-tool its true and false positive rates; for the rewording how often its majority errs elsewhere.
+Print, with 95 % intervals over seeds, how well each observation separates correct from wrong
+responses: AUROC over all responses and within a problem (mean over the problems that have both);
+for the tool its true and false positive rates; for the rewording how often its majority differs.
 """
 
 from __future__ import annotations
