@@ -2,7 +2,7 @@
 
 import pkgutil
 
-COMMANDS = {"__main__", "cli", "alarm_cli", "report_cli"}
+COMMANDS = {"__main__", "cli"}
 
 
 def test_public_modules_are_found(tool, pytestconfig):
