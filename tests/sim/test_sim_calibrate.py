@@ -24,7 +24,7 @@ from sim.studies.calibrate import (
     summary,
 )
 from sim.studies.calibrate.error import KINDS, mean_error, one_run_error
-from sim.studies.calibrate.fitting import QUICK
+from sim.studies.calibrate.fitting import QUICK, measure_reading, readings_named
 from sim.studies.calibrate.mechanisms import (
     POPULATION,
     USUAL,
@@ -32,8 +32,7 @@ from sim.studies.calibrate.mechanisms import (
     population_start,
     row_config,
 )
-from sim.studies.calibrate.published import most_final_accuracy, odd_cells, rows_named
-from sim.studies.calibrate.readings import measure_reading, readings_named
+from sim.studies.calibrate.published import odd_cells, rows_named
 
 SMALL = Row("made-up", "Made up", 60, 10, (0,) * 5, (0,) * 5, (0, 0, 0))
 TINY = Budget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
@@ -57,13 +56,6 @@ def test_cells_that_are_no_whole_number_of_problems() -> None:
     odd = {name: odd_cells(row) for name, row in ROWS.items() if odd_cells(row)}
     names = ("Degraded", "Marginal Degraded", "Stable Always Right")
     assert odd == {"llama-amc": [("guard", name) for name in names]}
-
-
-def test_the_most_final_accuracy_that_fates_allow() -> None:
-    row = ROWS["llama-math500"]
-    by_hand = 0.6 * 53.8 + 0.55 * 6.4 + 0.2 + 2.8 + 0.4
-    assert most_final_accuracy(row, "ttrl") == pytest.approx(by_hand + 0.5 * 36.4)
-    assert most_final_accuracy(row, "ttrl", 0.15) == pytest.approx(by_hand + 0.15 * 36.4)
 
 
 def test_parameters_reach_their_bounds_and_come_back() -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from lab.cli import run_cli
 from lab.errors import UserError
-from sim.studies.calibrate.command import Calibrate
+from sim.studies.calibrate.command import Calibrate, Calibration, run_calibration
 from sim.studies.calibrate.fitting import QUICK, Budget
 from sim.studies.calibrate.mechanisms import mechanisms_named
 from sim.studies.calibrate.published import rows_named
-from sim.studies.calibrate.run import Calibration, run_calibration
 
 TINY = Budget(candidates=1, rounds=1, population=3, mechanism=2, problems=60)
 SMALL = Calibration(
@@ -82,7 +81,7 @@ def test_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(QUICK, candidates=1, population=2, mechanism=2, problems=30)
-    monkeypatch.setattr("sim.studies.calibrate.fitting.QUICK", small)
+    monkeypatch.setattr("sim.studies.calibrate.command.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
     argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
     commands = {"calibrate": Calibrate, "again": Calibrate}

@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lab.arms import BASELINE, GUARD, MATCHED
-from lab.columns import floats
+from lab.columns import floats, where
+from lab.stats.auroc import percentile_interval, resamples
 from sim.studies.calibrate.published import CELLS, Row, Shares
 
 Loss = Literal["points", "roots"]
@@ -18,7 +19,9 @@ Loss = Literal["points", "roots"]
 COPY = "copy"
 SHIFT = "shift"
 KINDS = (BASELINE, GUARD, SHIFT, MATCHED, COPY)
-"""ttrl     the fitted row against the paper's TTRL row
+"""Kinds of prediction:
+
+ttrl     the fitted row against the paper's TTRL row
 guard    the model's guard row against the paper's guard row
 shift    the paper's TTRL row plus the model's guard - TTRL, against the paper's guard row
 matched  the model's TTRL at matched effort, against the paper's guard row
@@ -27,7 +30,7 @@ _RESAMPLES = 500
 
 
 def mean_error(table: pd.DataFrame, target: Shares, loss: Loss = "points") -> float:
-    """Mean over the cells of |mean over the replicates - target|.
+    """Return the mean over the cells of |mean over the replicates - target|.
 
     Args:
         table: one row per replicate, see `sim.engine.measure`.
@@ -55,12 +58,12 @@ def predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.floa
     if kind == SHIFT:
         guard_RC, ttrl_RC = (predicted(predictions, row, name) for name in (GUARD, BASELINE))
         return np.array(row.ttrl) + guard_RC - ttrl_RC
-    own = where(predictions, row=row.name, arm=kind)
-    return _cells(own)[np.argsort(own["replicate"].to_numpy())]
+    runs = where(predictions, row=row.name, arm=kind)
+    return _cells(runs)[np.argsort(runs["replicate"].to_numpy())]
 
 
 def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
-    """Every cell of every kind.
+    """Return the error of every cell of every kind.
 
     Args:
         predictions: of one fit.
@@ -74,9 +77,9 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
     for row in rows:
         for kind in KINDS:
             target = _target(row, kind)
-            found_RC = predicted(predictions, row, kind)
-            sd_C = found_RC.std(axis=0, ddof=1) if len(found_RC) > 1 else np.full(len(CELLS), 0.0)
-            mean_C = found_RC.mean(axis=0)
+            values_RC = predicted(predictions, row, kind)
+            sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
+            mean_C = values_RC.mean(axis=0)
             for c, cell in enumerate(CELLS):
                 error = abs(mean_C[c] - target[c])
                 lines.append((row.name, kind, cell, target[c], mean_C[c], sd_C[c], error))
@@ -91,7 +94,7 @@ def one_run_error(predictions: pd.DataFrame, rows: Sequence[Row], kind: str) -> 
 
 
 def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
-    """Mean error over the cells of all rows per kind, with its spread over the seeds.
+    """Return the mean error over the cells of all rows per kind, with its spread over seeds.
 
     Args:
         predictions: of one fit.
@@ -106,25 +109,16 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     rng = np.random.default_rng(seed)
     lines = []
     for kind in KINDS:
-        found_rows = [predicted(predictions, row, kind) for row in rows]
-        found_RC = np.concatenate(found_rows, axis=1)
+        predicted_RC = np.concatenate([predicted(predictions, row, kind) for row in rows], axis=1)
         target_C = np.concatenate([_target(row, kind) for row in rows])
-        again_BR = rng.integers(0, len(found_RC), (_RESAMPLES, len(found_RC)))
-        errors_B = np.abs(found_RC[again_BR].mean(axis=1) - target_C).mean(axis=1)
-        low, high = np.quantile(errors_B, [0.025, 0.975])
+        n_drawn_BR = resamples(len(predicted_RC), _RESAMPLES, rng)
+        means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
+        low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
         single_R = one_run_error(predictions, rows, kind)
         spread = float(single_R.std(ddof=1)) if len(single_R) > 1 else 0.0
-        error = float(np.abs(found_RC.mean(axis=0) - target_C).mean())
+        error = float(np.abs(predicted_RC.mean(axis=0) - target_C).mean())
         lines.append((kind, error, low, high, float(single_R.mean()), spread))
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high", "one_run", "one_run_sd"])
-
-
-def where(table: pd.DataFrame, **wanted: object) -> pd.DataFrame:
-    """The rows that have these values."""
-    keep = np.ones(len(table), bool)
-    for name, value in wanted.items():
-        keep &= table[name].to_numpy() == value
-    return table.take(np.flatnonzero(keep))
 
 
 def _target(row: Row, kind: str) -> Shares:

@@ -9,14 +9,18 @@ another number of draws at other parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from lab.arms import BASELINE, arm
 from lab.errors import UserError
+from sim.engine.measure import Tally
 from sim.engine.run import of_arm
+from sim.engine.simulation import run_epochs
+from sim.settings.config import SimConfig
 from sim.studies.calibrate.error import Loss, mean_error
 from sim.studies.calibrate.mechanisms import (
     Mechanism,
@@ -26,8 +30,12 @@ from sim.studies.calibrate.mechanisms import (
     values,
 )
 from sim.studies.calibrate.published import Row
-from sim.studies.calibrate.readings import Reading, measure_reading
 
+Reading = Literal["share", "majority"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+"""Two readings of the paper's label accuracy: the share of the votes that is correct, or 1 where
+the majority is correct and 0 elsewhere, so that ILA and FLA are shares of visits."""
+_COLUMN = {"share": "label_accuracy", "majority": "label_correct"}
 FAILED = 100.0
 """Error of a run that exploded: beyond what shares of 100 can give as a mean."""
 _EDGE = 0.15
@@ -213,3 +221,28 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
         options={"maxfev": runs, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3},
     )
     return min(seen, key=lambda point: point[0])[1]
+
+
+def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
+    """`sim.engine.measure.measure` with the fates of one reading.
+
+    Raises:
+        UserError: the logits stopped being finite.
+    """
+    tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
+    for epoch, part in enumerate(run_epochs(replace(config, vote_replicates=0))):
+        visits = {**part.visits, "label_accuracy": part.visits[_COLUMN[reading]]}
+        tally.add(epoch, visits, part.steps, part.evals)
+    return tally.table()
+
+
+def readings_named(names: tuple[str, ...]) -> tuple[Reading, ...]:
+    """The readings of these names, all if none is given.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    for name in names:
+        if name not in READINGS:
+            raise UserError(f"readings {name!r}: unknown, use one of {', '.join(READINGS)}")
+    return tuple(r for r in READINGS if not names or r in names)

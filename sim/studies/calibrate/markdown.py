@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED
-from lab.columns import floats
+from lab.columns import finite_mean, floats, groups, unique, where
 from lab.stats.words import mean_sd
-from sim.studies.calibrate.error import COPY, KINDS, SHIFT, where
+from sim.studies.calibrate.error import COPY, KINDS, SHIFT
 from sim.studies.calibrate.mechanisms import MECHANISMS
 from sim.studies.calibrate.published import CELLS, Row
 
@@ -31,7 +30,7 @@ def report(
     predictions: pd.DataFrame,
     rows: Sequence[Row],
 ) -> str:
-    """All tables, see `sim.studies.calibrate.tables`."""
+    """Return all tables of `sim.studies.calibrate.folder` as Markdown."""
     sections = [
         ("Mean error, points per cell", error_table(summaries, rows)),
         ("Fit by fit, points per cell", fit_table(summaries, parameters)),
@@ -49,7 +48,7 @@ def report(
 def error_table(summaries: pd.DataFrame, rows: Sequence[Row]) -> str:
     """Mean error of every kind: the mean of the fits, and the widest interval of any fit."""
     lines = []
-    for mechanism, reading, part in _groups(summaries):
+    for (mechanism, reading), part in groups(summaries, _KEY):
         fitted = MECHANISMS[mechanism]
         free = len(fitted.parameters) + len(fitted.population) * len(rows)
         shown = [_interval(where(part, kind=kind), kind) for kind in KINDS]
@@ -60,22 +59,22 @@ def error_table(summaries: pd.DataFrame, rows: Sequence[Row]) -> str:
 def fit_table(summaries: pd.DataFrame, parameters: pd.DataFrame) -> str:
     """Error of every fit: on its own seeds, in units of the loss, and on new ones, in points."""
     lines = []
-    for mechanism, reading, part in _groups(summaries):
-        for fit in dict.fromkeys(part["fit"]):
+    for (mechanism, reading), part in groups(summaries, _KEY):
+        for fit in unique(part, "fit"):
             own = where(parameters, mechanism=mechanism, reading=reading, fit=fit)
             new = [where(part, fit=fit, kind=kind) for kind in KINDS if kind != COPY]
-            shown = [f"{_mean(own, 'loss'):.2f}", *(_interval(n, GUARD) for n in new)]
+            shown = [f"{finite_mean(own, 'loss'):.2f}", *(_interval(n, GUARD) for n in new)]
             lines.append([mechanism, reading, fit, *shown])
     heads = [_HEADS[kind] for kind in KINDS if kind != COPY]
     return _table([*_KEY, "fit", "in the fit", *heads], lines)
 
 
 def one_run_table(summaries: pd.DataFrame) -> str:
-    """The same for one run in place of the mean, as mean and standard deviation over the runs."""
+    """Error of a single run, as mean and standard deviation over the runs."""
     lines = []
-    for mechanism, reading, part in _groups(summaries):
+    for (mechanism, reading), part in groups(summaries, _KEY):
         own = [where(part, kind=kind) for kind in KINDS if kind != COPY]
-        shown = [mean_sd(_mean(p, "one_run"), _mean(p, "one_run_sd")) for p in own]
+        shown = [mean_sd(finite_mean(p, "one_run"), finite_mean(p, "one_run_sd")) for p in own]
         lines.append([mechanism, reading, *shown])
     return _table([*_KEY, *(_HEADS[kind] for kind in KINDS if kind != COPY)], lines)
 
@@ -83,11 +82,11 @@ def one_run_table(summaries: pd.DataFrame) -> str:
 def row_table(cells: pd.DataFrame, rows: Sequence[Row]) -> str:
     """Error of the guard's row: of the model / of copying, the lines' own fits averaged."""
     lines = []
-    for mechanism, reading, part in _groups(cells):
+    for (mechanism, reading), part in groups(cells, _KEY):
         shown = []
         for row in rows:
-            errors = [_mean(where(part, row=row.name, kind=k), "error") for k in (GUARD, COPY)]
-            shown.append(" / ".join(f"{error:.1f}" for error in errors))
+            kinds = [where(part, row=row.name, kind=kind) for kind in (GUARD, COPY)]
+            shown.append(" / ".join(f"{finite_mean(k, 'error'):.1f}" for k in kinds))
         lines.append([mechanism, reading, *shown])
     return _table([*_KEY, *(row.name for row in rows)], lines)
 
@@ -97,11 +96,11 @@ def two_arms(cells: pd.DataFrame, rows: Sequence[Row], names: Sequence[str]) -> 
     places = [CELLS.index(name) for name in names]
     paper = [[sum(shares[p] for p in places) for shares in (r.ttrl, r.guard)] for r in rows]
     lines = [["paper", "", *(f"{a:.1f} → {b:.1f}" for a, b in paper)]]
-    for mechanism, reading, part in _groups(cells):
+    for (mechanism, reading), part in groups(cells, _KEY):
         shown = []
         for row in rows:
             own = [where(part, row=row.name, kind=kind) for kind in (BASELINE, GUARD)]
-            sums = [sum(_mean(where(o, cell=n), "predicted") for n in names) for o in own]
+            sums = [sum(finite_mean(where(o, cell=n), "predicted") for n in names) for o in own]
             shown.append(f"{sums[0]:.1f} → {sums[1]:.1f}")
         lines.append([mechanism, reading, *shown])
     return _table([*_KEY, *(row.name for row in rows)], lines)
@@ -113,9 +112,9 @@ def cell_table(cells: pd.DataFrame, rows: Sequence[Row]) -> str:
     for row in rows:
         for kind, shares in ((BASELINE, row.ttrl), (GUARD, row.guard)):
             lines.append([row.title, kind, "paper", "", *(f"{s:.1f}" for s in shares)])
-            for mechanism, reading, part in _groups(where(cells, row=row.name, kind=kind)):
+            for (mechanism, reading), part in groups(where(cells, row=row.name, kind=kind), _KEY):
                 own = [where(part, cell=cell) for cell in CELLS]
-                shown = [mean_sd(_mean(o, "predicted"), _mean(o, "sd")) for o in own]
+                shown = [mean_sd(finite_mean(o, "predicted"), finite_mean(o, "sd")) for o in own]
                 lines.append(["", "", mechanism, reading, *shown])
     return _table(["row", "arm", *_KEY, *CELLS], lines)
 
@@ -125,9 +124,9 @@ def pass_table(predictions: pd.DataFrame, rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         lines.append([row.title, "paper", "", *(f"{p:.1f}" for p in row.pass_at_1)])
-        for mechanism, reading, part in _groups(where(predictions, row=row.name)):
-            ends = [_mean(where(part, arm=name), "pass_final") for name in (BASELINE, GUARD)]
-            shown = [_mean(part, "pass_start"), *ends]
+        for (mechanism, reading), part in groups(where(predictions, row=row.name), _KEY):
+            ends = [finite_mean(where(part, arm=name), "pass_final") for name in (BASELINE, GUARD)]
+            shown = [finite_mean(part, "pass_start"), *ends]
             lines.append(["", mechanism, reading, *(f"{p:.1f}" for p in shown)])
     return _table(["row", *_KEY, "before", "TTRL", "guard"], lines)
 
@@ -135,32 +134,22 @@ def pass_table(predictions: pd.DataFrame, rows: Sequence[Row]) -> str:
 def parameter_table(parameters: pd.DataFrame) -> str:
     """Every fitted number; a row's are mean, concentration and, if any, share of the middle."""
     lines = []
-    for mechanism, reading, part in _groups(parameters):
-        for fit in dict.fromkeys(part["fit"]):
+    for (mechanism, reading), part in groups(parameters, _KEY):
+        for fit in unique(part, "fit"):
             own = where(part, fit=fit)
             numbers = []
-            for row in dict.fromkeys(own["row"]):
-                found = where(own, row=row)
-                pairs = zip(found["name"], floats(found, "value"), strict=True)
+            for row in unique(own, "row"):
+                fitted = where(own, row=row)
+                pairs = zip(fitted["name"], floats(fitted, "value"), strict=True)
                 shown = [f"{v:.3g}" if row else f"{name} {v:.3g}" for name, v in pairs]
                 numbers.append(f"{row} ({', '.join(shown)})" if row else ", ".join(shown))
-            lines.append([mechanism, reading, fit, f"{_mean(own, 'loss'):.2f}", *numbers])
+            lines.append([mechanism, reading, fit, f"{finite_mean(own, 'loss'):.2f}", *numbers])
     rows = ["rows"] * (max(map(len, lines)) - 5)
     return _table([*_KEY, "fit", "error in the fit", "mechanism", *rows], lines)
 
 
-def _groups(table: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    pairs = dict.fromkeys(zip(table["mechanism"], table["reading"], strict=True))
-    for mechanism, reading in pairs:
-        yield mechanism, reading, where(table, mechanism=mechanism, reading=reading)
-
-
-def _mean(table: pd.DataFrame, name: str) -> float:
-    return float(np.mean(floats(table, name)))
-
-
 def _interval(part: pd.DataFrame, kind: str) -> str:
-    error = f"{_mean(part, 'error'):.2f}"
+    error = f"{finite_mean(part, 'error'):.2f}"
     if kind == COPY:
         return error
     return f"{error} [{floats(part, 'low').min():.2f}, {floats(part, 'high').max():.2f}]"

@@ -11,10 +11,9 @@ from lab.arms import BASELINE, GUARD, MATCHED, arm
 from sim.engine.run import of_arm
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import find
-from sim.studies.calibrate.fitting import Fit
+from sim.studies.calibrate.fitting import Fit, measure_reading
 from sim.studies.calibrate.mechanisms import Mechanism, row_config
 from sim.studies.calibrate.published import CELLS, Row
-from sim.studies.calibrate.readings import measure_reading
 
 COLUMNS = ("row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm")
 

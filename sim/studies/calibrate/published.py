@@ -17,11 +17,10 @@ from lab.compare.published import (
     QWEN,
     Shares,
     is_whole,
-    most_accuracy,
 )
 from lab.errors import UserError
 
-__all__ = ["CELLS", "ROWS", "Row", "Shares", "most_final_accuracy", "odd_cells", "rows_named"]
+__all__ = ["CELLS", "ROWS", "Row", "Shares", "odd_cells", "rows_named"]
 
 
 class Row(NamedTuple):
@@ -86,15 +85,3 @@ def odd_cells(row: Row) -> list[tuple[str, str]]:
         for cell, share in zip(CELLS, shares, strict=True)
         if not is_whole(share, row.n_problems)
     ]
-
-
-def most_final_accuracy(row: Row, method: str, always_wrong: float = 0.5) -> float:
-    """Greatest mean final label accuracy, in percent, that a fate row allows (SPEC section 10).
-
-    Args:
-        row: of the paper.
-        method: `ttrl` or `guard`.
-        always_wrong: greatest final accuracy of an Always Wrong problem; the definition allows
-            just below .5, and a problem that stays where it began below .15.
-    """
-    return most_accuracy(row.ttrl if method == "ttrl" else row.guard, always_wrong)
