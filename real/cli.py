@@ -25,7 +25,7 @@ from real.settings.options import guard_of_rule, settings_of
 from real.settings.presets import table
 
 if TYPE_CHECKING:
-    from real.compare.arms import Comparison
+    from real.compare.arms import ComparedArms
     from real.tiny.measure import Accuracy, Judgement
 
 NEEDED = ("torch", "transformers", "safetensors")
@@ -178,7 +178,7 @@ class CompareCommand:
         return 1 if any(result.failed for result in found.values()) else 0
 
 
-def _tell(result: Comparison) -> None:
+def _tell(result: ComparedArms) -> None:
     """Say what came out of one comparison; notices and failures on stderr."""
     say(result.notices)
     for found in result.arms:

@@ -19,7 +19,7 @@ from lab.stats.words import counted, mean_sd
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs
-from real.compare.matched_effort import Match, partners, run_matched
+from real.compare.matched_effort import MatchedArm, partners, run_matched
 from real.model.folder import model_folder
 from real.problems.sources import read_problems
 from real.settings.config import TrainConfig
@@ -53,14 +53,14 @@ class ArmResult:
 
 
 @dataclass(slots=True)
-class Comparison:
+class ComparedArms:
     """What a comparison left behind."""
 
     folder: Path
     arms: list[ArmResult]
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
-    matches: list[Match] = field(default_factory=list)
+    matches: list[MatchedArm] = field(default_factory=list)
     """How the arms at matched effort met theirs."""
 
     @property
@@ -80,7 +80,7 @@ def compare(
     seeds: Sequence[int] = (0, 1, 2),
     n_parallel: int = 2,
     report: Callable[[float], None] = lambda _: None,
-) -> Comparison:
+) -> ComparedArms:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
     Args:
@@ -101,7 +101,7 @@ def compare(
     last = [name for name in arms if matched_target(name)]
     first = [name for name in arms if name not in last]
     jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
-    result = Comparison(folder, [])
+    result = ComparedArms(folder, [])
     result.failed += failed(run_jobs(jobs, n_parallel, report))
     for place, name in enumerate(last):
         done = len(jobs) + place * len(seeds)
@@ -122,7 +122,7 @@ def compare_steps(
     seeds: Sequence[int] = (0, 1, 2),
     n_parallel: int = 2,
     report: Callable[[float], None] = lambda _: None,
-) -> dict[float, Comparison]:
+) -> dict[float, ComparedArms]:
     """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
 
     Raises:
@@ -132,7 +132,7 @@ def compare_steps(
     settings = {lr: replace(config, lr=lr) for lr in lrs}
     for lr, own in settings.items():
         _check(own, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
-    found: dict[float, Comparison] = {}
+    found: dict[float, ComparedArms] = {}
     for place, (lr, own) in enumerate(settings.items()):
         done = place * n_runs(arms, seeds)
         found[lr] = compare(

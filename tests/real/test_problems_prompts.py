@@ -20,7 +20,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import _tell, main
-from real.compare.arms import ArmResult, Comparison
+from real.compare.arms import ArmResult, ComparedArms
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.prompts import FIXED_DATE, PromptSet, build_prompts, encode
@@ -233,7 +233,7 @@ def test_a_comparison_says_each_thing_once(tmp_path: Path, capsys: pytest.Captur
         )
         with RunFolder.create(tmp_path / "ttrl" / f"seed-{seed}", manifest):
             pass
-    _tell(Comparison(tmp_path, [ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.5], [0.6, 0.6])]))
+    _tell(ComparedArms(tmp_path, [ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.5], [0.6, 0.6])]))
     said = capsys.readouterr()
     assert said.err.splitlines() == [
         f"guard-train: notice: {line}"
