@@ -1,11 +1,10 @@
-"""`guard-sim theory`: the exact chain beside Monte Carlo, or the regime chart, as text."""
+"""`guard-sim theory`: the exact chain compared with Monte Carlo, or the regime chart, as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.theory.beside import as_text, beside_monte_carlo
-from sim.theory.chart import CHART_P0, CHART_STEPS, regime_chart
+from sim.theory.tables import CHART_P0, CHART_STEPS, as_text, monte_carlo_table, regime_chart
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Theory:
             columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
             print(chart[columns].round(4).to_string(index=False))
             return 0
-        table = beside_monte_carlo(
+        table = monte_carlo_table(
             self.p0,
             self.step,
             self.n_votes,

@@ -1,4 +1,4 @@
-"""The same two-answer process drawn at random: many independent problems side by side."""
+"""Monte Carlo simulation of the two-answer process: many independent problems side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 _Z_95 = 1.959963984540054
 
 
-class Estimate(NamedTuple):
+class Interval(NamedTuple):
     """A mean with its 95 % interval."""
 
     value: float
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What happened to R independent problems that started alike."""
+    """The outcome of R independent problems that started alike."""
 
     lost_R: Bools
     """(R,) the logit ended below 0."""
@@ -93,30 +93,30 @@ def monte_carlo(
     return problems.outcome(flip_rate_T, wrong_T)
 
 
-def proportion(hits: Bools) -> Estimate:
+def proportion(hits: Bools) -> Interval:
     """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
     n = hits.size
     if n == 0:
-        return Estimate(math.nan, math.nan, math.nan)
+        return Interval(math.nan, math.nan, math.nan)
     share, z2 = float(hits.mean()), _Z_95**2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = _Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def average(values: NDArray[np.number]) -> Estimate:
+def average(values: NDArray[np.number]) -> Interval:
     """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
     if values.size == 0:
-        return Estimate(math.nan, math.nan, math.nan)
+        return Interval(math.nan, math.nan, math.nan)
     mean = float(values.mean())
     if np.all(values == values[0]):
-        return Estimate(mean, math.nan, math.nan)
+        return Interval(mean, math.nan, math.nan)
     half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
-    return Estimate(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half)
 
 
 class _Problems:
-    """All problems of one drawing; those still open are visited, the others rest."""
+    """The state of all problems; only those that are not locked in yet are visited."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Problems:
         self.open_P = np.flatnonzero(np.abs(self.x_R) < self.barrier)
 
     def visit(self, visit: int) -> int:
-        """Vote, move and record once; returns how many labels changed."""
+        """Vote, move and record once; return the number of labels that changed."""
         at_P = self.open_P
         correct_P, move_P = self._vote(self.x_R[at_P])
         flipped_P = correct_P != self.correct_R[at_P]
@@ -159,7 +159,7 @@ class _Problems:
         return int(flipped_P.sum())
 
     def outcome(self, flip_rate_T: Floats, wrong_T: Floats) -> Runs:
-        """What is known once no more visits follow."""
+        """Return the outcome after the last visit."""
         return Runs(
             lost_R=self.x_R < 0,
             flips_R=self.flips_R,
@@ -172,7 +172,7 @@ class _Problems:
         )
 
     def _vote(self, x_P: Floats) -> tuple[Bools, Floats]:
-        """(P,) whether the correct answer is the label, and the signed move of the logit."""
+        """Return (P,) flags, true where the correct answer is the label, and (P,) logit moves."""
         process = self.process
         p_P = 1.0 / (1.0 + np.exp(-x_P))
         sampled_P = self.rng.binomial(process.n_samples, p_P)

@@ -47,7 +47,7 @@ class Process:
     """
 
     step: float
-    """Logit step per unit of standardised advantage (eta in the notes)."""
+    """Logit step per unit of standardised advantage (eta in docs/method.md)."""
     n_votes: int
     """V, at least 3: of two votes only ties move the logit, and a fair walk never locks in."""
     n_samples: int
@@ -109,13 +109,6 @@ class Process:
         law = self.law(np.clip(x_N, -_FAR, _FAR))
         up_N, down_N = law.up_NM[:, 1:].sum(1), law.down_NM[:, 1:].sum(1)
         return down_N / (up_N + down_N)
-
-    def moments(self, x_N: ArrayLike) -> tuple[Floats, Floats]:
-        """(N,) exact mean and mean square of one visit's move of `x`."""
-        law = self.law(x_N)
-        drift_N = (law.up_NM - law.down_NM) @ law.sizes_M
-        square_N = (law.up_NM + law.down_NM) @ law.sizes_M**2
-        return drift_N, square_N
 
     def barrier(self, risk: float = 1e-10) -> float:
         """Logit beyond which a problem counts as locked in.

@@ -8,8 +8,8 @@ import pytest
 from lab.cli import run_cli
 from lab.errors import UserError
 from sim.theory import lock_in, regime_chart
-from sim.theory.beside import COLUMNS, as_text, beside_monte_carlo
 from sim.theory.command import Theory
+from sim.theory.tables import COLUMNS, as_text, monte_carlo_table
 
 
 def test_the_chart_covers_all_regimes() -> None:
@@ -33,21 +33,21 @@ def test_a_chart_needs_cells() -> None:
 
 
 def test_the_table_agrees_with_itself() -> None:
-    table = beside_monte_carlo((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    table = monte_carlo_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
     assert tuple(table.columns) == COLUMNS
     assert len(table) == 10
     within = (table["low"] <= table["exact"]) & (table["exact"] <= table["high"])
     assert (within == table["inside"]).all()
     # Ten 95 % intervals: fewer than seven holding the truth has a chance of one in a thousand.
     assert within.sum() >= 7
-    again = beside_monte_carlo((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    again = monte_carlo_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
     assert np.array_equal(table["drawn"], again["drawn"])
     text = as_text(table)
     assert f"in {int(within.sum())} of 10 rows" in text
     assert text.count("P(ends wrong)") == 2
 
 
-def test_the_command_prints_theory_beside_draws(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_theory_and_draws(capsys: pytest.CaptureFixture[str]) -> None:
     words = "theory --p0 0.55 --step 0.3 --n-votes 16 --n-samples 8 --runs 1000"
     assert run_cli("guard-sim", {"theory": Theory}, words.split()) == 0
     shown = capsys.readouterr().out
