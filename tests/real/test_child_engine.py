@@ -291,3 +291,13 @@ def test_a_folder_in_memory_only_where_there_is_room(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert child.exchange_folder(1000).parent == memory
     assert child.exchange_folder(10**18).parent == tmp_path
+
+
+def test_the_vllm_process_refuses_its_settings_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "vllm.py").write_text("raise ImportError('broken here')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    settings = {"model": "m", "max_model_len": 4, "eos_token_ids": [1], "threads": None}
+    with pytest.raises(EngineError, match=r"cannot be imported \(broken here\); pip install"):
+        ChildEngine(settings, 120.0)
