@@ -1,4 +1,4 @@
-"""What every run leaves behind, and how it is read."""
+"""The run folder of both worlds, and its analyses, figures and reports."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from lab.rule_fit import misfit
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to train, the same in both worlds (SPEC section 12)."""
+    """One way to train, the same in both worlds (docs/method.md, section 12)."""
 
     name: str
     title: str
@@ -90,8 +90,8 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         step_factor: on the learning rate.
 
     Raises:
-        UserError: no arm has that name, or the rule has no labels, trains on none, or makes them
-            anew, so that the named arm has nothing to work on.
+        UserError: no arm has that name, or the rule has no labels, trains on none, or makes
+            new ones on every visit, so that the named arm has nothing to act on.
     """
     target = matched_target(name)
     if target not in (None, GUARD):
@@ -111,7 +111,7 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
 
 
 def can_combine(rule: str, other: str) -> bool:
-    """Whether `RULE+ARM` is an arm.
+    """Return whether `RULE+ARM` is an arm.
 
     Args:
         rule: name of a rule.
@@ -148,7 +148,7 @@ def matched_target(name: str) -> str | None:
 
 
 def unguarded(name: str) -> str | None:
-    """The same arm without its guard; None where it has none."""
+    """The arm without its guard; None where it has none."""
     rule, other = _split(name)
     if rule is None or other not in UNGUARDED:
         return None
@@ -159,7 +159,7 @@ def unguarded(name: str) -> str | None:
 
 
 def _refusal(rule: type[Rule], other: str) -> str | None:
-    """Why a rule cannot be combined with a named arm; None where it can."""
+    """Reason why a rule cannot be combined with a named arm; None where it can."""
     if other == BASELINE:
         return None
     if rule.loss != "rewards":

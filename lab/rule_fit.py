@@ -12,7 +12,9 @@ from lab.errors import UserError
 def misfit(
     rule: Rule | type[Rule], guard: GuardConfig, labels: Literal["votes", "truth"]
 ) -> str | None:
-    """Why a rule cannot go with a guard or labels, to be said behind its name; None if it can.
+    """Reason why a rule cannot be combined with a guard or labels; None if it can.
+
+    The reason continues a sentence that begins with the rule's name.
 
     Args:
         rule: the rule or its class.
@@ -25,9 +27,9 @@ def misfit(
     if rule.loss == "none" and acts:
         return "trains nothing that a guard could hold back"
     if guard.label_from == "frozen" and not rule.follows_label:
-        return "makes its labels anew on every visit, so that none can be frozen"
+        return "makes new labels on every visit, so that none can be frozen"
     if labels == "truth" and not (rule.has_label and rule.follows_label):
-        return "is not paid by a label that is given, so that true ones change nothing"
+        return "does not use a given label, so that true ones change nothing"
     return None
 
 

@@ -29,7 +29,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
 
 def toml_values(path: Path) -> dict[str, Any]:
-    """What a settings file holds, unchecked.
+    """Read the content of a settings file, unchecked.
 
     Raises:
         UserError: the file cannot be read or is no TOML.

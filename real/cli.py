@@ -58,7 +58,7 @@ class RunCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> RunCommand:
-        """What options are when not given: from the preset, the file, the arm and the profile."""
+        """Defaults of the options, from the preset, the file, the arm and the profile."""
         settings = settings_of(argv)
         name, profile = read_option(argv, "--arm"), read_option(argv, "--profile")
         if name is not None and profile is not None:
@@ -112,7 +112,7 @@ class ResumeCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> ResumeCommand:
-        """What options are when they are not given: the settings of the run."""
+        """Defaults of the options: the settings of the run."""
         folder = next((Path(word) for word in argv if (Path(word) / FILE_NAME).is_file()), None)
         settings = TrainConfig() if folder is None else stored_config(folder)
         return cls(folder=tyro.MISSING, settings=settings)
@@ -152,7 +152,7 @@ class CompareCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> CompareCommand:
-        """What options are when they are not given: from the preset and the file."""
+        """Defaults of the options, from the preset and the file."""
         return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> int:
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def outcome(run: Manifest) -> Iterator[str]:
-    """What came out of a run, line by line."""
+    """Result of a run, line by line."""
     left_out, found = run.extra["prompts_left_out"], run.extra["evaluation"]
     if left_out:
         yield f"left out: {len(left_out)} overlong prompts, see run.json"

@@ -43,7 +43,7 @@ from real.vote.observing import after_step, observe
 
 
 class Seen(NamedTuple):
-    """What the votes of a batch were, without step and epoch."""
+    """Rows of one batch's votes, without step and epoch."""
 
     visits: dict[str, Any]
     """Columns of the trace's visits."""
@@ -154,7 +154,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
     Args:
         run: from `prepare`, and if resumed put where the checkpoint was.
-        log: takes in all there is to tell.
+        log: records all rows, metrics and checkpoints.
         progress: as for `train`.
         done: batches that were done before a resumed run; None for a new one.
     """

@@ -86,7 +86,7 @@ class Compare:
     own_best: bool = False
     """Also run all arms at seven step sizes from .001 to 1 and compare each at its own best."""
     steps: tuple[float, ...] = ()
-    """The same at these step sizes instead."""
+    """Also run all arms at these step sizes, instead of the seven of `own_best`."""
     null: bool = False
     """Also run all arms with independent problems: the null model."""
     workers: int = 1

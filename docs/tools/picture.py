@@ -36,7 +36,7 @@ WIDTH, HEIGHT, HEAD = 560, 350, 34
 
 _HEADINGS = (
     "Plain TTRL: labels stop changing, pass@1 falls",
-    "What became of 500 problems, mean of 20 runs",
+    "Fates of 500 problems, mean of 20 runs",
 )
 _NAME = re.compile(r'id="defs-([0-9a-f]{6})"')
 

@@ -1,4 +1,4 @@
-/* A problem's life: read from the packed text beside it (layout: lab/report/packing.py), filled
+/* A problem's life: read from the packed text next to it (layout: lab/report/packing.py), filled
    into the figure that lab.figures.life drew as a template. Nothing is read before it is asked
    for, and nothing is fetched. */
 (function () {

@@ -1,4 +1,4 @@
-/* Draws every figure of the page from the JSON beside it, what is on the screen first and one
+/* Draws every figure of the page from the JSON next to it, what is on the screen first and one
    after the other, so that the text can be read at once; nothing is fetched. */
 (function () {
   "use strict";

@@ -1,4 +1,4 @@
-"""How far problems moved: initial against final label accuracy, by fate."""
+"""Change of problems: initial against final label accuracy, by fate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mean_change(fates: pd.DataFrame) -> pd.DataFrame:
 
 
 def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
-    """Where problems began and ended, counted on a grid.
+    """Counts of problems on a grid of initial and final label accuracy.
 
     Args:
         fates: from `lab.fates`.

@@ -1,4 +1,4 @@
-"""What a run did over time: one row per replicate and epoch."""
+"""Dynamics of a run: one row per replicate and epoch."""
 
 from __future__ import annotations
 

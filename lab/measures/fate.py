@@ -1,6 +1,6 @@
-"""What became of each problem: from right to wrong, from wrong to right, or neither.
+"""Fates of problems: from right to wrong, from wrong to right, or neither.
 
-SPEC section 10; paper appendix "problem categories". The paper's table is neither exclusive nor
+docs/method.md, section 10; paper appendix A. The paper's table is neither exclusive nor
 exhaustive, so the first category that matches counts, and what matches none is `Unclassified`.
 """
 
@@ -136,7 +136,7 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) -> Bools:
-    """Which visits belong to problems of the wanted fates.
+    """Mask of the visits that belong to problems of given fates.
 
     Args:
         visits: a trace's visits, visit 0 included or not.

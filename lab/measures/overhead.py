@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, against a baseline on the same machine."""
+"""Time of a training step by phase, against a baseline on the same machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scissor: wrong labels gather votes while the correct answer stops winning them.
 
-SPEC section 11; paper appendix "Microscopic Dynamics of the Consensus Trap", the figure's parts
+docs/method.md, section 11; paper appendix F, the figure's parts
 a (`below_half`), b (`survival`) and c (`wins`).
 """
 
@@ -36,7 +36,7 @@ _FATES_NEEDED = ("replicate", "problem", "fate")
 def scissor(
     visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str] = PAPER_FATES
 ) -> pd.DataFrame:
-    """How problems of some fates fare in each third of their visits.
+    """Wrong labels' match rates and correct labels of some fates, per third of the visits.
 
     The visits of a problem are cut into three parts by their number, visit 0 left out; where three
     does not divide it, the earlier parts are the longer ones. The match rate of the wrong label in

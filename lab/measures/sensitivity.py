@@ -1,4 +1,4 @@
-"""How a metric depends on one setting of the guard at a time, and which values are one algorithm.
+"""Sensitivity of a metric to one setting of the guard, and values that are one algorithm.
 
 FR is a multiple of 1/W, so a threshold tau_FR acts only through the number of flips that exceeds
 it: with W = 5 all tau_FR in [.2, .4) are the same algorithm. The paper's peak at .3 is noise.

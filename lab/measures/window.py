@@ -1,4 +1,4 @@
-"""The extinction window: labels stop competing, accuracy follows (SPEC section 11)."""
+"""The extinction window: labels stop competing, accuracy follows (docs/method.md, section 11)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
 
 
 def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
-    """How long the correct answer stayed competitive, per problem.
+    """Last visit at which the correct answer is competitive, per problem.
 
     Args:
         visits: a trace's visits; visit 0 and problems without a known true answer are left out.

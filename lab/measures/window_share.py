@@ -1,4 +1,4 @@
-"""How wide the extinction window is: over runs epoch by epoch, and over problems."""
+"""Width of the extinction window: over runs epoch by epoch, and over problems."""
 
 from __future__ import annotations
 

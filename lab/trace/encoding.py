@@ -1,4 +1,4 @@
-"""How rows lie on disk: one Parquet file, its columns encoded for what a trace holds.
+"""Encoding of rows on disk: one Parquet file, with encodings chosen for a trace's columns.
 
 Measured on a simulator's visits against Parquet's defaults with zstd: two thirds of the time, a
 quarter more bytes. Integers are written as differences, floats (shares of few votes, so few

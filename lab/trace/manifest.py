@@ -41,7 +41,7 @@ _PACKAGES = {
 
 @dataclass(slots=True)
 class Manifest:
-    """What a reader must know about a run besides its tables."""
+    """Description of a run for the readers of its tables."""
 
     world: World
     arm: str
@@ -59,7 +59,7 @@ class Manifest:
     Runs of two arms are paired where these agree.
     """
     task: str = ""
-    """What was trained on; only runs of one task are compared."""
+    """Name of the task; only runs of one task are compared."""
     backend: str = ""
     """Library or engine that did the work, such as `numba` or `transformers on cpu`."""
     schema_version: int = SCHEMA_VERSION

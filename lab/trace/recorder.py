@@ -1,4 +1,4 @@
-"""What a run needs of the place that its rows go to."""
+"""Interface between a run and the place where its rows are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.trace.schema import Columns
 
 
 class Recorder(Protocol):
-    """Where a run puts its rows: a `RunFolder`, or a `MemoryRun` that leaves nothing behind."""
+    """Destination of a run's rows: a `RunFolder`, or a `MemoryRun` that writes no files."""
 
     manifest: Manifest
 

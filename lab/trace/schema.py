@@ -199,7 +199,7 @@ ANSWERS = (
     Column("answer", "int32", "answer id", "an answer of `votes`, at the visit that gave it first"),
     Column("text", "str", "", "its canonical writing, as a response gave it first"),
 )
-"""Where votes are kept and answers are texts: each answer of a problem once."""
+"""Each answer of a problem once, if votes are kept and answers are texts."""
 
 TABLES: dict[Table, tuple[Column, ...]] = {
     "visits": VISITS,

@@ -59,7 +59,7 @@ class _Table:
 
 @dataclass
 class Trace:
-    """What a run left behind; the columns are those of `lab.trace.schema`.
+    """Tables and manifest of a run; the columns are those of `lab.trace.schema`.
 
     Tables of a folder are read when they are first asked for, and then kept.
     """
@@ -73,7 +73,7 @@ class Trace:
     _: KW_ONLY
     run: Manifest
     folder: Path | None = None
-    """Where it was read from."""
+    """Folder that it was read from."""
     votes: _Table = _Table(partial(_empty, "votes"))
     """One row per replicate, visit of a problem and answer with a vote; empty where not kept."""
     answers: _Table = _Table(partial(_empty, "answers"))

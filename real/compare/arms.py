@@ -30,7 +30,7 @@ _PER_ARM = ("guard", "labels", "step_factor", "seed")
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """How one arm ended, over its finished seeds."""
+    """Result of one arm over its finished seeds."""
 
     name: str
     title: str
@@ -54,23 +54,23 @@ class ArmResult:
 
 @dataclass(slots=True)
 class ComparedArms:
-    """What a comparison left behind."""
+    """Result of a comparison."""
 
     folder: Path
     arms: list[ArmResult]
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
     matches: list[MatchedArm] = field(default_factory=list)
-    """How the arms at matched effort met theirs."""
+    """How well each arm at matched effort met its target."""
 
     @property
     def notices(self) -> list[str]:
-        """What the finished runs told their users, each sentence once."""
+        """Notices of the finished runs, each sentence once."""
         folders = (
             run_folder(self.folder, arm.name, seed) for arm in self.arms for seed in arm.seeds
         )
-        told = (read_manifest(folder).extra.get("notices", []) for folder in folders)
-        return list(dict.fromkeys(line for lines in told for line in lines))
+        notices = (read_manifest(folder).extra.get("notices", []) for folder in folders)
+        return list(dict.fromkeys(line for lines in notices for line in lines))
 
 
 def compare(
@@ -186,7 +186,7 @@ def _check(
         target, plain = partners(name)
         if not {plain, target} <= set(arms):
             raise UserError(f"arms: {name} needs {plain} and {target}; add them")
-    # Mistakes that every run would repeat are told once.
+    # Mistakes that every run would repeat are reported once.
     if config.problems is not None:
         read_problems(config)
     if config.model is not None:

@@ -30,7 +30,7 @@ from lab.trace.trace import load
 from real.settings.config import TrainConfig
 
 STOP_SECONDS = 30.0
-"""How long an interrupted run may take to write down what it has."""
+"""Seconds that an interrupted run may take to write its last checkpoint."""
 _EXIT_INTERRUPTED = 130
 _ERROR = "error "
 
@@ -50,19 +50,19 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """Where the process writes what it would print; removed if it stays empty."""
+        """File for the output of the process; removed if it stays empty."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run ended."""
+    """Outcome of a run."""
 
     job: Job
     done: float = 0.0
     """Share of the run that was made."""
     error: str | None = None
-    """Why it failed, in one line; None if it did not."""
+    """Reason of its failure in one line; None if it did not fail."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def _listen(child: _Child) -> bool:
 
 
 def _reason(code: int, log: Path) -> str:
-    """Why a process ended that said nothing: by a signal, or with a traceback in its log."""
+    """Reason why a process without a message ended: a signal, or a traceback in its log."""
     if code < 0:
         return f"its process was killed by signal {-code}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
@@ -228,7 +228,7 @@ def _redirect(log: str) -> None:
 
 
 def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
-    """Where one run of a comparison is."""
+    """Folder of one run of a comparison."""
     return folder / arm_name / f"seed-{seed}"
 
 

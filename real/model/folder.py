@@ -9,7 +9,7 @@ from lab.errors import UserError
 PREFIX = "hf:"
 """Begins the name of a model or a data set of the Hugging Face hub."""
 _MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-"""What is fetched of a model: no pickled weights and no code."""
+"""Files that are fetched of a model: no pickled weights and no code."""
 
 
 def model_folder(model: str) -> Path:

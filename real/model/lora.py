@@ -13,7 +13,7 @@ from lab.errors import UserError
 
 _ADAPTER = "default"
 _BASE = ".base_layer"
-"""What peft puts into the names of weights that it wraps."""
+"""Infix that peft adds to the names of weights that it wraps."""
 
 
 def add_lora(

@@ -57,7 +57,7 @@ def kept(groups: Sequence[Group], drop_uniform: bool) -> list[Group]:
 
 
 def without_rows(groups: Sequence[Group], rows: Iterable[tuple[int, int]]) -> list[Group]:
-    """The same groups, their rows `(place of the group, row)` out of loss and denominator."""
+    """Copies of the groups without the rows `(index of the group, row)`."""
     left = list(groups)
     for place, row in rows:
         old_KT = left[place].old_KT.clone()

@@ -1,4 +1,6 @@
-"""The two-stream clipped policy-gradient loss, in one forward and one backward pass (SPEC 5, 9).
+"""The two-stream clipped policy-gradient loss, in one forward and one backward pass.
+
+Definition: docs/method.md, sections 5 and 9.
 
 A token with probability ratio rho = pi / pi_old costs
 `-weight * (min(rho * A1, clip(rho) * A1) + min(rho * A2, clip(rho) * A2))`, with A1 and A2 the
@@ -53,7 +55,7 @@ _LOG_RATIO_LIMIT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LossConfig:
-    """What of GRPO can be chosen once advantages are given."""
+    """Options of the GRPO loss for given advantages."""
 
     kind: MeanKind = "token_mean"
     """Mean over tokens; over responses of their token means; or Dr. GRPO's constant: token sums
@@ -160,7 +162,7 @@ def backward(
 
 
 def denominator(counts: Sequence[RowCounts], config: LossConfig) -> float:
-    """What the mini-batch's sum over tokens is divided by, once.
+    """Denominator of the mini-batch's sum over tokens.
 
     Args:
         counts: tokens of the loss in every row of every group, silent groups included.
@@ -240,7 +242,7 @@ def _micro_loss(
 
 
 def _entropy_loss(entropy_RT: Tensor, batch: MicroBatch, config: LossConfig) -> tuple[Tensor, Sums]:
-    """The same of the mean token entropy, which nothing clips."""
+    """Loss and sums of the mean token entropy, without clipping."""
     loss = _weighted_sum(entropy_RT, batch, config)
     broken_R = (batch.counted_RT & ~entropy_RT.isfinite()).any(dim=1)
     zero = loss.new_zeros(())

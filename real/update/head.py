@@ -25,7 +25,7 @@ with a vocabulary of 150,000 these are still 220 tokens, enough to keep a GPU's 
 
 
 class TokenScores(NamedTuple):
-    """What the policy says about n tokens, at the temperature they were sampled with."""
+    """Log-probs and statistics of n tokens at their sampling temperature."""
 
     logprobs_n: Tensor
     """(n,) log-probs in nats, at least single precision; the only ones with a gradient."""
@@ -38,7 +38,7 @@ class TokenScores(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How a model makes logits of hidden states: `cap(linear(hidden) * factor)`."""
+    """Map from a model's hidden states to its logits: `cap(linear(hidden) * factor)`."""
 
     linear: Any
     """The output embedding, a module; the loss's gradient reaches its weight."""

@@ -22,7 +22,7 @@ from real.update.packing import Layout, MicroBatch, PackedRows, Place, micro_bat
 
 _PROBE_TOKENS = 4
 _RESTARTING = {"full_attention", "sliding_attention"}
-"""Kinds of layers that start anew where positions do; recurrent ones carry their state over."""
+"""Kinds of layers that start again where positions do; recurrent ones carry their state over."""
 
 
 class Scorer(nn.Module):
@@ -71,7 +71,7 @@ class Scorer(nn.Module):
 
 
 def find_head(model: Any) -> Head | None:
-    """How the model makes logits of its body's hidden states, tried out on four tokens.
+    """Map from the body's hidden states to logits, checked on four tokens.
 
     Returns:
         None if its logits are not those of any head that is known here.
@@ -205,7 +205,7 @@ def _layout(model: Any) -> Layout:
 
 @contextlib.contextmanager
 def _checkpointed(model: Any) -> Iterator[None]:
-    """Let layers keep no activations, if the model was told to.
+    """Let layers keep no activations, if the model is set to do so.
 
     transformers does it in training mode only, in which dropout would be at work too; so the mark
     is set on the layers alone, and not on what is inside of them.

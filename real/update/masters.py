@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Masters:
-    """What the optimizer moves in place of the model's parameters."""
+    """Parameters that the optimizer updates in place of the model's."""
 
     def __init__(self, parameters: Sequence[Tensor], wanted: bool = True) -> None:
         """Copy parameters that are less precise than single precision, and watch their gradients.

@@ -1,4 +1,4 @@
-"""How far the engine's log-probs are from the trainer's, and what to do about it.
+"""Mismatch between the log-probs of engine and trainer, and its correction.
 
 The engine and the trainer run the same weights through different kernels, often in low precision,
 so the policy that sampled is never quite the one that is trained. The gap is logged at every step:

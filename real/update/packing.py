@@ -108,7 +108,7 @@ def plan(
     world: int = 1,
     only: Collection[int] | None = None,
 ) -> list[list[Place]]:
-    """Which rows go through the model together.
+    """Rows that go through the model together.
 
     Args:
         groups: of the mini-batch.

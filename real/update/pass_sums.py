@@ -1,4 +1,4 @@
-"""What the micro-batches of a mini-batch add up to, over all ranks."""
+"""Sums of the micro-batches of a mini-batch, over all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _N_NUMBERS = 4
 
 
 class Sums(NamedTuple):
-    """What one micro-batch adds up to, on its device."""
+    """Sums of one micro-batch, on its device."""
 
     numbers: Tensor
     """(4,) sums: loss, clipped tokens, KL, broken rows."""
@@ -36,7 +36,7 @@ def totals(found: list[Sums], world: int, device: torch.device) -> list[float]:
 def broken_rows(
     found: list[Sums], passes: list[list[Place]], share: tuple[int, int]
 ) -> tuple[Place, ...]:
-    """Where all ranks' broken rows stand in the mini-batch."""
+    """Indices of all ranks' broken rows in the mini-batch."""
     rank, world = share
     own = [place for places in passes[rank::world] for place in places]
     flags = torch.cat([sums.broken_R for sums in found]).tolist() if found else []

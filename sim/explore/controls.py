@@ -1,4 +1,4 @@
-"""What the explorer's sliders set, and the settings that they make together."""
+"""Sliders of the explorer, and the settings that they define."""
 
 from __future__ import annotations
 

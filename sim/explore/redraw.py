@@ -22,7 +22,7 @@ from sim.settings.config import SimConfig
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the page shows of one setting."""
+    """Content of the page for one setting."""
 
     progress: go.Figure
     fates: go.Figure

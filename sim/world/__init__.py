@@ -1,1 +1,1 @@
-"""What is simulated: populations, policies, votes and observations."""
+"""The simulated model: populations, policies, votes and observations."""

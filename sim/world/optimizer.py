@@ -41,7 +41,7 @@ Ints = NDArray[np.int64]
 
 
 class Rule(NamedTuple):
-    """How gradients become changes; passed to compiled code."""
+    """Settings of the optimizer, passed to compiled code."""
 
     adam: bool
     beta_1: float

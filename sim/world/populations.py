@@ -1,4 +1,4 @@
-"""What the model knows before training: a distribution over answers for every problem.
+"""Initial answer probabilities: a distribution over answers for every problem.
 
 * The correct answer has the probability c, the ability, cut off at ability_floor and
   1 - ability_floor. Its law is the population:

@@ -1,7 +1,7 @@
 """Random numbers by position instead of by sequence.
 
 Every random number is a function of (seed, replicate, purpose, epoch, problem, draw) alone. So a
-replicate does not depend on which others run beside it, two arms with one seed see the same
+replicate does not depend on which others run with it, two arms with one seed see the same
 draws, and any order of computation, on any number of workers, gives the same bits.
 
 A key is folded through SplitMix64's output function once per coordinate; the draws of one key are
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 VOTES, TIE, SKIP, PICK, ORDER = range(5)
 SECOND, SECOND_ORDER, CONFIDENCE, TOOL, VERDICT, ODDNESS, RULE = range(5, 12)
-"""What a random number is for; numbers of different purposes are independent."""
+"""Purpose of a random number; numbers of different purposes are independent."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

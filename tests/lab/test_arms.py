@@ -101,7 +101,7 @@ def test_what_a_rule_cannot_be_combined_with():
             elif not rule.has_label:
                 refusal = f"{rule.title} has no label that a guard or memory could work on"
             elif other == "frozen" and not rule.follows_label:
-                refusal = f"{rule.title} makes its labels anew on every visit"
+                refusal = f"{rule.title} makes new labels on every visit"
             elif name == BASELINE:
                 refusal = "unknown, use one of"
             else:

@@ -40,8 +40,13 @@ def test_memory_frozen_and_true_labels_need_what_they_work_on(name):
     ("name", "guard", "labels", "words"),
     [
         ("rent", GuardConfig.paper(), "votes", "has no label .*; take --arm rent"),
-        ("scope", replace(OFF, label_from="frozen"), "votes", "anew on every visit.*--profile off"),
-        ("scope", OFF, "truth", "not paid by a label.*; take labels = votes"),
+        (
+            "scope",
+            replace(OFF, label_from="frozen"),
+            "votes",
+            "new labels.*--profile off",
+        ),
+        ("scope", OFF, "truth", "does not use a given label.*; take labels = votes"),
         ("maj_at_n", GuardConfig.paper(), "votes", "trains nothing"),
         ("rent", GuardConfig.paper(), "truth", "has no label .*; take --arm rent"),
     ],

@@ -105,6 +105,6 @@ def _check_second_turn(
     if accepted:
         assert set(rest) == {PAD_ID} and set(scored) == {judging.UNSCORED}
         return
-    anew = decode(rest)[1 + PROMPT_TOKENS :]
-    assert scored[-RESPONSE_TOKENS:] == [*encode(anew), EOS_ID]
-    assert int(anew[-2]) in answers - {attempt}
+    retry = decode(rest)[1 + PROMPT_TOKENS :]
+    assert scored[-RESPONSE_TOKENS:] == [*encode(retry), EOS_ID]
+    assert int(retry[-2]) in answers - {attempt}

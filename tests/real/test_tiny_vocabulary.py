@@ -63,7 +63,7 @@ def test_every_class_that_reads_the_folder_gives_the_same_ids(expression: Expres
     assert in_code.decode(ids) == generic.decode(ids) == shipped.decode(ids) == text
 
 
-def test_a_tokenizer_built_and_saved_anew_is_the_shipped_one(tmp_path: Path):
+def test_a_tokenizer_built_and_saved_again_is_the_shipped_one(tmp_path: Path):
     build_tokenizer().save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert isinstance(again, PreTrainedTokenizerFast)

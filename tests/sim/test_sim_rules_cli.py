@@ -59,7 +59,7 @@ def test_the_rules_own_settings(tmp_path):
         (["--rule", "intuitor", "--profile", "paper"], "has no label that a guard"),
         (["--rule", "empo", "--profile", "off", "--guard.label-from", "memory"], "has no label"),
         (["--rule", "intuitor", "--arm", "guard"], "has no label that a guard"),
-        (["--rule", "scope", "--arm", "frozen"], "makes its labels anew"),
+        (["--rule", "scope", "--arm", "frozen"], "makes new labels on every visit"),
         (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
         (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
         (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),

@@ -1,4 +1,4 @@
-"""How sure a response is of itself: one number, read as log-prob, entropy or certainty.
+"""Confidence of a response: one number, read as log-prob, entropy or certainty.
 
     x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i of
     `sim.world.observe.bell`
@@ -83,7 +83,7 @@ def draw_confidence(
 
 @njit(inline="always")
 def noise_of(signal: Any, share: Any) -> Any:
-    """What one unit of `bell` adds to x."""
+    """Change of x per unit of `bell`."""
     return np.sqrt(max(1 - signal * signal - share * share, 0.0)) / WIDTH
 
 

@@ -26,7 +26,7 @@ def draw_tool(
     fpr: float,
     out_RPV: NDArray[np.bool_],
 ) -> None:
-    """Whether a tool confirms each response.
+    """Verdicts of a tool on each response.
 
     Args:
         seed: of the run.

@@ -42,7 +42,7 @@ class Visit:
 
 
 class Observer:
-    """Draws what a rule asked to be told; the same numbers whoever asks and in whatever order."""
+    """Draws the observations of a rule; the numbers depend neither on the rule nor on the order."""
 
     def __init__(self, config: SimConfig, rule: Rule) -> None:
         """Start before visit 0.
@@ -62,7 +62,7 @@ class Observer:
         return self._config.seed, self._config.first_replicate
 
     def see(self, visit: Visit, prior_RPA: Floats | None = None) -> Observations:
-        """Everything that the rule asked for, but verdicts, which need a label.
+        """Draw all observations that the rule needs, except verdicts, which need a label.
 
         Args:
             visit: the batch.
@@ -70,22 +70,22 @@ class Observer:
         """
         needs, shape = self._rule.needs, visit.p_RPA.shape[:2]
         answers_RPV = self.answers(visit)
-        told: dict[str, Floats | NDArray[np.int32] | NDArray[np.bool_]] = {}
+        observed: dict[str, Floats | NDArray[np.int32] | NDArray[np.bool_]] = {}
         for need, scale in _SCALES.items():
             if need in needs:
-                told[need] = self.confidence(visit, answers_RPV, scale)
+                observed[need] = self.confidence(visit, answers_RPV, scale)
         if Need.TOOL in needs:
-            told["tool"] = self.tool(visit, answers_RPV)
+            observed["tool"] = self.tool(visit, answers_RPV)
         if needs & {Need.PARAPHRASE, Need.TEACHER}:
             second_RPV = np.empty((*shape, self.n_second), np.int32)
             expand_counts(self.second(visit), second_RPV)
-            told["second"] = second_RPV
+            observed["second"] = second_RPV
         if Need.SIMILARITY in needs and visit.epoch:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             strength = self.strength.similarity_answer
-            told["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
+            observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
         draws_RPD = self.draws(visit) if visit.epoch else np.zeros((*shape, 0))
-        return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **told)
+        return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: Visit, n: int | None = None) -> NDArray[np.int32]:
         """(R, P, V) answers of all responses, or of the K trained ones with n = K."""

@@ -51,7 +51,7 @@ def expand(
 
 @njit(cache=True)
 def expand_counts(counts_RPA: NDArray[np.int64], answers_RPV: NDArray[np.int32]) -> None:
-    """The same of a second vote set, of which no response is trained on."""
+    """Write the answers of a second vote set, of which no response is trained on."""
     R, P, A = counts_RPA.shape
     for r in range(R):
         for p in range(P):

@@ -1,4 +1,4 @@
-"""How alike two responses are.
+"""Similarity of two responses.
 
     s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j),    s_ii = 1
 

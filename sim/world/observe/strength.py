@@ -1,4 +1,4 @@
-"""How strong every observation is, and which settings a rule's observations read.
+"""Strength of every observation, and the settings that a rule's observations read.
 
 One number, `SimConfig.signal` = s, sets all of them; each can be set on its own.
 
@@ -46,7 +46,7 @@ class Strength:
 
     @classmethod
     def of(cls, config: SimConfig) -> Strength:
-        """What the settings leave out follows from `signal`."""
+        """Strengths of the settings; those left out follow from `signal`."""
         s = config.signal
         usual = {
             "confidence_signal": s,
@@ -62,7 +62,7 @@ class Strength:
 
 
 def needs_signal(rule: str) -> bool:
-    """Whether the rule is shown anything that `signal` sets the strength of."""
+    """Return whether `signal` sets the strength of an observation of the rule."""
     return any("signal" in READS[need] for need in make_rule(rule).needs)
 
 

@@ -65,7 +65,7 @@ class Attractor:
         self._shared = moments(self._rule, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """See `Policy`."""
+        """Implement `Policy.probabilities`."""
         _logits(self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
@@ -76,7 +76,7 @@ class Attractor:
         gradient_RPA: Floats,
         drop_RP: Bools | None = None,
     ) -> Floats:
-        """See `Policy`."""
+        """Implement `Policy.update`."""
         norm_RP = np.empty(problems_RP.shape)
         model = (
             self._z_RNA,

@@ -1,4 +1,4 @@
-"""What every answer policy can do, and the softmax that they share."""
+"""Interface of the answer policies, and the softmax that they share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Policy(Protocol):
 
 
 def replicate_numbers(config: SimConfig) -> list[int]:
-    """Whose draws each replicate uses for what belongs to the problems."""
+    """Number of the replicate whose draws each replicate uses for its problems."""
     if config.fixed_population:
         return [0] * config.replicates
     return [config.first_replicate + r for r in range(config.replicates)]

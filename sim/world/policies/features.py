@@ -5,7 +5,7 @@
 theta (D = feature_dim parameters) is all that is trained, along sum_a Phi_iad * g_ia. A gradient on
 answer a of problem i moves its own logit by about step * g and every other logit of every problem
 by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D): the smaller D, the more
-problems stand in each other's way. Nothing tells a correct answer from a wrong one in the features.
+problems interfere. The features do not distinguish correct answers from wrong ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Features:
         self._moments = moments(self._rule, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """See `Policy`."""
+        """Implement `Policy.probabilities`."""
         _logits(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
@@ -49,7 +49,7 @@ class Features:
         gradient_RPA: Floats,
         drop_RP: Bools | None = None,
     ) -> Floats:
-        """See `Policy`."""
+        """Implement `Policy.update`."""
         norm_RP = np.empty(problems_RP.shape)
         drop_RP = dropped(drop_RP, problems_RP.shape)
         _update(

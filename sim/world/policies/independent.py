@@ -30,7 +30,7 @@ class Independent:
         self._moments = moments(self._rule, *self._z_RNA.shape)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """See `Policy`."""
+        """Implement `Policy.probabilities`."""
         return softmax(self._z_RNA, problems_RP, out_RPA)
 
     def update(
@@ -40,7 +40,7 @@ class Independent:
         gradient_RPA: Floats,
         drop_RP: Bools | None = None,
     ) -> Floats:
-        """See `Policy`."""
+        """Implement `Policy.update`."""
         norm_RP = np.empty(problems_RP.shape)
         drop_RP = dropped(drop_RP, problems_RP.shape)
         _update(
