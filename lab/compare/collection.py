@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lab.arms import ALL_ARMS, title
 from lab.columns import ints
+from lab.compare.families import distinction, families, step_size
 from lab.compare.pairing import PairKey, pair_keys, together
 from lab.compare.variants import arm_names, base_arms
 from lab.errors import UserError
@@ -39,6 +39,8 @@ class Comparison:
     """Seed and place of each replicate number."""
     step_size: float | None = None
     """Peak learning rate, or step of the simulator, that all arms share; None if not noted."""
+    family: int = 0
+    """Comparisons of one family differ in their step size alone."""
     notes: list[str] = field(default_factory=list)
     """What a reader must know, such as runs that did not finish."""
     variants: dict[str, str] = field(default_factory=dict)
@@ -129,7 +131,10 @@ def find_runs(folders: Sequence[Path | str]) -> list[Path]:
 
 
 def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
-    """Put traces of one world and task together, one trace per arm.
+    """Put traces that belong together into comparisons, one trace per arm.
+
+    Runs belong together where they agree in world, task, step size and all settings that are not
+    the arm's or the seed's, see `lab.compare.families`.
 
     Args:
         traces: runs in any order; several runs of one arm must differ in their seeds.
@@ -137,44 +142,21 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     Returns:
         The comparisons, and the runs that repeat a seed of an arm already there.
     """
-    groups: dict[_Setting, list[Trace]] = {}
-    for trace in traces:
-        groups.setdefault(_setting(trace.run), []).append(trace)
     skipped: list[Skipped] = []
-    # The simulator first: it is the cheaper half of every comparison.
-    order = sorted(groups, key=lambda key: (list(WORLDS).index(key.world), *key[1:]))
     comparisons = []
-    for key in order:
-        name = ", ".join(filter(None, (key.task, *_distinction(key, order))))
-        found = _compare(key.world, name, groups[key], skipped)
-        comparisons.append(replace(found, step_size=key.step_size or None))
+    together = families([trace.run for trace in traces])
+    # The simulator first: it is the cheaper half of every comparison.
+    together.sort(key=lambda own: (list(WORLDS).index(own.world), *own.key))
+    for number, family in enumerate(together):
+        runs = [traces[member] for member in family.members]
+        steps = sorted({step_size(trace.run) for trace in runs}, key=lambda step: step or 0.0)
+        for step in steps:
+            of_step = f"step size {step or 0:g}" if len(steps) > 1 else ""
+            parts = (family.task, distinction(family, together), of_step)
+            group = [trace for trace in runs if step_size(trace.run) == step]
+            comparison = _compare(family.world, ", ".join(filter(None, parts)), group, skipped)
+            comparisons.append(replace(comparison, step_size=step, family=number))
     return comparisons, skipped
-
-
-class _Setting(NamedTuple):
-    """What all arms of a comparison share."""
-
-    world: str
-    task: str
-    n_problems: int
-    n_votes: int
-    step_size: float
-    """0 if not noted."""
-
-
-def _setting(run: Manifest) -> _Setting:
-    noted = run.config.get("lr" if run.world == "real" else "step")
-    step_size = float(noted) if isinstance(noted, (int, float)) else 0.0
-    return _Setting(run.world, run.task, run.n_problems, run.n_votes, step_size)
-
-
-def _distinction(key: _Setting, others: Sequence[_Setting]) -> Iterator[str]:
-    """What tells a comparison from others on the same task."""
-    same = [other for other in others if other[:2] == key[:2]]
-    if len({other[2:4] for other in same}) > 1:
-        yield f"{key.n_problems} problems, {key.n_votes} votes"
-    if len({other.step_size for other in same}) > 1:
-        yield f"step size {key.step_size:g}"
 
 
 def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:

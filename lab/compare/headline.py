@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED, title
-from lab.columns import groups
+from lab.columns import floats, groups, ints, select
 from lab.compare.collection import Comparison
 from lab.compare.effort import achieved_ratio
 from lab.compare.own_best import best_among
@@ -65,7 +66,7 @@ def _damage(table: pd.DataFrame) -> Finding:
     name = f"Problems that {title(BASELINE)} makes worse"
     if BASELINE not in _arms(table):
         return Finding("damage", name, (), f"no run of {title(BASELINE)}")
-    value = estimate(_of(table, BASELINE)["TotalDeg"])
+    value = estimate(floats(_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
     part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
     return Finding("damage", name, (part,) if value.n else ())
@@ -105,14 +106,14 @@ def _best(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     # Only replicates that are compared may choose.
     paired = _of(table, GUARD).index
     rows = table.reset_index().assign(kept=-table["TotalDeg"].to_numpy())
-    rows = rows[rows["replicate"].isin(paired)]
+    rows = select(rows, np.isin(ints(rows, "replicate"), paired.to_numpy()))
     return best_among(rows, arms, [], "kept")
 
 
 def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
     """Return how much less an arm degrades and how much more it scores; above zero is better."""
-    fewer = paired(against["TotalDeg"], first["TotalDeg"])
-    higher = paired(first["pass_final"], against["pass_final"])
+    fewer = paired(pd.Series(against["TotalDeg"]), pd.Series(first["TotalDeg"]))
+    higher = paired(pd.Series(first["pass_final"]), pd.Series(against["pass_final"]))
     return (
         _quantity("TotalDeg", "TotalDeg saved", fewer),
         _quantity("pass_final", "final pass@1 gained", higher),
@@ -133,7 +134,8 @@ def _arms(table: pd.DataFrame) -> list[str]:
 
 def _of(table: pd.DataFrame, arm: str) -> pd.DataFrame:
     """Return the metrics of one arm, indexed by replicate."""
-    return table[table.index.get_level_values("arm") == arm].droplevel("arm")
+    chosen = np.flatnonzero(table.index.get_level_values("arm") == arm)
+    return table.take(chosen).droplevel("arm")
 
 
 def _lacking(table: pd.DataFrame, *arms: str) -> str:

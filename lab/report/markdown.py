@@ -46,21 +46,19 @@ def markdown(worlds: Sequence[World]) -> str:
         lines += [f"* {escaped(note)}" for note in world.comparison.notes]
         rows = over_steps([world.comparison])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
-    for found in _same_task(worlds):
+    for found in _same_family(worlds):
         lines += _own_best(over_steps(found))
         lines += _rules(found)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _same_task(worlds: Sequence[World]) -> Iterator[list[Comparison]]:
-    """Comparisons that differ in their step size alone."""
-    tasks: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
+def _same_family(worlds: Sequence[World]) -> Iterator[list[Comparison]]:
+    """Yield comparisons that differ in their step size alone, where there are several."""
+    families: dict[int, list[Comparison]] = defaultdict(list)
     for world in worlds:
-        comparison = world.comparison
-        if comparison.step_size is not None:
-            run = next(iter(comparison.runs.values()))[0]
-            tasks[run.world, run.task, run.n_problems, run.n_votes].append(comparison)
-    yield from (found for found in tasks.values() if len(found) > 1)
+        if world.comparison.step_size is not None:
+            families[world.comparison.family].append(world.comparison)
+    yield from (family for family in families.values() if len(family) > 1)
 
 
 def _metric_table(rows: pd.DataFrame) -> Iterator[str]:

@@ -176,7 +176,7 @@ def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
             title=EVIL,
             task=EVIL,
             backend=EVIL,
-            config={"note": EVIL, EVIL: {"deep": [EVIL, 1.5]}, "who": name},
+            config={"note": EVIL, EVIL: {"deep": [EVIL, 1.5]}, "labels": name},
             extra={EVIL: EVIL},
         )
     for path in tmp_path.glob("*/run.json"):

@@ -1,0 +1,162 @@
+"""Runs that belong together: those that agree in every setting but the arm's and the seed's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.trace.manifest import Manifest
+
+STEP_SIZES = {"real": "lr", "sim": "step"}
+"""World to the setting of its step size; runs at several of them make one family."""
+
+_OF_ARM_AND_SEED = frozenset(
+    {"guard", "labels", "rule", "rule_options", "skip_rate", "step_factor", "seed"}
+    | {"replicates", "first_replicate"}
+)
+_COMPUTATIONAL: dict[str, frozenset[str]] = {
+    "sim": frozenset({"engine", "device", "cuda_graph", "vote_replicates"}),
+    "real": frozenset(
+        {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
+        | {"engine_timeout", "engine_url", "eval_completions", "gradient_checkpointing", "hub"}
+        | {"keep_votes", "log", "max_refused", "max_rows", "micro_tokens", "rank_timeout"}
+        | {"restart_engine", "save_model", "threads"}
+    ),
+}
+"""World to its settings of where and how the work is done, and of what is kept of it."""
+
+_WEIGHTS, _PROMPTS = "weights", "prompts"
+_RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
+"""Recorded fingerprint to the setting that names the same thing by a path."""
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt")
+_MOST_NAMED, _LONGEST = 4, 40
+
+
+@dataclass(slots=True)
+class Family:
+    """Runs of all arms and step sizes that agree in everything else."""
+
+    world: str
+    task: str
+    n_problems: int
+    n_votes: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
+    members: list[int] = field(default_factory=list)
+    """Places of its runs among those given."""
+
+    @property
+    def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
+        """What families of one world are ordered by."""
+        settings = sorted((name, repr(value)) for name, value in self.settings.items())
+        return self.task, self.n_problems, self.n_votes, settings
+
+    def takes(self, run: Manifest, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run agrees with the family in all that both have noted."""
+        same = (run.world, run.task, run.n_problems, run.n_votes)
+        if same != (self.world, self.task, self.n_problems, self.n_votes):
+            return False
+        shared = self.settings.keys() & settings.keys()
+        # A path is only a name: what was found there counts where both have recorded it.
+        shared -= {path for recorded, path in _RECORDED.items() if recorded in shared}
+        return all(self.settings[name] == settings[name] for name in shared)
+
+
+def families(runs: Sequence[Manifest]) -> list[Family]:
+    """Group runs that may be compared.
+
+    A setting that a run has not noted, as in folders of earlier versions, agrees with any value.
+
+    Args:
+        runs: in any order; the result does not depend on it, up to the order of members.
+
+    Returns:
+        Families in the order of their first runs; each run is a member of one.
+    """
+    noted = [shared_settings(run) for run in runs]
+    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
+    order = sorted(range(len(runs)), key=lambda place: -len(noted[place]))
+    together: list[Family] = []
+    for place in order:
+        run, settings = runs[place], noted[place]
+        family = next((other for other in together if other.takes(run, settings)), None)
+        if family is None:
+            family = Family(run.world, run.task, run.n_problems, run.n_votes)
+            together.append(family)
+        family.settings = {**settings, **family.settings}
+        family.members.append(place)
+    for family in together:
+        family.members.sort()
+    return sorted(together, key=lambda family: family.members[0])
+
+
+def shared_settings(run: Manifest) -> dict[str, Any]:
+    """Return the settings that all arms and seeds of a comparison share, by name.
+
+    The start model and the problems of a real run are known by their recorded fingerprints.
+    """
+    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {STEP_SIZES[run.world]}
+    settings = {name: value for name, value in run.config.items() if name not in own}
+    return {**dict(_flat(settings, "")), **dict(_fingerprints(run.extra.get("sources")))}
+
+
+def step_size(run: Manifest) -> float | None:
+    """Return the peak learning rate, or the simulator's step; None if it was not noted."""
+    noted = run.config.get(STEP_SIZES[run.world])
+    return float(noted) if isinstance(noted, (int, float)) and noted else None
+
+
+def distinction(family: Family, others: Sequence[Family]) -> str:
+    """Return what tells a family from others on the same task, for its title; empty if alone.
+
+    Args:
+        family: one of `others`.
+        others: all families.
+    """
+    same = [other for other in others if (other.world, other.task) == (family.world, family.task)]
+    parts = []
+    if len({(other.n_problems, other.n_votes) for other in same}) > 1:
+        parts.append(f"{family.n_problems} problems, {family.n_votes} votes")
+    names = sorted(set().union(*(other.settings for other in same)))
+    differing = [name for name in names if len(_values(name, same)) > 1]
+    shown = [
+        name
+        for name in differing
+        if name in family.settings and _RECORDED.get(name) not in differing
+    ]
+    parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
+    if len(shown) > _MOST_NAMED:
+        parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
+    return ", ".join(parts)
+
+
+def _values(name: str, together: Sequence[Family]) -> set[str]:
+    return {repr(family.settings[name]) for family in together if name in family.settings}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
+    """Yield digests of the start weights and of the problems as the model sees them."""
+    if not isinstance(sources, Mapping):
+        return
+    model = sources.get("model")
+    if isinstance(model, Mapping):
+        weights = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
+        yield _WEIGHTS, " ".join(weights)
+    if sources.get("problems"):
+        yield _PROMPTS, str(sources["problems"])
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "not set"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"

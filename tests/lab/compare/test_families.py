@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from lab.compare.collection import gather
+from lab.compare.families import families
+
+SIM = {"policy": "attractor", "step": 0.1, "epochs": 8, "seed": 0, "guard": {"frs": False}}
+REAL = {"model": "a/model", "problems": "p.json", "lr": 1e-6, "fields": {"prompt": "q"}}
+
+
+def sources(weights="w", config="c", problems="p"):
+    return {
+        "model": {"model.safetensors": weights, "config.json": config},
+        "problems": problems,
+    }
+
+
+@pytest.fixture
+def runs(make_manifest):
+    """Manifests from changes of one run: `runs("sim", {...}, {...})`."""
+
+    def runs(world, *changes, extra=None):
+        base = SIM if world == "sim" else REAL
+        extra = [{}] * len(changes) if extra is None else extra
+        return [
+            make_manifest("ttrl", world=world, config=base | change, extra=more)
+            for change, more in zip(changes, extra, strict=True)
+        ]
+
+    return runs
+
+
+def members(runs):
+    return [family.members for family in families(runs)]
+
+
+@pytest.mark.parametrize(
+    ("world", "change"),
+    [
+        ("sim", {"policy": "independent"}),
+        ("sim", {"epochs": 9}),
+        ("sim", {"signal": 0.5}),
+        ("real", {"model": "b/model"}),
+        ("real", {"fields": {"prompt": "question"}}),
+        ("real", {"engine": "vllm"}),
+    ],
+)
+def test_another_setting_is_another_family(runs, world, change):
+    given = {"signal": 0.3, "engine": "transformers"}
+    assert members(runs(world, given, given | change)) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("world", "change"),
+    [
+        ("sim", {"guard": {"frs": True}, "step_factor": 0.5, "seed": 3, "rule": "empo"}),
+        ("sim", {"engine": "reference", "vote_replicates": 9, "replicates": 4}),
+        ("sim", {"step": 0.2}),
+        ("real", {"device": "cuda", "threads": 4, "log": ["csv"], "checkpoint_every": 5}),
+        ("real", {"lr": 2e-6, "labels": "truth"}),
+    ],
+)
+def test_arm_seed_step_size_and_machine_stay_in_the_family(runs, world, change):
+    assert members(runs(world, {}, change)) == [[0, 1]]
+
+
+def test_models_are_told_apart_by_their_weights_and_not_by_their_paths(runs):
+    paths = [{"model": f"{place}/model"} for place in "abc"]
+    kinds = [sources("one"), sources("one", config="newer"), sources("two")]
+    extra = [{"sources": kind} for kind in kinds]
+    assert members(runs("real", *paths, extra=extra)) == [[0, 1], [2]]
+    again = [{"sources": sources(problems=digest)} for digest in "xxy"]
+    assert members(runs("real", {}, {"problems": "copy.json"}, {}, extra=again)) == [[0, 1], [2]]
+
+
+def test_a_setting_that_was_not_noted_agrees_with_any(runs):
+    old, first, second = runs("sim", {}, {"signal": 0.3}, {"signal": 0.5})
+    assert members([old, first]) == [[0, 1]]
+    assert members([old, first, second]) == [[0, 1], [2]]
+    (real,) = runs("real", {"model": "elsewhere"}, extra=[{"sources": sources()}])
+    assert members([real, *runs("real", {"model": "elsewhere"})]) == [[0, 1]]
+
+
+def test_runs_of_two_policies_are_not_paired_and_their_titles_say_so(make_trace):
+    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
+    traces = [
+        make_trace(arm, half, scores, config={"step": step, "policy": policy})
+        for arm, policy in (("ttrl", "independent"), ("guard", "attractor"), ("ttrl", "attractor"))
+        for step in (0.1, 0.2)
+    ]
+    comparisons, skipped = gather(traces)
+    assert not skipped
+    assert [(c.title, c.arms) for c in comparisons] == [
+        ("Simulator: test, policy attractor, step size 0.1", ["ttrl", "guard"]),
+        ("Simulator: test, policy attractor, step size 0.2", ["ttrl", "guard"]),
+        ("Simulator: test, policy independent, step size 0.1", ["ttrl"]),
+        ("Simulator: test, policy independent, step size 0.2", ["ttrl"]),
+    ]
+    assert [c.family for c in comparisons] == [0, 0, 1, 1]
+
+
+def test_titles_name_few_settings_and_short_values(make_trace):
+    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
+    first = {f"s{n}": 0 for n in range(6)}
+    second = first | {f"s{n}": "x" * 99 for n in range(6)}
+    comparisons, _ = gather(
+        [make_trace("ttrl", half, scores, config=config) for config in (first, second)]
+    )
+    titles = {comparison.title for comparison in comparisons}
+    assert "Simulator: test, s0 0, s1 0, s2 0, s3 0, and 2 more settings" in titles
+    assert max(map(len, titles)) < 300
+
+
+def test_two_models_of_one_name_have_titles_of_their_own(make_trace):
+    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
+    traces = [
+        make_trace(
+            "ttrl",
+            half,
+            scores,
+            world="real",
+            config={"model": f"{place}/model"},
+            extra={"sources": sources(place)},
+        )
+        for place in ("one", "two")
+    ]
+    comparisons, _ = gather(traces)
+    assert [c.title for c in comparisons] == [
+        "Real model: test, model one/model",
+        "Real model: test, model two/model",
+    ]
