@@ -19,7 +19,7 @@ from lab.arms import BASELINE
 from lab.errors import UserError
 from sim.engine.expected import expected_samples
 from sim.engine.gradient import Update
-from sim.engine.guard import CompiledGuard
+from sim.engine.learner import CompiledGuard
 from sim.engine.reference import PLAIN, ReferenceGuard
 from sim.engine.reference import gradient as gradient
 from sim.engine.rows import SEEN, Epoch, Tables, tables, tally

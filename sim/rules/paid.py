@@ -79,14 +79,13 @@ def two_valued_sums(samples_A: Any, n_samples: Any, hits_A: Any, all_hits: Any, 
 
 @njit(cache=True)
 def learn_paid(
-    rules_1: Records,
+    settings_1: Records,
     sums_RPA: Floats,
     samples_RPA: Ints,
     n_samples: int,
     rival_hits_RP: Floats,
     minority_RPA: Flags,
-    seen_RN: Records,
-    start: int,
+    seen_RP: Records,
     p_RPA: Floats,
     gradient_RPA: Floats,
     drop_RP: Flags,
@@ -94,23 +93,22 @@ def learn_paid(
     """Weighted gradient of a batch whose majority stream is a rule's own.
 
     Args:
-        rules_1: the guard's settings, see `sim.engine.guard_settings`.
+        settings_1: of `sim.engine.kernel.settings_record`.
         sums_RPA: the rule's advantages, summed over every answer's responses.
         samples_RPA: trained responses per answer.
         n_samples: K.
         rival_hits_RP: of `count_hits`.
         minority_RPA: minority candidates.
-        seen_RN: the decision, see `sim.engine.rows.SEEN`, in columns `start` to `start + P`.
-        start: place of the batch's first visit in the epoch.
+        seen_RP: the decision, records of `sim.engine.rows.SEEN`.
         p_RPA: answer probabilities that the samples were drawn from.
         gradient_RPA: output.
         drop_RP: output; the guard took the problem out of the batch.
     """
-    rules = rules_1[0]
+    rules = settings_1[0]
     R, P, A = sums_RPA.shape
     for r in range(R):
         for p in range(P):
-            seen = seen_RN[r, start + p]
+            seen = seen_RP[r, p]
             kept = 0.0 if seen.skipped else 1.0
             if rules.weigh_advantage:
                 kept = kept * seen.weight

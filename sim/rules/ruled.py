@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from guard_core import Draws, GuardState, Votes
 from guard_core.rules import make_rule
 from sim.engine.gradient import Update
-from sim.engine.guard import CompiledGuard, Settled
-from sim.engine.label import choose_scored_labels
+from sim.engine.learner import CompiledGuard, Targets
 from sim.engine.reference_rules import sharpen, visit_of
 from sim.rules.fast_pay import paid_sums
 from sim.rules.fast_rules import SCORES, WEIGHTS
@@ -38,7 +37,6 @@ class CompiledRules(CompiledGuard):
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = observer
         self._epoch = 0
-        self._scores: Floats | None = None
 
     def begin(
         self,
@@ -57,13 +55,14 @@ class CompiledRules(CompiledGuard):
         visit = visit_of(config, self._epoch, start, self._order_RN, self._truth_RN, votes, p_RPA)
         told = Told(self._observer, visit, self._prior(visit.problems_RP))
         scored = SCORES.get(type(rule))
-        self._scores = None if scored is None else scored(rule, told)
-        settled = self._settle(start, votes, trained_RPA)
-        update = self._pay(start, told, trained_RPA, settled)
+        scores_RPA = None if scored is None else scored(rule, told)
+        at = slice(start, start + p_RPA.shape[1])
+        targets = self._decide(at, votes, trained_RPA, scores_RPA)
+        update = self._pay(at, told, trained_RPA, targets)
         if rule.loss == "none":
             update.gradient_RPA[...], update.drop_RP[...] = 0.0, True
         elif type(rule) in WEIGHTS:
-            weigh(WEIGHTS[type(rule)](rule, told, settled.label_RP), *update)
+            weigh(WEIGHTS[type(rule)](rule, told, targets.label_RP), *update)
         return update
 
     def _prior(self, problems_RP: NDArray[np.int64]) -> Floats | None:
@@ -74,42 +73,23 @@ class CompiledRules(CompiledGuard):
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
         return guard.discount * memory_RPA
 
-    def _choose_labels(self, start: int, votes: Votes) -> None:
-        if self._scores is None:
-            super()._choose_labels(start, votes)
-            return
-        state = self._state
-        choose_scored_labels(
-            self._rules_1,
-            state.facts_RN,
-            state.memory_RNA,
-            self._order_RN,
-            self._draws.tie,
-            self._scores,
-            votes.counts,
-            votes.n_votes,
-            start,
-            self._seen_RN,
-        )
-
-    def _pay(self, start: int, told: Told, trained_RPA: NDArray[Any], settled: Settled) -> Update:
+    def _pay(self, at: slice, told: Told, trained_RPA: NDArray[Any], targets: Targets) -> Update:
         """The gradient of the rule's rewards, or of its loss."""
         rule, votes, p_RPA = self._rule, told.votes, told.visit.p_RPA
         if rule.loss == "rewards" and rule.pays == "label":
-            return self._learn(start, votes, trained_RPA, p_RPA, settled)
+            return self._learn(at, trained_RPA, p_RPA, targets)
         update = Update(np.empty_like(p_RPA), np.zeros(told.shape, np.bool_))
         if rule.loss == "entropy":
             sharpen(p_RPA, update.gradient_RPA)
         elif rule.loss == "rewards":
             learn_paid(
-                self._rules_1,
-                paid_sums(rule, told, settled.label_RP),
+                self._settings_1,
+                paid_sums(rule, told, targets.label_RP),
                 votes.samples,
                 votes.n_samples,
-                settled.rival_hits_RP,
-                settled.minority_RPA,
-                self._seen_RN,
-                start,
+                targets.rival_hits_RP,
+                targets.minority_RPA,
+                self._seen_RN[:, at],
                 p_RPA,
                 *update,
             )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig
 from sim.engine.expected import expected_samples
-from sim.engine.guard import CompiledGuard
-from sim.engine.guard_settings import rules
+from sim.engine.kernel import settings_record
+from sim.engine.learner import CompiledGuard
 from sim.engine.reference import ReferenceGuard
 from sim.engine.rows import SEEN
 from sim.engine.simulation import Simulation
@@ -148,6 +148,6 @@ def test_a_large_batch_caps_its_skips_alike():
 
 
 def test_rules_are_those_of_the_settings():
-    record = rules(GuardConfig.release())[0]
+    record = settings_record(GuardConfig.release(), 64, 32)[0]
     assert record["bonus"] and record["instant"] and not record["drop"]
     assert record["theta_MR"] == 0.7 and record["W"] == 5

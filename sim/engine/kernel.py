@@ -1,0 +1,265 @@
+"""A batch's visits in compiled code: the functions of `guard_core.visit` in loops over the batch.
+
+The functions are compiled as they stand in guard_core, so the law is written there alone. What is
+added here is the simulator's: the majority of the votes, the truth as a label, and the gradient.
+
+Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
+of the rows that the functions are given would take half of the time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from guard_core import GuardConfig, GuardState, visit, visit_advantages
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Records = NDArray[np.void]
+Counts = NDArray[Any]
+"""Samples per answer: integers, or floats where they are expected ones."""
+
+_njit: Any = partial(njit, _nrt=False)
+
+
+def compiled(module: ModuleType) -> SimpleNamespace:
+    """Compile the functions of a module, which may call each other; the module stays as it is."""
+    scope = dict(vars(module))
+    for name, function in vars(module).items():
+        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+            copy = FunctionType(function.__code__, scope, name)
+            scope[name] = _njit(inline="always")(copy)
+    return SimpleNamespace(**scope)
+
+
+_visit = compiled(visit)
+_choose_label, _remember, _winner = _visit.choose_label, _visit.remember, _visit.winner
+_decide, _skip_key, _choose_skips = _visit.decide, _visit.skip_key, _visit.choose_skips
+_pay = compiled(visit_advantages)
+_batch_std, _answer_advantages = _pay.batch_std, _pay.answer_advantages
+
+_SETTINGS = np.dtype(list(get_type_hints(visit.Settings).items()), align=True)
+_PROBLEM = np.dtype(
+    [
+        ("label", np.int32),
+        ("visits", np.int32),
+        ("c2_fired", np.int32),
+        ("steady", np.int32),
+        ("had_competition", np.bool_),
+        ("mps_active", np.bool_),
+    ],
+    align=True,
+)
+
+
+def settings_record(config: GuardConfig, n_votes: int, n_samples: int) -> Records:
+    """Return (1,) record of `guard_core.visit.Settings`, one type whatever the settings are."""
+    return np.array([visit.settings(config, n_votes, n_samples)], _SETTINGS)
+
+
+class State(NamedTuple):
+    """`GuardState` of all problems, as compiled code changes it in place."""
+
+    problems_RN: Records
+    """The fields that are one number, next to each other, since a visit needs all of them."""
+    flips_RNW: NDArray[np.int8]
+    match_rates_RNW: Floats
+    memory_RNA: Floats
+
+    @classmethod
+    def of(cls, state: GuardState) -> State:
+        """Copy the guard's own state."""
+        problems_RN = np.empty(state.label.shape, _PROBLEM)
+        for name in _PROBLEM.names or ():
+            problems_RN[name] = getattr(state, name)
+        flips_RNW = np.array(state.flips, np.int8)
+        return cls(problems_RN, flips_RNW, np.array(state.match_rates), np.array(state.memory))
+
+
+@_njit(cache=True)
+def decide(
+    settings_1: Records,
+    problems_RN: Records,
+    flips_RNW: NDArray[np.int8],
+    match_rates_RNW: Floats,
+    memory_RNA: Floats,
+    tie_RN: Floats,
+    skip_RN: Floats,
+    pick_RN: Floats,
+    order_RP: Ints,
+    scores_RPA: Counts,
+    by_votes: bool,
+    counts_RPA: Ints,
+    candidate_votes_RPA: Ints,
+    cap: int,
+    key_P: Floats,
+    minority_RPA: Flags,
+    seen_RP: Records,
+) -> None:
+    """Decide on every problem of a batch.
+
+    Args:
+        settings_1: of `settings_record`.
+        problems_RN: of `State`, as the next three; the batch's part is changed.
+        flips_RNW: see `State`.
+        match_rates_RNW: see `State`.
+        memory_RNA: see `State`.
+        tie_RN: `Draws.tie`, by problem and not by visit.
+        skip_RN: `Draws.skip`, by problem.
+        pick_RN: `Draws.pick`, by problem.
+        order_RP: the batch's problems.
+        scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
+        by_votes: they are the votes.
+        counts_RPA: votes per answer.
+        candidate_votes_RPA: responses per answer that minority candidates are chosen by.
+        cap: largest number of problems that are skipped.
+        key_P: working memory.
+        minority_RPA: output; minority candidates.
+        seen_RP: output, records of `sim.engine.rows.SEEN`.
+    """
+    s = settings_1[0]
+    R, P, _A = counts_RPA.shape
+    _fetch(problems_RN, flips_RNW, match_rates_RNW, order_RP)
+    for r in range(R):
+        for p in range(P):
+            n, seen = order_RP[r, p], seen_RP[r, p]
+            problem, counts_A, tie = problems_RN[r, n], counts_RPA[r, p], tie_RN[r, n]
+            if s.memory:
+                _remember(memory_RNA[r, n], scores_RPA[r, p], s.discount)
+                label, tied = _choose_label(s, memory_RNA[r, n], counts_A, problem.label, tie)
+            else:
+                label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
+            seen.tie, seen.majority = tied, label
+            if not (by_votes and s.current):
+                top, _n_tied, majority = _winner(counts_A, -1, tie, False, False)
+                seen.majority = majority if top > 0 else label
+            _decide(
+                s,
+                problem,
+                flips_RNW[r, n],
+                match_rates_RNW[r, n],
+                label,
+                counts_A,
+                candidate_votes_RPA[r, p],
+                minority_RPA[r, p],
+                seen,
+            )
+            key_P[p] = _skip_key(s, seen, skip_RN[r, n], pick_RN[r, n])
+        if s.rcsu and cap > 0:
+            _choose_skips(key_P, cap, seen_RP[r])
+
+
+@_njit()
+def _fetch(
+    problems_RN: Records, flips_RNW: NDArray[np.int8], match_rates_RNW: Floats, order_RP: Ints
+) -> float:
+    """Read the batch's scattered state once: many reads in this loop wait at the same time."""
+    total, last = 0.0, match_rates_RNW.shape[2] - 1
+    for r in range(order_RP.shape[0]):
+        for p in range(order_RP.shape[1]):
+            n = order_RP[r, p]
+            total += problems_RN[r, n].label + flips_RNW[r, n, 0]
+            total += match_rates_RNW[r, n, 0] + match_rates_RNW[r, n, last]
+    return total
+
+
+@_njit(cache=True)
+def count_hits(
+    on_truth: bool,
+    truth_RP: NDArray[np.int32],
+    samples_RPA: Counts,
+    minority_RPA: Flags,
+    seen_RP: Records,
+    label_RP: Ints,
+    hits_RP: Floats,
+    rival_hits_RP: Floats,
+) -> None:
+    """Write what is trained on, and the samples that hit it or a minority candidate.
+
+    Args:
+        on_truth: train on the true answer in place of the label.
+        truth_RP: true answers.
+        samples_RPA: trained samples per answer.
+        minority_RPA: minority candidates; what is trained on is taken out.
+        seen_RP: of `decide`.
+        label_RP: output; what is trained on.
+        hits_RP: output.
+        rival_hits_RP: output.
+    """
+    R, P, A = samples_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            label = truth_RP[r, p] if on_truth else seen_RP[r, p].label
+            hits, rival_hits = 0.0, 0.0
+            if label >= 0:
+                hits += samples_RPA[r, p, label]
+                minority_RPA[r, p, label] = False
+            for a in range(A):
+                rival_hits += samples_RPA[r, p, a] if minority_RPA[r, p, a] else 0
+            label_RP[r, p], hits_RP[r, p], rival_hits_RP[r, p] = label, hits, rival_hits
+
+
+@_njit(cache=True)
+def learn(
+    settings_1: Records,
+    samples_RPA: Counts,
+    candidate_votes_RPA: Ints,
+    minority_RPA: Flags,
+    label_RP: Ints,
+    hits_RP: Floats,
+    rival_hits_RP: Floats,
+    seen_RP: Records,
+    p_RPA: Floats,
+    gradient_RPA: Floats,
+    drop_RP: Flags,
+) -> None:
+    """Compute the gradient in the logits (`sim.engine.gradient`), 0 where a problem is dropped.
+
+    Args:
+        settings_1: of `settings_record`.
+        samples_RPA: trained samples per answer.
+        candidate_votes_RPA: as for `decide`.
+        minority_RPA: of `count_hits`.
+        label_RP: of `count_hits`.
+        hits_RP: of `count_hits`.
+        rival_hits_RP: of `count_hits`.
+        seen_RP: of `decide`.
+        p_RPA: answer probabilities that the samples were drawn from.
+        gradient_RPA: output.
+        drop_RP: output; the problem left the batch.
+    """
+    s = settings_1[0]
+    R, P, A = samples_RPA.shape
+    for r in range(R):
+        std, rival_std = 0.0, 0.0
+        if s.scale_batch:
+            std = _batch_std(s, hits_RP[r], 1.0, seen_RP[r])
+            rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, seen_RP[r])
+        for p in range(P):
+            seen, gradient_A = seen_RP[r, p], gradient_RPA[r, p]
+            _answer_advantages(
+                s,
+                seen,
+                label_RP[r, p],
+                minority_RPA[r, p],
+                candidate_votes_RPA[r, p],
+                (hits_RP[r, p], rival_hits_RP[r, p]),
+                (std, rival_std),
+                gradient_A,
+            )
+            total = 0.0
+            for a in range(A):
+                gradient_A[a] = samples_RPA[r, p, a] * gradient_A[a]
+                total += gradient_A[a]
+            drop_RP[r, p] = s.drop and seen.skipped
+            scale = (seen.weight if s.weigh_loss else 1.0) / s.n_samples
+            scale = 0.0 if drop_RP[r, p] else scale
+            for a in range(A):
+                gradient_A[a] = scale * (gradient_A[a] - p_RPA[r, p, a] * total)

@@ -1,0 +1,108 @@
+"""The compiled guard as the simulation drives it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guard_core import Draws, GuardState, Votes
+from guard_core.mps import candidate_votes
+from guard_core.rcsu import skip_cap
+from sim.engine.gradient import Update
+from sim.engine.kernel import State, count_hits, decide, learn, settings_record
+from sim.settings.config import SimConfig
+
+
+class Targets(NamedTuple):
+    """The answers of a batch that are trained on, as `learn` needs them."""
+
+    candidate_votes_RPA: NDArray[np.int64]
+    """Responses per answer that minority candidates were chosen by."""
+    minority_RPA: NDArray[np.bool_]
+    """Minority candidates, without the label."""
+    label_RP: NDArray[np.int64]
+    """The answer that is trained on, -1 for none."""
+    hits_RP: NDArray[np.float64]
+    """Trained samples that hit it."""
+    rival_hits_RP: NDArray[np.float64]
+    """Trained samples that hit a minority candidate."""
+
+
+class CompiledGuard:
+    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
+
+    def __init__(self, config: SimConfig, state: GuardState) -> None:
+        """Start from a primed state."""
+        self._config = config
+        self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
+        self._state = State.of(state)
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """See `sim.engine.simulation.Learner`."""
+        self._order_RN, self._draws = order_RN, draws
+        self._truth_RN, self._seen_RN = truth_RN, seen_RN
+
+    def step(
+        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+    ) -> Update:
+        """See `sim.engine.simulation.Learner`."""
+        at = slice(start, start + p_RPA.shape[1])
+        targets = self._decide(at, votes, trained_RPA, None)
+        return self._learn(at, trained_RPA, p_RPA, targets)
+
+    def end(self) -> None:
+        """See `sim.engine.simulation.Learner`; the state was changed in place."""
+
+    def _decide(
+        self,
+        at: slice,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        scores_RPA: NDArray[np.float64] | None,
+    ) -> Targets:
+        """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
+        config, draws, seen_RP = self._config, self._draws, self._seen_RN[:, at]
+        shape = trained_RPA.shape
+        candidate_votes_RPA = candidate_votes(votes, config.guard)
+        minority_RPA = np.empty(shape, np.bool_)
+        decide(
+            self._settings_1,
+            *self._state,
+            draws.tie,
+            draws.skip,
+            draws.pick,
+            self._order_RN[:, at],
+            votes.counts if scores_RPA is None else scores_RPA,
+            scores_RPA is None,
+            votes.counts,
+            candidate_votes_RPA,
+            skip_cap(shape[1], config.guard),
+            np.empty(shape[1]),
+            minority_RPA,
+            seen_RP,
+        )
+        label_RP = np.empty(shape[:2], np.int64)
+        hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
+        on_truth, truth_RP = config.labels == "truth", self._truth_RN[:, at]
+        hits = (label_RP, hits_RP, rival_hits_RP)
+        count_hits(on_truth, truth_RP, trained_RPA, minority_RPA, seen_RP, *hits)
+        if config.update == "expected":
+            # Sums of fractions depend on the order of the terms: take that of guard_core.
+            rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
+        return Targets(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
+
+    def _learn(
+        self, at: slice, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64], targets: Targets
+    ) -> Update:
+        """Return the gradient of the rewards that go to the label."""
+        update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
+        learn(self._settings_1, trained_RPA, *targets, self._seen_RN[:, at], p_RPA, *update)
+        return update
