@@ -8,7 +8,7 @@ drawn from; its steps follow one another.
   where all responses are equally long. A problem that left the batch (`drop_RP`) leaves the
   denominator too, and with none left there is no step. A problem whose gradient is 0 stays in it.
 * Clipping: the gradient of all parameters, shared ones included, is multiplied by
-  min(1, max_grad_norm / (norm + 1e-6)), PyTorch's rule. Norms are those of logit gradients, at most
+  min(1, max_grad_norm / (norm + 1e-6)), as in PyTorch. Norms are those of logit gradients, at most
   about 0.7 a problem, so a trainer's number means nothing here.
 * sgd   change = rate * g
 * adam  change = rate * (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + eps), m and v the decayed
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Rule(NamedTuple):
+class Optimizer(NamedTuple):
     """Settings of the optimizer, passed to compiled code."""
 
     adam: bool
@@ -69,9 +69,9 @@ class Moments(NamedTuple):
     """(R, rows) optimizer steps taken."""
 
 
-def rule(config: SimConfig) -> Rule:
-    """The optimizer that the settings name."""
-    return Rule(
+def make_optimizer(config: SimConfig) -> Optimizer:
+    """Return the optimizer that the settings name."""
+    return Optimizer(
         config.optimizer == "adam",
         float(config.adam_beta_1),
         float(config.adam_beta_2),
@@ -81,9 +81,9 @@ def rule(config: SimConfig) -> Rule:
     )
 
 
-def moments(rule: Rule, replicates: int, rows: int, parameters: int) -> Moments:
+def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -> Moments:
     """Zero moments of parameters of shape (replicates, rows, parameters)."""
-    shape = (replicates, rows, parameters) if rule.adam else (1, 1, 1)
+    shape = (replicates, rows, parameters) if optimizer.adam else (1, 1, 1)
     return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape[:2], np.int64))
 
 
@@ -108,12 +108,12 @@ def own_square(gradient_PA: Floats, drop_P: Bools, first: int, last: int) -> flo
 
 
 @njit
-def mean_and_clip(rule: Rule, square: float, kept: int) -> float:
+def mean_and_clip(optimizer: Optimizer, square: float, kept: int) -> float:
     """Factor that makes a summed gradient of squared norm `square` a clipped mean."""
-    if rule.max_norm == np.inf:
+    if optimizer.max_norm == np.inf:
         return 1.0 / kept
     norm = np.sqrt(square) / kept
-    return min(1.0, rule.max_norm / (norm + 1e-6)) / kept
+    return min(1.0, optimizer.max_norm / (norm + 1e-6)) / kept
 
 
 @njit
@@ -122,7 +122,7 @@ def step_row(
     gradient_A: Floats,
     scale: float,
     rate: float,
-    rule: Rule,
+    optimizer: Optimizer,
     moments: Moments,
     r: int,
     row: int,
@@ -134,16 +134,16 @@ def step_row(
         gradient_A: ascent direction, before `scale`.
         scale: from `mean_and_clip`.
         rate: step size of these parameters.
-        rule: the optimizer.
+        optimizer: its settings.
         moments: Adam's memory, updated in place.
-        r: replicate, the row's place in `moments`.
-        row: the row's second place in `moments`.
+        r: replicate, first index of the row in `moments`.
+        row: second index of the row in `moments`.
 
     Returns:
         Squared norm of the change.
     """
     square = 0.0
-    if not rule.adam:
+    if not optimizer.adam:
         for a in range(value_A.shape[0]):
             change = rate * (scale * gradient_A[a])
             value_A[a] += change
@@ -151,13 +151,13 @@ def step_row(
         return square
     moments.steps[r, row] += 1
     t = moments.steps[r, row]
-    rise_1, rise_2 = 1.0 - rule.beta_1**t, 1.0 - rule.beta_2**t
+    rise_1, rise_2 = 1.0 - optimizer.beta_1**t, 1.0 - optimizer.beta_2**t
     m_A, v_A = moments.first[r, row], moments.second[r, row]
     for a in range(value_A.shape[0]):
         g = scale * gradient_A[a]
-        m_A[a] = rule.beta_1 * m_A[a] + (1.0 - rule.beta_1) * g
-        v_A[a] = rule.beta_2 * v_A[a] + (1.0 - rule.beta_2) * g * g
-        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + rule.eps)
+        m_A[a] = optimizer.beta_1 * m_A[a] + (1.0 - optimizer.beta_1) * g
+        v_A[a] = optimizer.beta_2 * v_A[a] + (1.0 - optimizer.beta_2) * g * g
+        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + optimizer.eps)
         value_A[a] += change
         square += change * change
     return square

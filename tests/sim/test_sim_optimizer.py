@@ -263,7 +263,8 @@ def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_sample
         seed=2,
     )
     process = Process(step, V, V)
-    _, square = process.moments(logit(p0))
+    law = process.law(logit(p0))
+    square = (law.up_NM + law.down_NM) @ law.sizes_M**2
     right = 1 - process.wrong_vote(logit(p0))[0]
     size = 2 * step * np.sqrt(p0 * (1 - p0) * (V - 1) / V)
     for update, spread in (("expected", 0.0), ("sampled", None)):

@@ -8,7 +8,7 @@ import pytest
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.world.policies import Attractor, Independent, Kernel
-from sim.world.policies.kernel_file import read_kernel
+from sim.world.policies.kernel import read_kernel
 from sim.world.populations import draw_population
 
 N = 6

@@ -22,7 +22,7 @@ from lab.settings import from_values, to_values
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import check_arms
 from sim.studies.sweep.axes import Assignments, Axis, Range, check_axis, draw, parse, read
-from sim.world.policies.kernel_file import read_kernel
+from sim.world.policies.kernel import read_kernel
 from sim.world.populations import ability_sampler
 
 _MOST_CELLS = 1_000_000

@@ -1,4 +1,4 @@
-"""Answer policies: how a problem's logits are made, and what an update on one problem moves.
+"""Answer policies: the logits of every problem, and the effect of an update on one problem.
 
 Softmax over the A answers of each problem, starting at the population's log p0. A policy has two
 methods, each one compiled call per batch: the answer probabilities of given problems, and an update
@@ -31,10 +31,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sim.settings.config import SimConfig
-from sim.world.policies.attractor import Attractor
+from sim.world.policies.attractor import Attractor, Independent
 from sim.world.policies.base import Policy
 from sim.world.policies.features import Features
-from sim.world.policies.independent import Independent
 from sim.world.policies.kernel import Kernel
 from sim.world.populations import Population
 

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from sim.settings.config import SimConfig
 from sim.world.optimizer import (
     Moments,
-    Rule,
+    Optimizer,
     count_kept,
+    make_optimizer,
     mean_and_clip,
     moments,
     own_square,
-    rule,
     step_row,
 )
 from sim.world.policies.base import (
@@ -49,20 +49,28 @@ Places = NDArray[np.int16]
 class Attractor:
     """The mechanism that is meant to explain the paper's rows."""
 
-    def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities, with both directions at 0."""
+    def __init__(
+        self, config: SimConfig, population: Population, load_RN2: Floats | None = None
+    ) -> None:
+        """Start at the population's probabilities, with both directions at 0.
+
+        Args:
+            config: of the run.
+            population: its problems.
+            load_RN2: loadings psi and phi; drawn by `loadings` if left out.
+        """
         self._z_RNA = np.log(population.p0_RNA)
         places = [population.truth_RN, population.attractor_RN]
         # Small, since memory is what a visit waits for.
         self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)
-        self._load_RN2 = loadings(config)
+        self._load_RN2 = loadings(config) if load_RN2 is None else load_RN2
         self._kappa_2 = np.array([config.kappa_corr, config.kappa_att], np.float64)
         self._neg_transfer = float(config.neg_transfer)
         self.theta_R2 = np.zeros((config.replicates, 2))
         """theta_C and theta_A of every replicate."""
-        self._rule = rule(config)
-        self._own = moments(self._rule, *self._z_RNA.shape)
-        self._shared = moments(self._rule, config.replicates, 2, 1)
+        self._optimizer = make_optimizer(config)
+        self._own = moments(self._optimizer, *self._z_RNA.shape)
+        self._shared = moments(self._optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Implement `Policy.probabilities`."""
@@ -86,13 +94,21 @@ class Attractor:
             self._kappa_2,
             self._neg_transfer,
         )
-        if self._rule.is_plain:
+        if self._optimizer.is_plain:
             _update_plain(*model, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
         drop_RP = dropped(drop_RP, problems_RP.shape)
-        optimizer = (self._rule, self._own, self._shared)
+        optimizer = (self._optimizer, self._own, self._shared)
         _update(*model, *optimizer, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP
+
+
+class Independent(Attractor):
+    """Every problem has its own logits: the null model, without loadings on any direction."""
+
+    def __init__(self, config: SimConfig, population: Population) -> None:
+        """Start at the population's probabilities."""
+        super().__init__(config, population, np.zeros((*population.truth_RN.shape, 2)))
 
 
 def loadings(config: SimConfig) -> Floats:
@@ -164,7 +180,7 @@ def _update(
     theta_R2: Floats,
     kappa_2: Floats,
     neg_transfer: float,
-    rule: Rule,
+    optimizer: Optimizer,
     own: Moments,
     shared: Moments,
     problems_RP: Ints,
@@ -176,8 +192,8 @@ def _update(
     R, P, _ = gradient_RPA.shape
     pull_2 = np.empty(2)
     for r in range(R):
-        for first in range(0, P, rule.mini_batch):
-            last = min(first + rule.mini_batch, P)
+        for first in range(0, P, optimizer.mini_batch):
+            last = min(first + optimizer.mini_batch, P)
             norm_RP[r, first:last] = 0.0
             kept = count_kept(drop_RP[r], first, last)
             if kept == 0:
@@ -193,13 +209,13 @@ def _update(
                         pull_2[s] += load_RN2[r, n, s] * pull
             whole = own_square(gradient_RPA[r], drop_RP[r], first, last)
             whole += pull_2[0] * pull_2[0] + pull_2[1] * pull_2[1]
-            scale = mean_and_clip(rule, whole, kept)
+            scale = mean_and_clip(optimizer, whole, kept)
             square = 0.0
             for p in range(first, last):
                 if not drop_RP[r, p]:
                     n = problems_RP[r, p]
                     square += step_row(
-                        z_RNA[r, n], gradient_RPA[r, p], scale, step, rule, own, r, n
+                        z_RNA[r, n], gradient_RPA[r, p], scale, step, optimizer, own, r, n
                     )
             for s in range(2):
                 square += step_row(
@@ -207,7 +223,7 @@ def _update(
                     pull_2[s : s + 1],
                     scale,
                     step * kappa_2[s],
-                    rule,
+                    optimizer,
                     shared,
                     r,
                     s,

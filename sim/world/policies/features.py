@@ -15,7 +15,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
-from sim.world.optimizer import Moments, Rule, count_kept, mean_and_clip, moments, rule, step_row
+from sim.world.optimizer import (
+    Moments,
+    Optimizer,
+    count_kept,
+    make_optimizer,
+    mean_and_clip,
+    moments,
+    step_row,
+)
 from sim.world.policies.base import Bools, Floats, Ints, dropped, replicate_numbers
 from sim.world.populations import Population
 from sim.world.random import generator
@@ -34,8 +42,8 @@ class Features:
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         """The parameters of every replicate."""
-        self._rule = rule(config)
-        self._moments = moments(self._rule, config.replicates, 1, config.feature_dim)
+        self._optimizer = make_optimizer(config)
+        self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Implement `Policy.probabilities`."""
@@ -55,7 +63,7 @@ class Features:
         _update(
             self._phi_RNDA,
             self.theta_RD,
-            self._rule,
+            self._optimizer,
             self._moments,
             problems_RP,
             step,
@@ -104,7 +112,7 @@ def _logits(
 def _update(
     phi_RNDA: Features_RNDA,
     theta_RD: Floats,
-    rule: Rule,
+    optimizer: Optimizer,
     moments: Moments,
     problems_RP: Ints,
     step: float,
@@ -117,8 +125,8 @@ def _update(
     pull_D = np.empty(D)
     for r in range(R):
         f = min(r, phi_RNDA.shape[0] - 1)
-        for first in range(0, P, rule.mini_batch):
-            last = min(first + rule.mini_batch, P)
+        for first in range(0, P, optimizer.mini_batch):
+            last = min(first + optimizer.mini_batch, P)
             norm_RP[r, first:last] = 0.0
             kept = count_kept(drop_RP[r], first, last)
             if kept == 0:
@@ -135,6 +143,6 @@ def _update(
             whole = 0.0
             for d in range(D):
                 whole += pull_D[d] * pull_D[d]
-            scale = mean_and_clip(rule, whole, kept)
-            square = step_row(theta_RD[r], pull_D, scale, step, rule, moments, r, 0)
+            scale = mean_and_clip(optimizer, whole, kept)
+            square = step_row(theta_RD[r], pull_D, scale, step, optimizer, moments, r, 0)
             norm_RP[r, first:last] = np.sqrt(square)

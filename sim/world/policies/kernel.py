@@ -24,6 +24,8 @@ of all that moved. Adam works on the visited problem's own logits; the kernel pa
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numba import njit
 
@@ -31,17 +33,19 @@ from lab.errors import UserError
 from sim.settings.config import SimConfig
 from sim.world.optimizer import (
     Moments,
-    Rule,
+    Optimizer,
     count_kept,
+    make_optimizer,
     mean_and_clip,
     moments,
     own_square,
-    rule,
     step_row,
 )
 from sim.world.policies.base import Bools, Floats, Ints, dropped, softmax
-from sim.world.policies.kernel_file import read_kernel
 from sim.world.populations import Population
+
+_SYMMETRY = 1e-6
+"""Largest difference between k_ij and k_ji, relative to the largest entry."""
 
 
 class Kernel:
@@ -59,8 +63,8 @@ class Kernel:
         self._z_RNA = np.log(population.p0_RNA)
         self._place_RN2 = np.stack([population.truth_RN, population.attractor_RN], axis=-1)
         self._neg_transfer = float(config.neg_transfer)
-        self._rule = rule(config)
-        self._moments = moments(self._rule, *self._z_RNA.shape)
+        self._optimizer = make_optimizer(config)
+        self._moments = moments(self._optimizer, *self._z_RNA.shape)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Implement `Policy.probabilities`."""
@@ -81,7 +85,7 @@ class Kernel:
             self._place_RN2,
             self._k_NN,
             self._neg_transfer,
-            self._rule,
+            self._optimizer,
             self._moments,
             problems_RP,
             step,
@@ -98,7 +102,7 @@ def _update(
     place_RN2: Ints,
     k_NN: Floats,
     neg_transfer: float,
-    rule: Rule,
+    optimizer: Optimizer,
     moments: Moments,
     problems_RP: Ints,
     step: float,
@@ -111,14 +115,14 @@ def _update(
     change_A = np.empty(A)
     lift_N2 = np.empty((N, 2))
     for r in range(R):
-        for first in range(0, P, rule.mini_batch):
-            last = min(first + rule.mini_batch, P)
+        for first in range(0, P, optimizer.mini_batch):
+            last = min(first + optimizer.mini_batch, P)
             norm_RP[r, first:last] = 0.0
             kept = count_kept(drop_RP[r], first, last)
             if kept == 0:
                 continue
             whole = own_square(gradient_RPA[r], drop_RP[r], first, last)
-            scale = mean_and_clip(rule, whole, kept)
+            scale = mean_and_clip(optimizer, whole, kept)
             lift_N2[:] = 0.0
             square = 0.0
             for p in range(first, last):
@@ -126,7 +130,7 @@ def _update(
                     continue
                 n = problems_RP[r, p]
                 change_A[:] = 0.0
-                step_row(change_A, gradient_RPA[r, p], scale, step, rule, moments, r, n)
+                step_row(change_A, gradient_RPA[r, p], scale, step, optimizer, moments, r, n)
                 _pass_on(change_A, k_NN[n], n, place_RN2[r, n], neg_transfer, lift_N2)
                 # The two roles' own shares are in lift_N2, so that mini-batches add up first.
                 for a in range(A):
@@ -156,3 +160,60 @@ def _pass_on(
         passed = change * neg_transfer if change < 0 else change
         for i in range(k_N.shape[0]):
             lift_N2[i, s] += k_N[i] * (change if i == n else passed)
+
+
+def read_kernel(path: str, n_problems: int) -> Floats:
+    """Read a symmetric coupling matrix.
+
+    Args:
+        path: a `.npy` file (read without pickle) or a `.csv` file of plain numbers.
+        n_problems: N.
+
+    Returns:
+        (N, N).
+
+    Raises:
+        UserError: names the setting, the file, the defect and where it is.
+    """
+    where = f"kernel: {path}"
+    k_NN = _read_matrix(path, where)
+    if k_NN.shape != (n_problems, n_problems):
+        raise UserError(
+            f"{where} has shape {k_NN.shape}, must be n_problems x n_problems = "
+            f"({n_problems}, {n_problems})"
+        )
+    _check_matrix(k_NN, where)
+    return k_NN
+
+
+def _read_matrix(path: str, where: str) -> Floats:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".npy", ".csv"):
+        raise UserError(f"{where} is neither a .npy nor a .csv file")
+    try:
+        if suffix == ".npy":
+            found = np.load(path, allow_pickle=False)
+        else:
+            found = np.loadtxt(path, delimiter=",", dtype=np.float64, ndmin=2)
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{where} cannot be read ({reason})") from error
+    if found.dtype.kind not in "fiu":
+        raise UserError(f"{where} holds {found.dtype}, must hold real numbers")
+    return np.ascontiguousarray(found, np.float64)
+
+
+def _check_matrix(k_NN: Floats, where: str) -> None:
+    if (bad := np.argwhere(~np.isfinite(k_NN))).size:
+        i, j = bad[0]
+        raise UserError(f"{where}: entry [{i}, {j}] is {k_NN[i, j]}, must be a finite number")
+    if (bad := np.flatnonzero(k_NN.diagonal() < 0)).size:
+        i = bad[0]
+        raise UserError(f"{where}: entry [{i}, {i}] is {k_NN[i, i]:g}, must be at least 0")
+    uneven = np.abs(k_NN - k_NN.T) > _SYMMETRY * np.abs(k_NN).max(initial=0.0)
+    if (bad := np.argwhere(uneven)).size:
+        i, j = bad[0]
+        raise UserError(
+            f"{where} is not symmetric: [{i}, {j}] is {k_NN[i, j]:g}, [{j}, {i}] is "
+            f"{k_NN[j, i]:g}; give (k + k.T) / 2"
+        )
