@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which can be killed when it hangs."""
+"""An engine in a process of its own, which is killed when it hangs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from real.ranks.tensor_files import write_tensors
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
-"""An engine belongs to one rank alone and must not take itself for a rank."""
+"""Variables that are not passed on: an engine belongs to one rank and must not join the group."""
 
 
 class ChildEngine:
-    """The trainer's side: it starts the process, talks to it, and ends it.
+    """The parent of the engine's process: starts it, sends requests, and ends it.
 
     Death and hangs raise `EngineDied` within the time limit; after that the process and all that
     it started are gone, and only `close` can be called.
@@ -64,11 +64,11 @@ class ChildEngine:
 
         Args:
             settings: of the engine, plain values.
-            timeout: seconds that may pass without a sign of life. Starting, falling asleep, and
-                one step of decoding are the longest things without one.
-            device: of the rollouts, and the one that the engine is put on if it is a GPU.
-            weights_dtype: weights are handed over in it; their own if None.
-            weights_bytes: about the size of the weights.
+            timeout: seconds that may pass without a sign of life. The longest intervals without
+                one are the start, falling asleep, and one step of decoding.
+            device: of the rollouts, and of the engine if it is a GPU.
+            weights_dtype: dtype in which weights are sent; unchanged if None.
+            weights_bytes: approximate size of the weights.
             command: of the process.
 
         Raises:
@@ -104,12 +104,12 @@ class ChildEngine:
             EngineError: the engine has no weights of the trainer's.
             EngineDied: it died or hung.
         """
-        own = slice(share[0], None, share[1])
+        part = slice(share[0], None, share[1])
         self._write_request(
             {
-                "prompts": [list(prompt) for prompt in prompts[own]],
+                "prompts": [list(prompt) for prompt in prompts[part]],
                 "n": n,
-                "seeds": request_seeds(generator, len(prompts), n)[own],
+                "seeds": request_seeds(generator, len(prompts), n)[part],
                 "sampling": {
                     "max_tokens": sampling.max_tokens,
                     "temperature": sampling.temperature,
@@ -123,11 +123,11 @@ class ChildEngine:
         return rollouts.to(self.device)
 
     def release(self) -> None:
-        """Give up the GPU's memory."""
+        """Free the GPU's memory."""
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> None:
-        """Hand the model's weights over through a file."""
+        """Send the model's weights through a file."""
         path = self._folder / WEIGHTS
         try:
             write_tensors(path, dict(stored_weights(model, self.weights_dtype)))
@@ -137,7 +137,7 @@ class ChildEngine:
                 "make room there"
             ) from error
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # the engine is about to take the memory back
+            torch.cuda.empty_cache()  # the engine needs the memory again
         self._ask({"do": "load", "version": version})
         path.unlink()
 
@@ -167,7 +167,7 @@ class ChildEngine:
             stderr=self._log,
             pass_fds=[theirs.fileno()],
             env=_environment(self.device),
-            # Ctrl-C is the trainer's to handle, and the whole group can be killed at once.
+            # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
             start_new_session=True,
         )
         theirs.close()
@@ -202,7 +202,7 @@ class ChildEngine:
         self._kill()
         raise EngineDied(
             f"engine: no sign of life for {self.timeout:g} s during {doing}, its process was "
-            f"killed{self._last_words()}; raise engine_timeout if it only needs more time"
+            f"killed{self._last_line()}; raise engine_timeout if it only needs more time"
         )
 
     def _dead(self, doing: str) -> EngineDied:
@@ -211,15 +211,15 @@ class ChildEngine:
         self._kill()
         code = self._process.returncode
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return EngineDied(f"engine: its process died during {doing} ({how}){self._last_words()}")
+        return EngineDied(f"engine: its process died during {doing} ({how}){self._last_line()}")
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f", its last line: {lines[-1].strip()[:300]}" if lines else ""
 
     def _kill(self) -> None:
-        """End the process and all that it started; once, since process ids are used again."""
+        """Kill the process and all that it started; only once, since process ids are reused."""
         if self._ended:
             return
         self._ended = True
@@ -230,10 +230,10 @@ class ChildEngine:
 
 
 def _environment(device: torch.device) -> dict[str, str]:
-    found = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
     if device.type == "cuda":
-        # The engine sees this rank's GPU alone, and takes it for the first.
+        # The engine sees only this rank's GPU, as the first one.
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
         index = torch.cuda.current_device() if device.index is None else device.index
-        found["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
-    return found
+        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+    return environment

@@ -1,4 +1,4 @@
-"""One token a row from next-token logits."""
+"""The parts of a decoding loop: draws from logits, the tokens drawn so far, a key-value cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def draw(
     uniforms_B: torch.Tensor,
     temperature: float,
     top_p: float = 1.0,
-    look: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
+    observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token a row by inverting the cumulative distribution.
 
@@ -26,16 +26,16 @@ def draw(
         uniforms_B: (B,) float32 in [0, 1), one a row.
         temperature: divides the logits, in float32.
         top_p: draw only from the smallest set of likeliest tokens with at least this mass.
-        look: is shown the (B, A) log-probs at that temperature, and their exponentials, before the
-            cut at `top_p`.
+        observe: called with the (B, A) log-probs at that temperature, and their exponentials,
+            before the cut at `top_p`.
 
     Returns:
         (B,) token ids and (B,) float32 log-probs before the cut at `top_p`.
     """
     logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, dim=-1)
     probs_BA = logprobs_BA.exp()
-    if look is not None:
-        look(logprobs_BA, probs_BA)
+    if observe is not None:
+        observe(logprobs_BA, probs_BA)
     if top_p < 1:
         sorted_BA, order_BA = probs_BA.sort(dim=-1, descending=True)
         above_BA = sorted_BA.cumsum(-1) - sorted_BA  # mass of the likelier tokens
@@ -49,12 +49,12 @@ def draw(
 
 
 class Samples:
-    """What was drawn so far for all R rows, and which B of them are still in the batch."""
+    """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
     def __init__(
         self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
     ) -> None:
-        """Nothing drawn yet: room for `steps` tokens of each of `rows` responses."""
+        """Make room for `steps` tokens of each of `rows` responses."""
         self.pad = pad
         self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
         self.tokens_TR = torch.full((steps, rows), pad, device=device)
@@ -65,14 +65,14 @@ class Samples:
         self.stats: RunningStats | None = None
         self.used = 0
 
-    def look(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
-        """Take in the distributions that the next token to be recorded is drawn from."""
+    def observe(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
+        """Add the distributions of the token that is recorded next."""
         if self.stats is None:
             self.stats = RunningStats(len(self.lengths_R))
         self.stats.add(self.rows_B, logprobs_BA, probs_BA)
 
     def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
-        """Write one token a row; rows that ended earlier get padding. Returns who goes on, (B,)."""
+        """Write one token a row, padding where a row has ended; return (B,) rows that continue."""
         running_B = ~self.finished_R[self.rows_B]
         self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
         self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
@@ -85,14 +85,14 @@ class Samples:
         return running_B & ~ends_B
 
     def rollouts(self, version: int) -> Rollouts:
-        """The samples, rows in place of prompts and samples."""
+        """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
         tokens_RT, logprobs_RT = self.tokens_TR[: self.used].T, self.logprobs_TR[: self.used].T
         means = self.stats.means(self.lengths_R) if self.stats else (None, None)
         return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version, *means)
 
 
 def join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
-    """Rollouts of chunks of rows (R, T) as those of P prompts, N responses each."""
+    """Join (R, T) rollouts of chunks of rows to those of P prompts with N responses each."""
     longest = max(part.tokens_PNT.shape[-1] for part in parts)
 
     def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
@@ -102,9 +102,9 @@ def join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Ro
         ]
         return torch.cat(padded).view(n_prompts, n, longest)
 
-    def told(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
-        found = [tensor for tensor in tensors if tensor is not None]
-        return torch.cat(found).view(n_prompts, n) if found else None
+    def optional(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
+        known = [tensor for tensor in tensors if tensor is not None]
+        return torch.cat(known).view(n_prompts, n) if known else None
 
     return Rollouts(
         rows([part.tokens_PNT for part in parts], pad_token_id),
@@ -112,8 +112,8 @@ def join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Ro
         torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
         torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
         parts[0].version,
-        told([part.entropy_PV for part in parts]),
-        told([part.certainty_PV for part in parts]),
+        optional([part.entropy_PV for part in parts]),
+        optional([part.certainty_PV for part in parts]),
     )
 
 
@@ -122,21 +122,25 @@ _BLOCK = 256
 
 
 def new_cache(config: Any) -> DynamicCache:
-    """An empty cache with the layer kinds that the model's config asks for."""
+    """Return an empty cache with the kinds of layers that the model's config names."""
     return DynamicCache(config=config)
 
 
 def expand_cache(cache: DynamicCache, rows_B: torch.Tensor, capacity: int) -> None:
-    """Copy rows of a filled cache, in place, and make it grow cheaply.
+    """Repeat rows of a filled cache, in place, and let it grow in place.
+
+    The library's dynamic cache copies itself at every token, which for a small model costs as much
+    as the model. Layers of other kinds than full attention (sliding windows, recurrent states) stay
+    the library's own.
 
     Args:
         cache: cache of P prompts.
-        rows_B: (B,) which prompt each of the new rows continues.
+        rows_B: (B,) prompt that each new row continues.
         capacity: most tokens that a row will hold.
     """
-    for place, layer in enumerate(cache.layers):
+    for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-            cache.layers[place] = BufferedLayer(layer.keys, layer.values, rows_B, capacity)
+            cache.layers[i] = BufferedLayer(layer.keys, layer.values, rows_B, capacity)
         else:
             layer.reorder_cache(cast(torch.LongTensor, rows_B))
 
@@ -162,7 +166,7 @@ class BufferedLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append (B, heads, new tokens, width) states; returns all keys and values so far."""
+        """Append (B, heads, new tokens, width) states; return all keys and values so far."""
         start, end = self._length, self._length + key_states.shape[-2]
         if end > self._keys.shape[-2]:
             self._keys, self._values = (
@@ -171,7 +175,7 @@ class BufferedLayer(DynamicLayer):
             )
         self._keys[:, :, start:end] = key_states
         self._values[:, :, start:end] = value_states
-        return self._show(end)
+        return self._expose(end)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Keep these rows, in this order."""
@@ -185,16 +189,16 @@ class BufferedLayer(DynamicLayer):
     def _set(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         end = keys.shape[-2]
         self._keys, self._values = self._buffer(keys, end + 1), self._buffer(values, end + 1)
-        self._show(end)
+        self._expose(end)
 
-    def _show(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _expose(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         self._length = length
         self.keys, self.values = self._keys[:, :, :length], self._values[:, :, :length]
         return self.keys, self.values
 
     def _buffer(self, states: torch.Tensor, needed: int) -> torch.Tensor:
         rows, heads, length, width = states.shape
-        room = max(needed, min(self._capacity, needed + max(_BLOCK, needed // 2)))
-        buffer = states.new_empty((rows, heads, room, width))
+        size = max(needed, min(self._capacity, needed + max(_BLOCK, needed // 2)))
+        buffer = states.new_empty((rows, heads, size, width))
         buffer[:, :, :length] = states
         return buffer

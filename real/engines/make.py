@@ -1,4 +1,4 @@
-"""The engine that a run's settings ask for."""
+"""Makes the engine that a run's settings name."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def make_engine(
 
     Args:
         config: settled settings.
-        policy: the trainer's own, not yet sharded.
-        folder: of the checkpoint that the policy came from.
+        policy: of the trainer, not yet sharded.
+        folder: of the checkpoint that the policy was loaded from.
         ranks: the processes of the run; each makes an engine of its own.
 
     Raises:
@@ -61,8 +61,8 @@ def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Rank
     """An engine on every rank.
 
     Raises:
-        UserError: the engine cannot be had once a rank, or restarts are wanted: new weights come
-            from all ranks together, so one rank's engine cannot be given the last ones again.
+        UserError: the engine serves one process only, or restarts are allowed: new weights come
+            from all ranks together, so the engine of one rank cannot be given the last ones again.
     """
     if config.engine not in ("transformers", "vllm"):
         raise UserError(

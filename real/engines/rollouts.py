@@ -1,7 +1,7 @@
-"""Rollouts: an engine turns prompts into sampled responses with their log-probs.
+"""Rollouts: the responses that an engine samples, with their log-probs; and the engine's interface.
 
-This is all that the trainer knows of engines; they themselves are in `real.engines`. An engine
-that holds a copy of the weights tells with every sample which version of them made it.
+This is all that the trainer knows of engines. An engine that holds a copy of the weights returns
+their version with every sample.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Prompts = Sequence[Sequence[int]]
 
 
 class EngineError(UserError):
-    """An engine failed, or answered with what was not asked for; the message is one line."""
+    """An engine failed, or gave a wrong answer; the message is one line."""
 
 
 class EngineDied(EngineError):
-    """An engine died or hung: another one may be started in its place."""
+    """An engine died or hung; another one may be started in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How responses are drawn.
+    """The settings of a draw.
 
     Raises:
         UserError: a value is out of its range.
@@ -42,9 +42,8 @@ class Sampling:
     top_p: float = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
-    """Ask for `Rollouts.entropy_PV` and `certainty_PV`. Engines that cannot tell (a vLLM server)
-    leave them None: `real.vote.observations.token_stats` computes them with a forward pass of its
-    own."""
+    """Ask for `Rollouts.entropy_PV` and `certainty_PV`. A vLLM server leaves them
+    None; the observations then take a forward pass of the trainer."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -64,7 +63,7 @@ class Rollouts:
     finished_PN: torch.Tensor
     """bool; the response has an end token; False: cut at `max_tokens`."""
     version: int
-    """Of the weights that drew every one of these tokens."""
+    """Version of the weights that drew all of these tokens."""
     entropy_PV: torch.Tensor | None = None
     """(P, N) float64; mean over a response's tokens of the entropy of the next-token distribution
     at the sampling temperature, before a cut at `top_p`, in nats."""
@@ -72,12 +71,12 @@ class Rollouts:
     """(P, N) float64; the same mean of KL(uniform || next-token distribution)."""
 
     def mask_PNT(self) -> torch.Tensor:
-        """Bool; True on the response's tokens, False on padding."""
-        places_T = torch.arange(self.tokens_PNT.shape[-1], device=self.tokens_PNT.device)
-        return places_T < self.lengths_PN[..., None]
+        """Return a bool mask, True on the response's tokens and False on padding."""
+        positions_T = torch.arange(self.tokens_PNT.shape[-1], device=self.tokens_PNT.device)
+        return positions_T < self.lengths_PN[..., None]
 
     def to(self, device: torch.device | str) -> Rollouts:
-        """The same on another device."""
+        """Return the rollouts on another device."""
         return Rollouts(
             self.tokens_PNT.to(device),
             self.logprobs_PNT.to(device),
@@ -89,7 +88,7 @@ class Rollouts:
         )
 
     def of_version(self, version: int) -> Rollouts:
-        """These rollouts, if they were drawn by that version of the weights.
+        """Return the rollouts, if they were drawn by that version of the weights.
 
         Raises:
             EngineError: they were drawn by another one.
@@ -103,7 +102,7 @@ class Rollouts:
 
 
 class Engine(Protocol):
-    """What the trainer knows of an engine.
+    """The interface of an engine.
 
     One step of training is `sample`, `release`, the update, `update_weights`.
     """
@@ -115,7 +114,7 @@ class Engine(Protocol):
         ...
 
     def release(self) -> None:
-        """Give up memory for an update; `update_weights` must follow before the next sample."""
+        """Free memory for an update; `update_weights` must follow before the next sample."""
         ...
 
     def update_weights(self, model: Any, version: int) -> None:
@@ -125,13 +124,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stop for good; may be called twice."""
         ...
-
-
-def positions(model: Any) -> int | None:
-    """Most tokens that the model has positions for; None where its config names no bound."""
-    config = model.config
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return getattr(text_config, "max_position_embeddings", None)
 
 
 def check_sampling(max_tokens: int, temperature: float, top_p: float) -> None:
@@ -160,14 +152,14 @@ def check_prompts(
         raise UserError("prompts: none given, sample at least one")
     if n < 1:
         raise UserError(f"samples per prompt: {n} is below 1, sample at least one response")
-    for place, prompt in enumerate(prompts, start=1):
+    for number, prompt in enumerate(prompts, start=1):
         if not len(prompt):
             raise UserError(
-                f"prompt {place}: no tokens, check the tokenizer and the problem's text"
+                f"prompt {number}: no tokens, check the tokenizer and the problem's text"
             )
         if positions is not None and len(prompt) + new_tokens > positions:
             raise UserError(
-                f"prompt {place}: {len(prompt)} tokens and {new_tokens} new ones exceed the "
+                f"prompt {number}: {len(prompt)} tokens and {new_tokens} new ones exceed the "
                 f"model's {positions} positions, lower max_tokens or drop the problem"
             )
 
@@ -176,15 +168,15 @@ _SEEDS = 2**62
 
 
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
-    """One seed per prompt, `n` apart.
+    """Return one seed per prompt, `n` apart.
 
     vLLM draws the i-th response to a prompt with `seed + i`, so prompts whose seeds are closer
     than `n` would share random numbers, and their votes would be correlated.
 
     Args:
-        generator: advanced by one draw whatever is asked for.
-        n_prompts: prompts.
-        n: responses a prompt.
+        generator: advanced by one draw, whatever the numbers.
+        n_prompts: number of prompts.
+        n: responses to each prompt.
     """
     first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
@@ -208,17 +200,17 @@ def to_rollouts(
     version: int,
     device: torch.device | str = "cpu",
 ) -> Rollouts:
-    """Pad responses on the right.
+    """Return responses as tensors, padded on the right.
 
     Args:
         responses_PN: N responses to each of P prompts.
-        n: N, what was asked for.
-        pad_token_id: fills the places after a response's end.
-        version: of the weights that drew them.
+        n: N, the number that was requested.
+        pad_token_id: fills the positions after a response's end.
+        version: of the weights that drew the responses.
         device: of the result.
 
     Raises:
-        EngineError: the engine gave something else than was asked for.
+        EngineError: the engine did not give what was requested.
     """
     _check(responses_PN, n)
     flat = [response for row in responses_PN for response in row]

@@ -1,7 +1,9 @@
-"""How sure the model is at each sampled token, noted while responses are drawn.
+"""Entropy and self-certainty of the next-token distributions, averaged over each response.
 
-The next-token distributions exist anyway when a token is drawn, one position at a time; looking at
-them there costs no forward pass, and no tensor over all tokens and the vocabulary.
+The distributions exist when a token is drawn, one position at a time. Measuring them there costs no
+forward pass and no tensor over all tokens and the vocabulary. There are two accumulators:
+`RunningStats` for the decoding loop of this package, which adds up in order and is fast for small
+models, and `TokenStatsLog` for vLLM, which may show a token twice or show one that it then drops.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _CACHED = 2**18
 
 
 def entropy_and_certainty(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """Entropy and self-certainty of next-token distributions.
+    """Return entropy and self-certainty of next-token distributions.
 
     Args:
         logprobs_BA: (B, A) log-probs in nats, A the vocabulary.
@@ -33,23 +35,23 @@ def entropy_and_certainty(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor
         Reason without External Rewards"), both in nats. A token that is impossible adds nothing to
         the first and makes the second infinite.
     """
-    own_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
-    return -own_B, -math.log(logprobs_BA.shape[-1]) - uniform_B
+    expected_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
+    return -expected_B, -math.log(logprobs_BA.shape[-1]) - uniform_B
 
 
 def stats_of_logits(logits_BA: Tensor, temperature: float = 1.0) -> Tensor:
-    """Entropy and self-certainty of next-token distributions by their logits.
+    """Return entropy and self-certainty of next-token distributions, computed from logits.
 
     On a CPU rows are taken in chunks that stay in its cache, which is three to six times faster
     than all at once for a large vocabulary. On a GPU, where memory bounds the time, one compiled
     kernel reads the logits twice and writes no (B, A) tensor; it has not been run on one.
 
     Args:
-        logits_BA: (B, A) logits; left as they are.
-        temperature: divides them.
+        logits_BA: (B, A) logits; not changed.
+        temperature: divides the logits.
 
     Returns:
-        (2, B) float32; see `entropy_and_certainty`.
+        (2, B) float32, entropies and self-certainties in nats.
     """
     if logits_BA.is_cuda:
         return fused_stats(logits_BA, temperature)
@@ -64,7 +66,7 @@ def _chunk_stats(logits_BA: Tensor, temperature: float) -> Tensor:
 
 
 def fused_stats(logits_BA: Tensor, temperature: float) -> Tensor:
-    """`stats_of_logits` by a compiled kernel; compiling takes about ten seconds, once."""
+    """Compute `stats_of_logits` by a compiled kernel; compiling takes about ten seconds, once."""
     entropy_B, mean_B = _compiled()(logits_BA, temperature)
     return torch.stack([entropy_B, -math.log(logits_BA.shape[-1]) - mean_B])
 
@@ -75,7 +77,7 @@ def _compiled() -> Callable[[Tensor, float], tuple[Tensor, Tensor]]:
 
 
 def _entropy_and_mean(logits_BA: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(B,) entropies and (B,) mean log-probs."""
+    """Return (B,) entropies and (B,) mean log-probs."""
     # A sum where `entropy_and_certainty` has a matrix product, which would not be fused.
     logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, -1)
     finite_BA = logprobs_BA.clamp(min=torch.finfo(torch.float32).min)
@@ -85,51 +87,52 @@ def _entropy_and_mean(logits_BA: Tensor, temperature: float) -> tuple[Tensor, Te
 class RunningStats:
     """Running sums of the statistics of R responses.
 
-    Little is done a token, since a small model's step is shorter than a few operations more.
+    Each token costs few operations: a step of a small model takes no longer than a few of them.
     """
 
     def __init__(self, rows: int) -> None:
-        """Nothing seen yet of `rows` responses."""
+        """Start without tokens of `rows` responses."""
         self._rows, self._size = rows, 1
         self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
     def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Take in the distributions of rows B's next token, of those that have ended too.
+        """Add the distributions of the next token of rows B, ended ones included.
 
         Args:
-            rows_B: the same object as long as nobody leaves.
+            rows_B: (B,) row numbers; the same object as long as no row leaves.
             logprobs_BA: (B, A) log-probs.
             probs_BA: (B, A) their exponentials.
         """
         if not self._parts or self._parts[-1][0] is not rows_B:
             self._parts.append((rows_B, [], []))
-        own_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
-        self._parts[-1][1].append(own_B)
+        expected_B, uniform_B = _mean_logs(logprobs_BA, probs_BA)
+        self._parts[-1][1].append(expected_B)
         self._parts[-1][2].append(uniform_B)
         self._size = logprobs_BA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
         """Return (R,) mean entropies and (R,) mean self-certainties of the responses' tokens.
 
-        In double precision.
-
         Args:
-            lengths_R: of the responses; what was seen of them later does not count.
+            lengths_R: (R,) lengths of the responses; later tokens do not count.
+
+        Returns:
+            (R,) float64 and (R,) float64, in nats.
         """
         device, start = lengths_R.device, 0
         sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
-        for rows_B, own, uniform in self._parts:
-            step_N1 = torch.arange(start, start + len(own), device=device)[:, None]
-            values_2NB = torch.stack([*own, *uniform]).unflatten(0, (2, -1))
+        for rows_B, expected, uniform in self._parts:
+            step_N1 = torch.arange(start, start + len(expected), device=device)[:, None]
+            values_2NB = torch.stack([*expected, *uniform]).unflatten(0, (2, -1))
             values_2NB = torch.where(step_N1 < lengths_R[rows_B], values_2NB, 0.0)
             sums_2R[:, rows_B] += values_2NB.sum(1, dtype=torch.float64)
-            start += len(own)
+            start += len(expected)
         entropy_R, certainty_R = -sums_2R / lengths_R
         return entropy_R, certainty_R - math.log(self._size)
 
 
 def _mean_logs(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) mean log-probs under the law itself and under the uniform one."""
+    """Return (B,) mean log-probs under the distribution itself and under the uniform one."""
     # Raised to a finite number, an impossible token's term is 0 and not NaN.
     finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
     return torch.linalg.vecdot(probs_BA, finite_BA), logprobs_BA.mean(-1)
@@ -140,35 +143,35 @@ _REMEDY = "take another version of vLLM, or engine = 'transformers'"
 
 
 class TokenStatsLog:
-    """What was told since `watch`: two numbers a token, never a tensor over tokens and words."""
+    """Statistics of the tokens shown since `watch`: two numbers a token, kept with its position."""
 
     def __init__(self) -> None:
-        """Nobody is watched."""
+        """Watch no response."""
         self.row_of: dict[int, int] = {}
-        """Which of the R watched responses a name belongs to."""
-        self._told: list[tuple[Ints, Ints, Tensor]] = []
+        """Name of each watched response to its row, 0 to R - 1."""
+        self._shown: list[tuple[Ints, Ints, Tensor]] = []
 
     @property
     def watching(self) -> bool:
-        """Whether anything is to be told."""
+        """Whether any response is watched."""
         return bool(self.row_of)
 
     def watch(self, names: Iterable[int]) -> None:
-        """Start over with R responses, named by different numbers."""
+        """Start again with R responses, named by different numbers."""
         self.row_of = {name: row for row, name in enumerate(names)}
-        self._told = []
+        self._shown = []
 
-    def look(
-        self, rows_B: Ints, places_B: Ints, logits_BA: Tensor, temperature: float = 1.0
+    def add(
+        self, rows_B: Ints, positions_B: Ints, logits_BA: Tensor, temperature: float = 1.0
     ) -> None:
-        """Take in the distributions that one token of each of B responses is drawn from.
+        """Add the distributions that one token of each of B responses is drawn from.
 
         Args:
-            rows_B: (B,) which responses; -1 for one that is not watched.
-            places_B: (B,) the token's place in its response. The last telling of a place counts;
-                places below 0 or after the response's end do not.
-            logits_BA: (B, A) logits, on any device; left as they are.
-            temperature: divides them.
+            rows_B: (B,) rows of the responses; -1 for one that is not watched.
+            positions_B: (B,) position of the token in its response. The last one added for a
+                position counts; positions below 0 or after the response's end do not.
+            logits_BA: (B, A) logits, on any device; not changed.
+            temperature: divides the logits.
 
         Raises:
             EngineError: there are more or fewer logits than responses.
@@ -176,39 +179,39 @@ class TokenStatsLog:
         if len(logits_BA) != len(rows_B):
             raise EngineError(
                 f"engine: shows logits of {len(logits_BA)} tokens where {len(rows_B)} responses "
-                f"draw one each, so no entropies can be told; {_REMEDY}"
+                f"draw one each, so entropies are unknown; {_REMEDY}"
             )
-        self._told.append((rows_B, places_B, stats_of_logits(logits_BA, temperature)))
+        self._shown.append((rows_B, positions_B, stats_of_logits(logits_BA, temperature)))
 
     def means(self, lengths_R: Sequence[int] | Ints) -> tuple[Tensor, Tensor]:
-        """Mean entropy and mean self-certainty of the watched responses, which is the end of it.
+        """Return mean entropy and mean self-certainty of the watched responses; watch no more.
 
         Args:
-            lengths_R: (R,) their tokens, each at least 1, the end token included.
+            lengths_R: (R,) numbers of tokens, each at least 1, the end token included.
 
         Returns:
             (R,) float64 and (R,) float64, in nats.
 
         Raises:
-            EngineError: of some token nothing was told.
+            EngineError: some token was not shown.
         """
         lengths = np.asarray(lengths_R)
-        told, self._told, self.row_of = self._told, [], {}
+        shown, self._shown, self.row_of = self._shown, [], {}
         none = np.zeros(0, dtype=np.int64)
-        rows = np.concatenate([none, *(rows for rows, _, _ in told)])
-        places = np.concatenate([none, *(places for _, places, _ in told)])
+        rows = np.concatenate([none, *(rows for rows, _, _ in shown)])
+        positions = np.concatenate([none, *(positions for _, positions, _ in shown)])
         # Responses that are not watched, -1, get the length behind those of the watched.
-        counted = (places >= 0) & (places < np.append(lengths, 0)[rows])
+        counted = (positions >= 0) & (positions < np.append(lengths, 0)[rows])
         starts = np.cumsum(lengths) - lengths
         last = np.full(lengths.sum(), -1)
-        which = np.flatnonzero(counted)
-        np.maximum.at(last, starts[rows[which]] + places[which], which)
+        index = np.flatnonzero(counted)
+        np.maximum.at(last, starts[rows[index]] + positions[index], index)
         if (n_missing := int((last < 0).sum())) > 0:
             raise EngineError(
-                f"engine: told the entropies of {len(last) - n_missing} tokens of {len(last)}; "
+                f"engine: showed the logits of {len(last) - n_missing} tokens of {len(last)}; "
                 f"{_REMEDY}"
             )
-        values_2 = torch.cat([values for _, _, values in told], dim=1).cpu().double().numpy()
+        values_2 = torch.cat([values for _, _, values in shown], dim=1).cpu().double().numpy()
         means_2R = np.add.reduceat(values_2[:, last], starts, axis=1) / lengths
         entropy_R, certainty_R = torch.from_numpy(means_2R)
         return entropy_R, certainty_R

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from real.engines.decoding import Samples, draw, expand_cache, join, new_cache, select_rows
-from real.engines.rollouts import Prompts, Rollouts, Sampling, check_prompts, check_rows, positions
+from real.engines.rollouts import Prompts, Rollouts, Sampling, check_prompts, check_rows
 
 
 class TransformersEngine:
@@ -33,8 +33,8 @@ class TransformersEngine:
 
         Args:
             model: a causal language model; left in the mode (training or not) it is found in.
-            eos_token_ids: token ids that end a response; none: all run to `max_tokens`.
-            pad_token_id: fills short prompts and the places after a response's end.
+            eos_token_ids: token ids that end a response; without any all run to `max_tokens`.
+            pad_token_id: fills short prompts and the positions after a response's end.
             max_rows: most responses alive at once; bounds the cache's memory.
             compact_at: ended rows leave the batch once the share of live rows falls to this; 0
                 keeps them. Changes speed only.
@@ -70,7 +70,7 @@ class TransformersEngine:
             generator: source of all randomness, on any device; advanced by the same amount
                 whatever is sampled.
             share: rank and number of ranks. Only `prompts[rank::world]` are sampled, with the
-                random numbers that they have among all.
+                random numbers that they have among all prompts.
 
         Returns:
             The responses on the model's device; T is the longest response's length.
@@ -78,13 +78,13 @@ class TransformersEngine:
         Raises:
             UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
         """
-        check_prompts(prompts, n, sampling.max_tokens, positions(self.model))
+        check_prompts(prompts, n, sampling.max_tokens, _positions(self.model))
         # Whole prompts a chunk where they fit, so that each prompt is read once.
         chunk = self.max_rows // n * n or self.max_rows
         uniforms_RT = _uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
-        own = slice(share[0], None, share[1])
-        prompts = prompts[own]
-        uniforms_RT = uniforms_RT.unflatten(0, (-1, n))[own].flatten(0, 1)
+        part = slice(share[0], None, share[1])
+        prompts = prompts[part]
+        uniforms_RT = uniforms_RT.unflatten(0, (-1, n))[part].flatten(0, 1)
         prompt_of_row = [prompt for prompt in range(len(prompts)) for _ in range(n)]
         chunks = [slice(start, start + chunk) for start in range(0, len(prompt_of_row), chunk)]
         with _evaluating(self.model):
@@ -95,7 +95,7 @@ class TransformersEngine:
         return join(parts, len(prompts), n, self.pad_token_id)
 
     def release(self) -> None:
-        """Nothing to give up: the model is the trainer's."""
+        """Do nothing: the model is the trainer's."""
 
     def update_weights(self, model: Any, version: int) -> None:
         """Name the weights; the model has them already.
@@ -117,7 +117,7 @@ class TransformersEngine:
         uniforms_RT: torch.Tensor,
         sampling: Sampling,
     ) -> Rollouts:
-        """One chunk: rows R in place of prompts and samples; shapes (R, T) and (R,)."""
+        """Sample one chunk of rows; the shapes are (R, T) and (R,)."""
         device = self.model.device
         uniforms_TR = uniforms_RT.to(device).T.contiguous()
         first = prompt_of_row[0]
@@ -128,11 +128,11 @@ class TransformersEngine:
     def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:
         steps, rows = uniforms_TR.shape
         samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
-        look = samples.look if sampling.stats else None
+        observe = samples.observe if sampling.stats else None
         for step, uniforms_R in enumerate(uniforms_TR):
             uniforms_B = uniforms_R[samples.rows_B]
             token_B, logprob_B = draw(
-                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, look
+                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, observe
             )
             running_B = samples.record(step, token_B, logprob_B)
             n_running = int(running_B.sum()) if self.eos_token_ids else len(running_B)
@@ -175,7 +175,7 @@ class _Batch:
         self._select(prompt_B)
 
     def keep(self, rows_B: torch.Tensor) -> None:
-        """Keep these rows. The logits are not cut: `advance` is to follow."""
+        """Keep these rows. The logits are left: `advance` must follow."""
         select_rows(self.cache, rows_B)
         self._select(rows_B)
 
@@ -203,8 +203,15 @@ class _Batch:
         return output.logits[:, -1]
 
 
+def _positions(model: Any) -> int | None:
+    """Return the number of positions that the model has; None where its config names no bound."""
+    config = model.config
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text_config, "max_position_embeddings", None)
+
+
 def _uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:
-    """(R, T) uniforms of all ranks' rows.
+    """Draw (R, T) uniforms for the rows of all ranks.
 
     A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
     a rank that samples them all.

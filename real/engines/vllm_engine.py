@@ -13,9 +13,9 @@ from real.engines.weights import named_weights
 
 
 class VllmEngine:
-    """vLLM in the trainer's process: the fastest way to hand over weights.
+    """vLLM in the trainer's process: the fastest transfer of weights.
 
-    A hang of a GPU kernel hangs the trainer too; `real.engines.child_engine` can end it.
+    A GPU kernel that hangs also hangs the trainer; `real.engines.child_engine` can be killed.
     """
 
     def __init__(self, settings: VllmSettings, device: torch.device | str = "cpu") -> None:
@@ -39,7 +39,7 @@ class VllmEngine:
 
     @property
     def host(self) -> VllmHost:
-        """The engine, if it is still there."""
+        """The engine, which must not be closed."""
         if self._host is None:
             raise EngineError("vLLM: the engine is closed")
         return self._host
@@ -52,12 +52,12 @@ class VllmEngine:
         return self.host.sample(prompts, n, sampling, seeds).to(self.device)
 
     def release(self) -> None:
-        """Give up the GPU's memory."""
+        """Free the GPU's memory."""
         self.host.release()
 
     def update_weights(self, model: Any, version: int) -> None:
         """Load the model's weights."""
-        # Copies: vLLM may keep what it is given, and the optimizer writes in place.
+        # Copies: vLLM may keep the tensors, and the optimizer writes in place.
         weights = ((name, weight.clone()) for name, weight in named_weights(model))
         self.host.load(weights, version)
 

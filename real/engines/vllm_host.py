@@ -1,8 +1,8 @@
-"""All contact with vLLM's Python interface, but for its NCCL transfer. Checked with 0.32.
+"""All calls of vLLM's Python interface except its NCCL transfer. Checked with 0.32.
 
 The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
 `wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
-is emptied: it holds keys and values of the old weights, and nothing else would say so. On a CPU
+is emptied: it holds keys and values of the old weights, which vLLM does not check. On a CPU
 sleeping does nothing.
 """
 
@@ -36,8 +36,7 @@ Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
 
 _FORCED = {
-    # The engine core in this process: weights are handed over as tensors, and nothing can hang
-    # in between.
+    # The engine core runs in this process: weights are passed as tensors.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 _DEFAULTS = {
@@ -45,36 +44,36 @@ _DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    # Threads bound to cores stay bound, for the trainer too.
+    # Threads that vLLM binds to cores would stay bound for the trainer too.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """What a vLLM engine is made from; plain values, since it may live in another process."""
+    """Settings of a vLLM engine; plain values, since it may live in another process."""
 
     model: str
-    """Folder of the checkpoint; its weights are replaced by the trainer's at once."""
+    """Folder of the checkpoint; its weights are replaced by the trainer's before sampling."""
     max_model_len: int
     """Longest prompt and response together, tokens."""
     eos_token_ids: tuple[int, ...]
-    """Tokens that end a response, these and no others."""
+    """Tokens that end a response; no others do."""
     pad_token_id: int = 0
     dtype: str = "float32"
     max_rows: int = 512
-    """Most responses that are decoded at once."""
+    """Largest number of responses that are decoded at once."""
     memory: float = 0.5
     """Share of the GPU's memory."""
     device: str = "cpu"
     threads: int | None = None
-    """Threads of torch on a CPU; left alone if None."""
+    """Threads of torch on a CPU; unchanged if None."""
     stats: bool = False
-    """Tell what `Sampling.stats` asks for; otherwise it is left None."""
+    """Be able to compute what `Sampling.stats` asks for."""
 
 
 class VllmHost:
-    """A vLLM engine and the version of the weights that it was given."""
+    """A vLLM engine and the version of its weights."""
 
     def __init__(self, settings: VllmSettings) -> None:
         """Import vLLM and load the model.
@@ -91,9 +90,9 @@ class VllmHost:
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
         self._stats_log = TokenStatsLog() if settings.stats else None
-        with _died("starting"), _process_as_it_was():
-            looking = None if self._stats_log is None else [stats_processor(self._stats_log)]
-            self._llm = vllm.LLM(**_arguments(settings), logits_processors=looking)
+        with _died("starting"), _process_unchanged():
+            processors = None if self._stats_log is None else [stats_processor(self._stats_log)]
+            self._llm = vllm.LLM(**_arguments(settings), logits_processors=processors)
 
     def sample(
         self,
@@ -130,7 +129,7 @@ class VllmHost:
         return rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Replace all weights, forget what the old ones computed, and name the new ones.
+        """Replace all weights, empty the prefix cache of the old ones, and name the new ones.
 
         Raises:
             EngineDied: vLLM failed.
@@ -150,13 +149,13 @@ class VllmHost:
         self.version = version
 
     def release(self) -> None:
-        """Drop weights and cache from the GPU; nothing on a CPU."""
+        """Free the GPU of weights and cache; does nothing on a CPU."""
         self.version = None
         with _died("falling asleep"):
             self._llm.sleep(2)
 
     def close(self) -> None:
-        """Stop vLLM, and leave no process group behind that was not there before."""
+        """Stop vLLM, and destroy the process group if vLLM made it."""
         from vllm.distributed import parallel_state  # pyright: ignore[reportMissingImports]
 
         self._llm.llm_engine.engine_core.shutdown()
@@ -165,7 +164,7 @@ class VllmHost:
             parallel_state.cleanup_dist_env_and_memory()
 
     def _generate(self, prompts: Prompts, params: list[Any], progress: Progress) -> list[list[Any]]:
-        """(P, n) outputs of vLLM. Steps are made here so that each is a sign of life."""
+        """Return (P, n) outputs of vLLM, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self._llm.enqueue(texts, params, use_tqdm=False)
         engine, done = self._llm.llm_engine, []
@@ -186,7 +185,7 @@ class VllmHost:
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=False,
-            # Exactly the trainer's end tokens, not those of the folder's files.
+            # The trainer's end tokens, not those of the folder's files.
             ignore_eos=True,
             stop_token_ids=[*self.settings.eos_token_ids],
         )
@@ -222,17 +221,17 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "enforce_eager": True,
         "block_size": 32,
         "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
-        # A prompt read in pieces draws tokens that are dropped and turns a seed's generator back,
+        # A prompt read in pieces draws tokens that are dropped and rewinds a seed's generator,
         # which generators on a CPU cannot do.
         "enable_chunked_prefill": False,
     }
 
 
 def _repack_tied_head(worker: Any) -> None:
-    """Let a tied output head take over the new embeddings.
+    """Pack the new embeddings for a tied output head.
 
-    On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that were
-    given weights; a tied head was not, and would stay at the old ones for ever.
+    On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that get
+    weights; a tied head gets none, and would keep the old ones.
     """
     head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
     if hasattr(head, "cpu_linear"):
@@ -255,7 +254,7 @@ def _import_vllm() -> Any:
 
 @contextmanager
 def _died(doing: str) -> Iterator[None]:
-    """Turn what vLLM raises when it fails into one line."""
+    """Turn the exceptions of a failing vLLM into one line."""
     try:
         yield
     except EngineError:
@@ -273,7 +272,7 @@ def _died(doing: str) -> Iterator[None]:
 
 
 def world_size() -> int:
-    """Ranks of this process's group, 0 without one."""
+    """Return the number of ranks of this process's group, 0 without one."""
     group = torch.distributed
     return group.get_world_size() if group.is_available() and group.is_initialized() else 0
 
@@ -283,8 +282,8 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _process_as_it_was() -> Iterator[None]:
-    """Undo what starting vLLM changes for everybody else: random states, the number of threads."""
+def _process_unchanged() -> Iterator[None]:
+    """Restore what starting vLLM changes in this process: random states, the number of threads."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     n_threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     try:

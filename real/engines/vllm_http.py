@@ -1,4 +1,7 @@
-"""JSON over HTTP to an engine, every failure in one line."""
+"""The connection to a vLLM server: JSON over HTTP, and the transfer of weights.
+
+Weights are sent over NCCL between GPUs, or through a file. Every failure is one line.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,18 @@ from real.engines.weights import named_weights
 from real.ranks.tensor_files import write_tensors
 
 _SHORT_SECONDS = 30.0
-"""For questions that a server answers at once."""
+"""Timeout of requests that a server answers at once."""
 
 
 class Http:
-    """A server that is asked and told things."""
+    """A server that takes and returns JSON."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """Talk to a server.
+        """Set up without contact to the server.
 
         Args:
             url: of the server, without a path.
-            timeout: seconds that an answer may take.
+            timeout: most seconds that an answer may take.
 
         Raises:
             UserError: it is no URL of a server.
@@ -43,19 +46,19 @@ class Http:
             raise UserError(f"engine_url = {url!r}: must look like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self.timeout = timeout
-        # A proxy of the environment is for the world outside, not for an engine next door.
+        # A proxy from the environment is for the internet, not for an engine on this network.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str) -> dict[str, Any]:
-        """Ask; see `post`."""
+        """Request a path, with the errors of `post`."""
         return self._ask(urllib.request.Request(self.url + path), min(_SHORT_SECONDS, self.timeout))
 
     def post(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Send JSON, and wait for the answer.
+        """Send JSON and return the answer.
 
         Raises:
             EngineError: the server refuses.
-            EngineDied: it cannot be reached, failed, or did not answer in time.
+            EngineDied: the server cannot be reached, failed, or did not answer in time.
         """
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
@@ -67,8 +70,8 @@ class Http:
             with self._opener.open(request, timeout=timeout) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            what = EngineDied if error.code >= 500 else EngineError
-            raise what(f"{where}: answered {error.code} ({_reason(error)})") from error
+            kind = EngineDied if error.code >= 500 else EngineError
+            raise kind(f"{where}: answered {error.code} ({_reason(error)})") from error
         except TimeoutError as error:
             raise EngineDied(
                 f"{where}: no answer within {timeout:g} s; raise engine_timeout if it only needs "
@@ -91,22 +94,22 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 
 class Transfer(Protocol):
-    """One way for weights to reach the server."""
+    """A way to send weights to the server."""
 
     def send(self, model: Any) -> None:
         """Replace all weights of the server."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Free what it holds."""
         ...
 
 
 class FileTransfer:
-    """Weights through a file, for a server on this machine without GPUs."""
+    """Sends weights through a file, to a server on this machine without GPUs."""
 
     def __init__(self, http: Http) -> None:
-        """Prepare a folder."""
+        """Make a folder for the file."""
         self._http = http
         self._folder = Path(tempfile.mkdtemp(prefix="guard-weights-"))
 
@@ -128,10 +131,10 @@ class FileTransfer:
 
 
 class NcclTransfer:
-    """Weights from GPU to GPU, by the interface of vLLM 0.32. Never run: it needs two GPUs."""
+    """Sends weights from GPU to GPU, by the interface of vLLM 0.32. Never run: needs two GPUs."""
 
     def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
-        """Nothing is connected until there is a model."""
+        """Set up; the connection is made with the first model."""
         self._http = http
         self._dtype = dtype
         self._engine: Any = None
@@ -169,7 +172,7 @@ class NcclTransfer:
         dtype = self._dtype
 
         class Source(base.WeightSource):
-            """The model's weights, described and yielded in one order."""
+            """The model's weights, described and yielded in the same order."""
 
             def metadata(self) -> list[Any]:
                 return [
@@ -190,7 +193,7 @@ class NcclTransfer:
 
 
 def _own_address(url: str) -> tuple[str, int]:
-    """The address under which a server sees this machine, and a free port of it."""
+    """Return the address of this machine as the server sees it, and a free port."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))

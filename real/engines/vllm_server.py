@@ -1,11 +1,11 @@
-r"""vLLM as a server somebody else started: tokens in, tokens out, over HTTP.
+r"""A vLLM server that was started separately: tokens in, tokens out, over HTTP.
 
 Checked with `vllm serve` 0.32 on a CPU. The server is started with
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs \
         --weight-transfer-config '{"backend": "nccl"}'
 
-Its development mode answers everybody who can reach it: keep it on a private address.
+In development mode the server answers every client: keep it on a private address.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _POLL_SECONDS = 0.5
 class VllmServerEngine:
     """A client of `vllm serve`.
 
-    It cannot tell what `Sampling.stats` asks for: the server's answers hold the log-probs of
-    sampled tokens alone. Rules that need entropies cost a forward pass of the trainer.
+    It cannot return what `Sampling.stats` asks for: the server's answers hold the log-probs of
+    sampled tokens only. Rules that need entropies cost a forward pass of the trainer.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class VllmServerEngine:
 
         Args:
             url: of the server.
-            timeout: seconds until it is ready, and for any one answer. A request draws all
+            timeout: most seconds until it is ready, and for each answer. A request draws all
                 responses to one prompt.
-            eos_token_ids: tokens that end a response, these and no others.
-            pad_token_id: fills the places after a response's end.
-            device: of the rollouts; also decides how weights travel.
-            transfer: makes another way for weights to travel.
+            eos_token_ids: tokens that end a response; no others do.
+            pad_token_id: fills the positions after a response's end.
+            device: of the rollouts; weights go over NCCL from a GPU, else through a file.
+            transfer: makes another way to send weights.
 
         Raises:
             UserError: the server lacks something that training needs.
-            EngineDied: it is not there.
+            EngineDied: the server cannot be reached.
         """
         self.http = Http(url, timeout)
         self.device = torch.device(device)
@@ -96,14 +96,14 @@ class VllmServerEngine:
         ]
         with ThreadPoolExecutor(len(bodies)) as pool:
             answers = list(pool.map(lambda b: self.http.post("/inference/v1/generate", b), bodies))
-        responses = [[self._response(choice) for choice in _choices(found)] for found in answers]
+        responses = [[self._response(choice) for choice in _choices(answer)] for answer in answers]
         return to_rollouts(responses, n, self.pad_token_id, self.version, self.device)
 
     def release(self) -> None:
-        """Nothing to give up: the server has GPUs of its own."""
+        """Do nothing: the server has its own GPUs."""
 
     def update_weights(self, model: Any, version: int) -> None:
-        """Send all weights, forget what the old ones computed, and name the new ones.
+        """Send all weights, empty the prefix cache of the old ones, and name the new ones.
 
         Raises:
             EngineError: the server does not take them.
@@ -119,7 +119,7 @@ class VllmServerEngine:
         self.version = version
 
     def close(self) -> None:
-        """Let go of the server; it goes on running."""
+        """Disconnect from the server, which keeps running."""
         if self._transfer is not None:
             self._transfer.close()
             self._transfer = None
@@ -141,7 +141,7 @@ class VllmServerEngine:
         try:
             versions = {span["version"] for span in choice["weight_versions"] or ()}
             tokens = choice["token_ids"]
-            logprobs = [place["logprob"] for place in choice["logprobs"]["content"]]
+            logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
             reason = choice["finish_reason"]
         except (KeyError, TypeError) as error:
             raise EngineError(
@@ -168,11 +168,11 @@ class VllmServerEngine:
                 time.sleep(_POLL_SECONDS)
 
     def _check_server(self) -> int:
-        """Longest sequence that the server takes, once it has all that training needs."""
+        """Check the server's settings and return the longest sequence that it takes."""
         models = self.http.get("/v1/models").get("data") or [{}]
         try:
-            found = self.http.get("/server_info?config_format=json")["vllm_config"]["model_config"]
-            mode = found["logprobs_mode"]
+            info = self.http.get("/server_info?config_format=json")["vllm_config"]["model_config"]
+            mode = info["logprobs_mode"]
         except (EngineError, KeyError, TypeError) as error:
             raise UserError(
                 f"engine_url = {self.http.url}: the server takes no weights; start it with "
@@ -183,7 +183,7 @@ class VllmServerEngine:
                 f"engine_url = {self.http.url}: the server gives {mode}, which are not those at "
                 "the sampling temperature; start it with --logprobs-mode processed_logprobs"
             )
-        return int(models[0].get("max_model_len") or found["max_model_len"])
+        return int(models[0].get("max_model_len") or info["max_model_len"])
 
 
 def _choices(answer: dict[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A model's weights as an engine wants them."""
+"""A model's weights as engines take them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from real.ranks.sharding import whole_tensor
 def named_weights(
     model: Any, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name in the checkpoint and value of every weight, one at a time.
+    """Yield name in the checkpoint and value of every weight, one at a time.
 
     Adapters are merged in. Tied weights come once, under the embedding's name: an engine ties them
-    itself, and some refuse an output head that the model's config does not announce.
+    itself, and some refuse an output head that the model's config does not name.
 
     Args:
         model: a causal language model of transformers. Sharded weights are gathered, so with
-            several ranks all of them must go through the whole iterator.
-        dtype: that floating-point weights are given in; their own if None.
+            several ranks all of them must exhaust the iterator.
+        dtype: of the floating-point weights; unchanged if None.
     """
     for name, value in stored_weights(model, dtype):
         yield name, whole_tensor(value)
@@ -31,7 +31,7 @@ def named_weights(
 def stored_weights(
     model: Any, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same, with sharded weights as they are."""
+    """Yield the same as `named_weights`, with sharded weights left sharded."""
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     for name, value in merged_weights(model):
         if not (tied and name.endswith("lm_head.weight")):

@@ -1,4 +1,4 @@
-"""An engine that is started anew when it died."""
+"""Engines around an engine: one is started again when it died, one is shared by all ranks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ T = TypeVar("T")
 class RestartingEngine:
     """Replaces an engine that died or hung, gives the new one the last weights, and asks again.
 
-    The new engine gets the same random numbers as the old one, so a run goes on as if nothing had
-    happened.
+    The new engine gets the same random numbers as the old one, so the run is not changed.
     """
 
     def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
         """Make the first engine.
 
         Args:
-            make: makes one, and waits until it is ready.
-            restarts: how often another one is made before the error is passed on.
+            make: makes an engine, and waits until it is ready.
+            restarts: number of further engines that may be made before the error is raised.
         """
         self._make = make
         self.left = restarts
@@ -45,23 +44,23 @@ class RestartingEngine:
             generator.set_state(state)
             return engine.sample(prompts, n, sampling, generator)
 
-        return self._surviving(draw)
+        return self._with_restarts(draw)
 
     def release(self) -> None:
-        """Give up memory for an update. An engine that died has given up all it had."""
-        self._surviving(lambda engine: engine.release())
+        """Free memory for an update. An engine that died has freed all it had."""
+        self._with_restarts(lambda engine: engine.release())
 
     def update_weights(self, model: Any, version: int) -> None:
-        """Hand over the weights, and remember where they are."""
-        # Before the attempt: if it fails, the next engine must get these and no older ones.
+        """Send the weights, and keep a reference to them."""
+        # Set before the attempt: if it fails, the next engine must get these and no older ones.
         self._last = (model, version)
-        self._surviving(lambda engine: engine.update_weights(model, version))
+        self._with_restarts(lambda engine: engine.update_weights(model, version))
 
     def close(self) -> None:
         """Stop for good."""
         self.engine.close()
 
-    def _surviving(self, do: Callable[[Engine], T]) -> T:
+    def _with_restarts(self, do: Callable[[Engine], T]) -> T:
         died: EngineDied | None = None
         while True:
             try:
@@ -84,12 +83,12 @@ class RestartingEngine:
             self.engine.update_weights(*self._last)
 
 
-_NOBODY = -(2**31)
+_NO_VERSION = -(2**31)
 """Version of a rank without a prompt."""
 
 
-class Shareable(Protocol):
-    """An engine that can sample a part of the prompts, as it would sample them among all."""
+class Shareable(Engine, Protocol):
+    """An engine that can sample a part of the prompts, with the draws they have among all."""
 
     def sample(
         self,
@@ -99,24 +98,12 @@ class Shareable(Protocol):
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample for `prompts[rank::world]`, `share` being rank and world; see `Engine`."""
-        ...
-
-    def release(self) -> None:
-        """See `Engine`."""
-        ...
-
-    def update_weights(self, model: Any, version: int) -> None:
-        """See `Engine`."""
-        ...
-
-    def close(self) -> None:
-        """See `Engine`."""
+        """Sample for `prompts[rank::world]`, `share` being rank and world."""
         ...
 
 
 class RankedEngine:
-    """Rank r's engine samples prompts r, r + world, ...; every rank gets the rollouts of all."""
+    """One engine a rank: rank r samples prompts r, r + world, ...; every rank gets all rollouts."""
 
     def __init__(
         self,
@@ -129,13 +116,13 @@ class RankedEngine:
         """Set up.
 
         Args:
-            engine: this rank's own.
-            ranks: all of them.
+            engine: of this rank.
+            ranks: of the run.
             device: of the rollouts.
-            pad_token_id: fills the places after a response's end.
-            copy: the model that the engine samples with, if that is one in this process: a whole
-                copy of the trained one. Ranks decode unequally many steps, and each pass of a
-                sharded model needs all of them.
+            pad_token_id: fills the positions after a response's end.
+            copy: an unsharded copy of the trained model, if the engine samples with a model of this
+                process. Ranks decode different numbers of steps, and each pass of a sharded model
+                needs all of them.
         """
         self.engine, self._ranks, self._copy = engine, ranks, copy
         self._device, self._pad_token_id = device, pad_token_id
@@ -144,31 +131,31 @@ class RankedEngine:
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with the draws of a single engine."""
-        own = self._own(prompts, n, sampling, generator)
-        longest = self._ranks.highest(own.tokens_PNT.shape[2])
+        part = self._sample_part(prompts, n, sampling, generator)
+        longest = self._ranks.highest(part.tokens_PNT.shape[2])
         most = -(-len(prompts) // self._ranks.world)
 
         def together(values: Tensor, fill: float = 0) -> Tensor:
-            """(P, n) or (P, n, T) values of all ranks, in the prompts' order."""
+            """Gather (P, n) or (P, n, T) values of all ranks, in the prompts' order."""
             room = (0, longest - values.shape[2]) if values.ndim == 3 else ()
             size = (*room, 0, 0, 0, most - len(values))
-            found = self._ranks.gather(torch.nn.functional.pad(values, size, value=fill))
-            return found.transpose(0, 1).flatten(0, 1)[: len(prompts)]
+            gathered = self._ranks.gather(torch.nn.functional.pad(values, size, value=fill))
+            return gathered.transpose(0, 1).flatten(0, 1)[: len(prompts)]
 
-        def told(values: Tensor | None) -> Tensor | None:
-            """The same of a field that engines may leave out; ranks without a prompt follow."""
+        def optional(values: Tensor | None) -> Tensor | None:
+            """Gather a field that engines may leave out; ranks without a prompt take part."""
             if not sampling.stats or not self._ranks.highest(values is not None):
                 return None
-            return together(own.lengths_PN.double() if values is None else values)
+            return together(part.lengths_PN.double() if values is None else values)
 
         return Rollouts(
-            together(own.tokens_PNT, self._pad_token_id),
-            together(own.logprobs_PNT),
-            together(own.lengths_PN),
-            together(own.finished_PN.byte()).bool(),
-            self._one_version(own.version),
-            told(own.entropy_PV),
-            told(own.certainty_PV),
+            together(part.tokens_PNT, self._pad_token_id),
+            together(part.logprobs_PNT),
+            together(part.lengths_PN),
+            together(part.finished_PN.byte()).bool(),
+            self._one_version(part.version),
+            optional(part.entropy_PV),
+            optional(part.certainty_PV),
         ).to(self._device)
 
     def release(self) -> None:
@@ -177,7 +164,7 @@ class RankedEngine:
 
     @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> None:
-        """Hand over the weights, gathered one by one."""
+        """Send the weights, gathered one by one."""
         if self._copy is None:
             self.engine.update_weights(model, version)
             return
@@ -191,24 +178,24 @@ class RankedEngine:
         """Stop for good."""
         self.engine.close()
 
-    def _own(
+    def _sample_part(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """This rank's part; nothing where there are fewer prompts than ranks."""
+        """Sample this rank's prompts; nothing where there are fewer prompts than ranks."""
         share = self._ranks.share
         if share[0] < len(prompts):
             return self.engine.sample(prompts, n, sampling, generator, share)
-        whole = torch.zeros((0, n, 0), dtype=torch.int64)
-        return Rollouts(whole, whole.float(), whole.sum(2), whole.sum(2).bool(), _NOBODY)
+        empty = torch.zeros((0, n, 0), dtype=torch.int64)
+        return Rollouts(empty, empty.float(), empty.sum(2), empty.sum(2).bool(), _NO_VERSION)
 
     def _one_version(self, version: int) -> int:
-        """The version of all ranks that sampled anything.
+        """Return the version of all ranks that sampled anything.
 
         Raises:
             EngineError: they differ.
         """
-        found = {int(v) for v in self._ranks.gather(torch.tensor(version))} - {_NOBODY}
-        if len(found) > 1:
-            told = ", ".join(map(str, sorted(found)))
-            raise EngineError(f"engines: they sampled with versions {told} of the weights")
-        return found.pop()
+        versions = {int(v) for v in self._ranks.gather(torch.tensor(version))} - {_NO_VERSION}
+        if len(versions) > 1:
+            listed = ", ".join(map(str, sorted(versions)))
+            raise EngineError(f"engines: they sampled with versions {listed} of the weights")
+        return versions.pop()

@@ -1,4 +1,4 @@
-"""Entropies told token by token while rows move, tokens are dropped and requests come back."""
+"""Statistics logged by token while rows move, tokens are dropped and requests come back."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(rows: BatchRows, requests: list[Request], rng: np.random.Generator) -> i
         update = batch.change(leaving, waiting)
         rows.update(update if update.removed or update.added or update.moved else None)
         logits = torch.from_numpy(3 * rng.standard_normal((len(batch.rows), WORDS))).float()
-        rows.look(logits)
+        rows.add_logits(logits)
         for place, request in enumerate(batch.rows):
             assert request is not None
             if rng.random() < 0.7:  # else the token is dropped: its prompt is not read to the end
@@ -142,7 +142,7 @@ def test_slots_tell_tokens_by_their_places() -> None:
             # Padded behind the batch.
             seq_lens_upper_bound_np=np.array([length for _, length in lengths] + [0], np.int32),
         )
-        slots.look(logits, context)
+        slots.add_logits(logits, context)
         for row, (slot, length) in enumerate(lengths):
             drawn[seeds[slot], length - int(prompts.np[slot])] = logits[row]
 
@@ -164,25 +164,25 @@ def test_slots_tell_tokens_by_their_places() -> None:
 def test_what_is_outside_of_a_response_belongs_to_no_other() -> None:
     log, logits = TokenStatsLog(), torch.randn(8, WORDS, generator=torch.Generator().manual_seed(0))
     log.watch([4, 6])
-    told = [(0, 0), (1, -1), (1, 0), (0, 1), (1, 1), (-1, 0), (-1, -1), (1, 2)]
-    for (row, place), one in zip(told, logits, strict=True):
-        log.look(np.array([row]), np.array([place]), one[None])
+    added = [(0, 0), (1, -1), (1, 0), (0, 1), (1, 1), (-1, 0), (-1, -1), (1, 2)]
+    for (row, position), one in zip(added, logits, strict=True):
+        log.add(np.array([row]), np.array([position]), one[None])
     found = torch.stack(log.means([1, 2]))
     expected = expected_stats(logits[[0, 2, 4]])
     torch.testing.assert_close(found[:, 0], expected[:, 0], rtol=0, atol=2e-6)
     torch.testing.assert_close(found[:, 1], expected[:, 1:].mean(1), rtol=0, atol=2e-6)
 
 
-def test_what_was_not_told_is_an_error() -> None:
+def test_a_token_that_was_not_shown_is_an_error() -> None:
     log, one = TokenStatsLog(), np.zeros(1, dtype=np.int64)
     log.watch([4])
     with pytest.raises(EngineError, match=r"logits of 2 tokens where 1 responses .*; take another"):
-        log.look(one, one, torch.zeros(2, WORDS))
-    log.look(one, one, torch.zeros(1, WORDS))
-    with pytest.raises(EngineError, match=r"told the entropies of 1 tokens of 2; take another"):
+        log.add(one, one, torch.zeros(2, WORDS))
+    log.add(one, one, torch.zeros(1, WORDS))
+    with pytest.raises(EngineError, match=r"showed the logits of 1 tokens of 2; take another"):
         log.means([2])
     log.watch([4])
-    with pytest.raises(EngineError, match="told the entropies of 0 tokens of 1"):
+    with pytest.raises(EngineError, match="showed the logits of 0 tokens of 1"):
         log.means([1])
 
 
@@ -191,7 +191,7 @@ def test_numbers_that_are_not_finite_stay_in_their_response() -> None:
     log.watch([7, 8, 9])
     logits = torch.zeros(3, WORDS)
     logits[0, 2], logits[1, 2] = torch.nan, -torch.inf
-    log.look(rows, rows * 0, logits)
+    log.add(rows, rows * 0, logits)
     entropy, certainty = log.means([1, 1, 1])
     assert entropy.isnan().tolist() == [True, False, False]
     assert entropy[1:].tolist() == pytest.approx(np.log([WORDS - 1, WORDS]).tolist())

@@ -1,4 +1,4 @@
-"""Entropies told by the real vLLM, beside those of a pass of the trainer."""
+"""Entropies of the real vLLM, compared with those of a pass of the trainer."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def test_a_rule_on_vllm_makes_no_pass_of_its_own(monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(real.vote.observing, "token_stats", forbidden)
-        told = train(config, progress=False).steps
+        logged = train(config, progress=False).steps
     monkeypatch.setattr(make, "needs_stats", lambda _: False)
     passed = train(replace(config, engine="vllm_inprocess"), progress=False).steps
     for column in ("grad_norm", "update_norm"):
-        assert np.max(told[column]) > 0
-        np.testing.assert_allclose(told[column], passed[column], rtol=1e-3)
+        assert np.max(logged[column]) > 0
+        np.testing.assert_allclose(logged[column], passed[column], rtol=1e-3)
