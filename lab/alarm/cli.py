@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PAGE, AUROC, LEADS = "alarm.html", "alarm.csv", "alarm_leads.csv"
 _TITLE = "Does the vote warn before a problem is lost?"
 _WORDS = (
-    "The alarm is a small logistic model of what the votes told up to a visit. It never sees a "
-    "true answer when it scores, and it is judged on replicates that it was not fitted on. AUROC "
-    "is the chance that a lost problem of a run scores above a kept one of the same run.",
+    "The alarm is a logistic regression on the votes up to a visit. It reads no true answer when "
+    "it scores, and it is evaluated on replicates that it was not fitted on. The AUROC is the "
+    "probability that a lost problem of a run scores above a kept one of the same run.",
     "Intervals are 95 % bootstraps over replicates. The gains are paired: both scores on the same "
-    "replicates. An interval that holds zero is no difference.",
+    "replicates. A difference whose interval contains zero is within noise.",
 )
 
 

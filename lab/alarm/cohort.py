@@ -1,4 +1,4 @@
-"""Which problems an alarm is judged on, and what it sees of them.
+"""The problems that an alarm is evaluated on, and their features.
 
 Only a problem whose correct answer was the label at the first visits has something to lose: it is
 *at stake*. Where the label was wrong from the start, nothing that the alarm warns of can happen.
@@ -34,14 +34,14 @@ class Stakes:
     """Last visit at which the correct answer was the label."""
     at: tuple[int, ...]
     features_TSF: Floats
-    """What the model sees at each visit of `at`; NaN where a problem did not make the visit."""
+    """Features at each visit of `at`; NaN where a problem did not make the visit."""
     trivial_TS: dict[str, Floats]
-    """The same for each score of `lab.alarm.features.TRIVIAL`."""
+    """Values of each score of `lab.alarm.features.TRIVIAL` at each visit."""
     names: tuple[str, ...]
     """The F features."""
 
     def only(self, *names: str) -> Stakes:
-        """The same with some of the features."""
+        """Keep only the named features."""
         places = [self.names.index(name) for name in names]
         return replace(self, features_TSF=self.features_TSF[..., places], names=names)
 
@@ -83,7 +83,7 @@ def at_stake(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
 
 
 def gather(votes: VotesSoFar, stakes: pd.DataFrame, at: Sequence[int]) -> Stakes:
-    """What the votes tell of the problems at stake at some visits.
+    """Features of the problems of the cohort at some visits.
 
     Args:
         votes: of the whole run, all its problems.

@@ -1,4 +1,4 @@
-"""What the votes up to a visit tell of each problem, without any true answer.
+"""Features of each problem from the votes up to a visit, without any true answer.
 
 Nothing here reads a column that needs the truth, and nothing at visit t reads a later visit.
 """
@@ -45,7 +45,7 @@ class VotesSoFar:
         return self.columns["label"].shape[1] - 1
 
     def until(self, visit: int) -> VotesSoFar:
-        """The same up to a visit, of the problems that made it and every visit before it."""
+        """Cut the votes after a visit, for problems that made it and every visit before it."""
         cut = {name: values[:, : visit + 1] for name, values in self.columns.items()}
         there = ~np.isnan(cut["label"]).any(axis=1)
         kept = {name: values[there] for name, values in cut.items()}
@@ -76,7 +76,7 @@ def votes_so_far(visits: pd.DataFrame) -> VotesSoFar:
 
 
 def features(votes: VotesSoFar) -> pd.DataFrame:
-    """What the alarm's model sees at the last visit t of `votes`, one row per problem.
+    """Features of the alarm's model at the last visit t of `votes`, one row per problem.
 
     `first label` is the first that the problem had. Columns: `mr_now`, `mr_mean` (visits 0 to t),
     `mr_change` (now - visit 0), `mr_slope` (least squares over the last five visits, per visit),

@@ -29,7 +29,7 @@ ROC_VISIT = 5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the alarm is judged."""
+    """Settings of the alarm's evaluation."""
 
     at: tuple[int, ...] = ()
     """Visits; those of `VISITS` that the run has if left out."""
@@ -128,7 +128,7 @@ def tables(findings: Sequence[Finding]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def words(finding: Finding) -> list[str]:
-    """What the tables show."""
+    """Findings of the tables."""
     lines = [_stake(finding), *(_beats(finding, score) for score in ("mr", "fr")), _all(finding)]
     return [*lines, *_lead_words(finding)]
 

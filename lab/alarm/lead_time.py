@@ -1,4 +1,4 @@
-"""How long before a problem is lost its alarm sounds, and how often it sounds for nothing."""
+"""Lead time of the alarm before a problem is lost, and its false alarms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lead_times(
     folds: int = 4,
     scores: Sequence[str] = SCORES,
 ) -> pd.DataFrame:
-    """How long before its last win the alarm warns of a problem.
+    """Visits between the first alarm of a problem and its last win.
 
     A score sounds at the first visit at which it exceeds its threshold, one threshold for all
     visits. The threshold is the least at which at most a share `false_alarms` of the kept problems
@@ -77,7 +77,7 @@ def lead_times(
 def lead_summary(
     leads: pd.DataFrame, rng: np.random.Generator, n_resamples: int = 1000
 ) -> pd.DataFrame:
-    """What the alarms of `lead_times` were worth.
+    """Summarise the alarms of `lead_times`.
 
     Args:
         leads: from `lead_times`.

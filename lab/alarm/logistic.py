@@ -1,4 +1,4 @@
-"""A small logistic model: standardised features, one weight each, a ridge against separation."""
+"""Logistic regression: standardised features, one weight each, a ridge against separation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.columns import Bools, Floats
 
 RIDGE = 1.0
 """Half of it times the squared norm of the weights is added to the summed log loss. It keeps the
-weights finite where a feature separates the classes, and is negligible beside 100 problems."""
+weights finite where a feature separates the classes, and is negligible for 100 problems."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A problem's risk of being lost, from votes alone: one small logistic model per visit.
+"""A problem's risk of being lost, from votes alone: one logistic regression per visit.
 
 The truth serves to fit it, on replicates whose outcome is known, and never to score with it.
 """

@@ -29,7 +29,7 @@ def roc_table(
     folds: int = 4,
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
-    """Which share of the lost problems a score finds for a given share of false alarms.
+    """Share of the lost problems that a score detects for a given share of false alarms.
 
     The curve is the mean of the replicates' own curves, weighted by their pairs of a lost and a
     kept problem, so that its area is the AUROC of `lab.alarm.table.alarm_table` with pairs of one

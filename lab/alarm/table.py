@@ -85,7 +85,7 @@ def alarm_table(
     folds: int = 4,
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
-    """How well each score tells the lost problems from the kept ones among those at stake.
+    """AUROC of each score for lost against kept problems of the cohort.
 
     The replicates are dealt into folds at random; those of a fold are scored by a model fitted on
     the others. Intervals are 95 % percentiles of a bootstrap that draws whole replicates and

@@ -42,7 +42,7 @@ class Comparison:
     family: int = 0
     """Comparisons of one family differ in their step size alone."""
     notes: list[str] = field(default_factory=list)
-    """What a reader must know, such as runs that did not finish."""
+    """Notes for the reader, such as runs that did not finish."""
     variants: dict[str, str] = field(default_factory=dict)
     """Arm to the arm that it is with other guard settings, itself included; see
     `lab.compare.variants`."""
@@ -82,7 +82,7 @@ _READERS = 3
 
 @dataclass(slots=True)
 class Collection:
-    """What was found."""
+    """Comparisons under some folders, and folders that were skipped."""
 
     comparisons: list[Comparison]
     skipped: list[Skipped]

@@ -41,7 +41,7 @@ class Finding:
     title: str
     parts: tuple[Quantity, ...]
     note: str = ""
-    """How the number was come by, or why there is none."""
+    """Origin of the number, or the reason why there is none."""
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class Finding:
 
 
 def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
-    """What TTRL degrades, what the guard saves beyond matched effort, and memory beyond the guard.
+    """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
     Args:
         comparison: at best with the arms ttrl, guard, matched, frozen and memory; a finding whose

@@ -1,4 +1,4 @@
-"""The paper's tables made from our traces, with the printed numbers beside ours."""
+"""The paper's tables made from our traces, with the printed numbers next to ours."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 def overhead_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """Change of the time per step against TTRL in percent, `tab:overhead`.
 
-    The paper measured on MATH-500; beside runs on other data sets of its models stands that number.
+    The paper measured on MATH-500; runs on other data sets are shown with that number.
 
     Args:
         comparisons: of the real world, on one machine each, TTRL among their arms.

@@ -114,7 +114,7 @@ MOST_SKIPPED = 25.0
 
 
 class Setting(NamedTuple):
-    """Where a printed number stands."""
+    """Model and data set of a printed number."""
 
     model: str
     data: str
@@ -138,7 +138,7 @@ def is_whole(share: float, n_problems: int) -> bool:
 
 
 def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
-    """Greatest mean final label accuracy, in percent, that printed fates allow (SPEC section 10).
+    """Greatest mean final label accuracy, in percent, that printed fates allow.
 
     Args:
         shares: of `FATES`.
@@ -154,7 +154,7 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
 
 
 def note_on_pass(setting: Setting, method: str) -> str:
-    """What a reader must know about a printed pass@1; empty if nothing."""
+    """Footnote on a printed pass@1; empty if there is none."""
     value = PASS_AT_1.get((setting.model, setting.data, method))
     if value is None:
         return ""
@@ -177,7 +177,7 @@ def note_on_pass(setting: Setting, method: str) -> str:
 
 
 def note_on_fate(setting: Setting, method: str, fate: str) -> str:
-    """What a reader must know about a printed share; empty if nothing."""
+    """Footnote on a printed share; empty if there is none."""
     value, n_problems = published_fate(setting, method, fate), N_PROBLEMS.get(setting.data)
     if value is None or n_problems is None:
         return ""
@@ -188,7 +188,7 @@ def note_on_fate(setting: Setting, method: str, fate: str) -> str:
 
 
 def note_on_overhead(model: str, method: str) -> str:
-    """What a reader must know about a printed change of the time per step; empty if nothing."""
+    """Footnote on a printed change of the time per step; empty if there is none."""
     value = OVERHEAD.get((model, method))
     if value is None or value >= -MOST_SKIPPED:
         return ""

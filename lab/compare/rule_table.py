@@ -18,7 +18,7 @@ from lab.stats.paired import Estimate, estimate
 from lab.trace.trace import Trace
 
 METRIC = "pass_final"
-"""What an arm's best step size is chosen by."""
+"""Metric by which an arm's best step size is chosen."""
 SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "Learned")
 """Columns of the table that are estimates."""
 

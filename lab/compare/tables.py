@@ -25,7 +25,7 @@ class Metric:
     title: str
     unit: str
     better: Literal["low", "high", ""]
-    """Which end is good; empty where neither is."""
+    """The better direction; empty where there is none."""
     digits: int = 1
 
 

@@ -1,4 +1,4 @@
-"""Runs of one arm under several guard settings, told apart as arms of their own."""
+"""Runs of one arm under several guard settings, named as arms of their own."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
 def base_arms(runs: Sequence[Manifest]) -> list[str]:
     """The arm that each run is with other guard settings: its own.
 
-    The simulator calls a guard with settings of one's own `custom`: beside the guard itself it is
-    the guard with other settings.
+    The simulator calls a guard with other settings `custom`; in a comparison that also has the
+    guard itself, it counts as the guard with other settings.
 
     Args:
         runs: of one comparison.
     """
-    beside = any(run.arm == GUARD and guard_settings(run) for run in runs)
+    guarded = any(run.arm == GUARD and guard_settings(run) for run in runs)
     return [
-        GUARD if beside and run.arm == _CUSTOM and guard_settings(run) else run.arm for run in runs
+        GUARD if guarded and run.arm == _CUSTOM and guard_settings(run) else run.arm for run in runs
     ]
 
 

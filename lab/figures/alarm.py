@@ -1,4 +1,4 @@
-"""How well the label-free alarm tells lost problems from kept ones, beside simple scores."""
+"""AUROC and ROC curves of the label-free alarm and of simple scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def roc_curves(table: pd.DataFrame, scores: Sequence[str] = SHOWN) -> go.Figure:
 
 
 def _chance(end: list[float], height: list[float]) -> go.Scatter:
-    """What a coin would reach."""
+    """Line of a random score."""
     return go.Scatter(
         x=[0.0, *end],
         y=height,

@@ -1,4 +1,4 @@
-"""How far a calibrated simulator is from each published number, cell by cell."""
+"""Errors of a calibrated simulator against the published numbers, cell by cell."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lab.stats.paired import Estimate, estimate
 from lab.stats.words import mean_sd
 
 DIVERGING = ((0.0, VERMILLION), (0.5, "#F7F7F7"), (1.0, BLUE))
-"""Worse, unchanged, better: told apart by any common colour blindness."""
+"""Worse, unchanged, better: distinguishable under any common colour blindness."""
 _ROW = 46
 
 

@@ -1,4 +1,4 @@
-"""What became of the problems on several models and data sets: grouped stacked bars."""
+"""Fates of the problems on several models and data sets: grouped stacked bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the problems, one stacked bar per arm."""
+"""Fates of the problems, one stacked bar per arm."""
 
 from __future__ import annotations
 

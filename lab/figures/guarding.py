@@ -1,4 +1,4 @@
-"""What a guard did: the routes of the visits, and weights, skips and minority sets over time."""
+"""Actions of a guard: the routes of the visits, and weights, skips and minority sets over time."""
 
 from __future__ import annotations
 

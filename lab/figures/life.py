@@ -47,7 +47,7 @@ def shortened(text: str) -> str:
 
 
 class _Mark(NamedTuple):
-    """How one kind of visit is marked."""
+    """Mark of one kind of visit."""
 
     meta: str
     name: str

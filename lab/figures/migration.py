@@ -85,7 +85,7 @@ def _bubbles(part: pd.DataFrame, fate: str, largest: float) -> go.Scatter:
 
 
 def _unchanged() -> go.Scatter:
-    """Where problems lie that did not move."""
+    """Diagonal of problems that did not change."""
     return go.Scatter(
         x=[0, 100],
         y=[0, 100],

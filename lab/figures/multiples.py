@@ -25,7 +25,7 @@ def multiples(
 
     Args:
         titles: one per panel, not escaped.
-        columns: at most so many beside each other.
+        columns: largest number of panels in a row.
         row_gap: of the figure's height, between two rows of panels.
         column_gap: of its width, between two columns.
         shared_yaxes: panels of one row share their axis.
@@ -43,7 +43,7 @@ def multiples(
 
 
 class Place(TypedDict):
-    """Where a panel is, as plotly's arguments."""
+    """Position of a panel, as plotly's arguments."""
 
     row: int
     col: int

@@ -118,7 +118,7 @@ def _whole(labels: list[str], relative: list[Estimate], seconds: list[Estimate])
 
 
 def _changes(labels: list[str], relative: list[Estimate]) -> go.Scatter:
-    """How much longer the whole step takes, with its spread, beyond the whisker's end."""
+    """Change of the whole step's time with its standard deviation, at the whisker's end."""
     return go.Scatter(
         x=[value.mean + (value.sd if value.has_interval else 0) for value in relative],
         y=labels,

@@ -25,7 +25,7 @@ RUN_PANELS = (
     Panel("pass_at_1", "pass@1", "% of responses"),
 )
 MOST_RUNS = 40
-"""Thin lines per arm: more cannot be told apart and make the page heavy."""
+"""Thin lines per arm: more cannot be distinguished and make the page heavy."""
 
 
 def run_lines(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:

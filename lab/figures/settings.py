@@ -1,4 +1,4 @@
-"""What all arms gain over a setting that was varied, in small multiples over another."""
+"""Gains of all arms over a setting that was varied, in small multiples over another."""
 
 from __future__ import annotations
 

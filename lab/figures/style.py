@@ -43,7 +43,7 @@ ROUTE_COLOURS = dict(zip(ROUTES.values(), (PALE, ORANGE, VERMILLION, BLUE), stri
 
 @dataclass(frozen=True, slots=True)
 class ArmStyle:
-    """How one arm is drawn in every figure."""
+    """Style of one arm in every figure."""
 
     colour: str
     dash: str = "solid"

@@ -1,4 +1,4 @@
-"""Which arm wins where: one coloured cell per setting, hatched where the lead is within noise."""
+"""Best arm per setting: one coloured cell each, hatched where the lead is within noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CELL = 0.94
 _GAP = 0.35
 """Between the cells of given values and those at the arms' own best."""
 _ALONE, _TIED = 0.9, 0.3
-"""How strong a colour is where the arm wins alone, and where it ties."""
+"""Opacity of a cell where the arm wins alone, and where it ties."""
 
 
 def winner_chart(

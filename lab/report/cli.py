@@ -99,7 +99,7 @@ class Report:
         return self.output
 
     def _worlds(self) -> list[World]:
-        """What is reported on; folders that were left out are named."""
+        """Print what is reported on; folders that were left out are named."""
         from lab.report.digest import read
 
         worlds, skipped = read(self.folders)

@@ -33,7 +33,7 @@ class Part:
     figure: go.Figure | None
     """None where there is nothing to draw, which the words must say."""
     alt: str = ""
-    """What is drawn, for readers who cannot see it."""
+    """Description of the drawing, for readers who cannot see it."""
 
 
 def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:

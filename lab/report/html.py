@@ -15,7 +15,7 @@ class Html(str):
 
 
 Child = str | int | float | None
-"""What may stand inside an element; anything but `Html` is escaped."""
+"""Content of an element; anything but `Html` is escaped."""
 
 
 def text(value: object) -> Html:

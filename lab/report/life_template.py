@@ -1,4 +1,4 @@
-"""How the page's script shall draw a life: `life_figure` itself, with every mark it knows."""
+"""Template by which the page's script draws a life: `life_figure` with every mark it knows."""
 
 from __future__ import annotations
 

@@ -106,9 +106,9 @@ def _pairs(life: Ints, answer: Ints) -> _Pairs:
 def _true(lives: Lives, pairs: _Pairs, place: Ints, count: Floats) -> Bools:
     """(pairs,) the answer is the true one, as `lab.measures.life.true_answer` finds it."""
     n_lives, life = len(lives.start), lives.life
-    told = np.full(n_lives, -1, np.int64)
+    label_if_right = np.full(n_lives, -1, np.int64)
     right = np.flatnonzero(lives.table["label_correct"])[::-1]
-    told[life[right]] = lives.table["label"][right]
+    label_if_right[life[right]] = lives.table["label"][right]
     accuracy = lives.table["label_accuracy"]
     share = count / np.maximum(lives.table["n_votes"][place], 1)
     same = np.abs(share - accuracy[place]) < _ROUNDING
@@ -119,5 +119,6 @@ def _true(lives: Lives, pairs: _Pairs, place: Ints, count: Floats) -> Bools:
     known = np.bincount(life, ~np.isfinite(accuracy), n_lives)[pairs.life] == 0
     fits = known & (n_same == n_rows) & (n_rows == n_positive)
     alone = np.bincount(pairs.life, fits, n_lives)[pairs.life] == 1
-    guessed = (told[pairs.life] < 0) & fits & alone
-    return guessed | ((told[pairs.life] == pairs.answer) & (told[pairs.life] >= 0))
+    guessed = (label_if_right[pairs.life] < 0) & fits & alone
+    known_P = label_if_right[pairs.life]
+    return guessed | ((known_P == pairs.answer) & (known_P >= 0))

@@ -92,7 +92,7 @@ def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _own_best(rows: pd.DataFrame) -> Iterator[str]:
-    """Which arm leads where every arm may choose its step size."""
+    """Ranking of the arms if each may choose its step size."""
     yield "## Every arm at its own best step size"
     yield ""
     yield "Final pass@1 in %, mean ± standard deviation, at each step size:"
@@ -125,7 +125,7 @@ def _own_best(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _rules(found: Sequence[Comparison]) -> list[str]:
-    """The table of rules, where another one than TTRL's was run beside it."""
+    """The table of rules, if a rule other than TTRL was run with it."""
     arms = {arm for comparison in found for arm in comparison.arms}
     ruled = any(rule_of(arm) not in (None, BASELINE) for arm in arms)
     if BASELINE not in arms or not ruled:

@@ -30,7 +30,7 @@ _POLICY = (
 
 
 _COSTLY = ("scissor", "window")
-"""Sections that are made beside the others, as the problems are."""
+"""Sections that the second process makes, as it does the problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_Par
     for section in sections:
         inside = made.get(section.name) or beside.result(section.name)
         yield _Part(section.name, section.group, section.heading, inside)
-    heading = "Beside the paper's printed numbers"
-    yield _Part("paper", "Beside the paper", heading, paper)
+    heading = "Comparison with the paper's printed numbers"
+    yield _Part("paper", "The paper", heading, paper)
     title = "Every problem and its life"
     yield _Part("problems", "The data", title, beside.result("problems"))
     runs = join(provenance(world) for world in worlds)
@@ -150,7 +150,7 @@ def _numbers(worlds: Sequence[World]) -> Html:
 
 
 def _nature(world: World) -> Html | None:
-    """What a simulated world can and cannot show."""
+    """Note on what a simulated world can and cannot show."""
     return tag("p", words.SIMULATED, class_="note") if world.comparison.world == "sim" else None
 
 

@@ -1,4 +1,4 @@
-"""Tables of the paper made from our runs, the printed numbers beside ours."""
+"""Tables of the paper made from our runs, with the printed numbers next to ours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lab.report.html import Html, join, table, tag
 from lab.report.numbers import mean_and_sd
 
 HOW = (
-    "Ours is the mean ± standard deviation over n replicates, beside it what the paper prints. "
-    "Ours are other models or a simulator, so only orders and signs are to be held against the "
+    "Ours is the mean ± standard deviation over n replicates, next to the paper's number. "
+    "Ours are other models or a simulator, so only orders and signs can be compared with the "
     "paper's numbers; some of these contradict each other, as the footnotes say."
 )
 NOT_TIMED = "No timed run of TTRL, so the overhead table is left out."

@@ -10,7 +10,7 @@ from lab.report.html import Html, raw, tag
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
-    """A figure with its data beside it.
+    """A figure together with its data.
 
     Args:
         figure: any plotly figure.

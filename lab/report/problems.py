@@ -91,7 +91,7 @@ def _world(world: World, place: int, lives: Mapping[Key, str]) -> Html:
 def _about(
     world: World, place: int, opened: list[list[int]], columns: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """What the script must know besides the numbers; it treats all text as text."""
+    """Data of the script other than the numbers; it treats all text as text."""
     arms = world.comparison.arms
     fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
     kinds = [_FATE, *_LABEL_ACCURACY] if fates.any() else []
@@ -119,7 +119,7 @@ def _replicates(world: World) -> list[str]:
 
 
 def _which(world: World, opened: list[list[int]]) -> str:
-    """Which lives are on the page."""
+    """Lives that are on the page."""
     n = len(world.comparison.pairs)
     everyone = len(set(map(tuple, opened))) == 1
     if everyone and len(opened[0]) == n:

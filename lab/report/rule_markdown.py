@@ -59,7 +59,7 @@ def steps_markdown(rows: pd.DataFrame) -> str:
 
 
 def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
-    """What every arm gains at every step size beyond a baseline that moves as far, in points.
+    """Gain of every arm at every step size over a baseline with the same update norm, in points.
 
     Args:
         rows: from `lab.compare.rule_table.rule_rows`.

@@ -1,4 +1,4 @@
-"""Where the numbers come from: the runs, their settings, versions and commands."""
+"""Provenance of the numbers: the runs, their settings, versions and commands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _notes(notes: Sequence[str]) -> Html | None:
 
 
 def _said(runs: Sequence[Manifest]) -> Html | None:
-    """What the runs themselves told their users, such as prompts that were left out."""
+    """Notices of the runs, such as prompts that were left out."""
     lines = _distinct(str(line) for run in runs for line in run.extra.get("notices") or ())
     return tag("div", *(tag("p", line) for line in lines), class_="warn") if lines else None
 
@@ -73,7 +73,7 @@ def _run_table(world: World) -> Html:
 
 
 def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
-    """What the runs of one arm have in common, or all of it where they differ."""
+    """Facts that the runs of one arm share, or all of them where they differ."""
     finished = sum(run.status not in UNFINISHED for run in runs)
     states = [tag("div", f"{finished} finished")] if finished else []
     states += [tag("div", _state(run), class_="flag") for run in runs if run.status in UNFINISHED]

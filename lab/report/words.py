@@ -1,4 +1,4 @@
-"""What the page says in sentences, and the meaning of its terms."""
+"""Sentences of the page, and the meaning of its terms."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DUEL = {
 
 
 def summary(world: World) -> str:
-    """What is compared and the numbers that matter, with their uncertainty, in sentences."""
+    """The comparison and its main numbers with their uncertainty, in sentences."""
     arms, pairs = len(world.comparison.arms), len(world.comparison.pairs)
     size = f"({counted(arms, 'arm')}, {counted(pairs, 'replicate')})"
     findings = " ".join(sentence(finding) for finding in world.findings)

@@ -20,7 +20,7 @@ _HEAD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was made."""
+    """Files that were written."""
 
     path: Path
     worlds: list[World]

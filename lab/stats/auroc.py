@@ -1,4 +1,4 @@
-"""How well a score ranks lost problems above kept ones, with an interval over replicates."""
+"""AUROC of a score for lost against kept problems, with an interval over replicates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PairWins:
         return _ratio(wins, ((weights_BR @ self.pairs_RR) * weights_BR).sum(axis=-1))
 
     def auroc_same_run(self, weights: ArrayLike) -> Floats:
-        """The same over the pairs within one replicate.
+        """AUROC over the pairs within one replicate.
 
         A replicate drawn twice is two runs here, and their problems do not meet.
         """

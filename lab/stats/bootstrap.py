@@ -1,8 +1,8 @@
-"""Paired bootstrap over replicates, beside the t-intervals of `lab.stats.paired`.
+"""Paired bootstrap over replicates; `lab.stats.paired` has t-intervals.
 
 Replicates are the unit of resampling: one replicate's difference between two arms is one number,
 whatever is correlated inside the replicate. The resamples depend on the seed and on the number of
-pairs alone, so an interval does not change with the arms or metrics that it is computed beside.
+pairs alone, so an interval does not change with the other arms or metrics.
 
 Interval: expanded percentile (Hesterberg 2015, section 4.3). The plain percentile interval of a
 mean is too narrow by sqrt((n-1)/n) and by the step from the normal to the t distribution; its tail

@@ -44,7 +44,7 @@ class LockIn(NamedTuple):
 
 
 class Window(NamedTuple):
-    """How long the losing answer can still win votes, from one `p0` (mean visits)."""
+    """Mean visits for which the losing answer can still win votes, from one `p0`."""
 
     visits: float
     """Until either answer is extinct: the time to lock-in."""
@@ -55,7 +55,7 @@ class Window(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The same from every starting logit between the two extinctions."""
+    """Mean windows from every starting logit between the two extinctions."""
 
     x_N: Floats
     """(N,) grid, from where the correct answer is extinct to where the wrong one is."""
@@ -107,7 +107,7 @@ def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
 
 
 def solve_lock_in(visit: Moves) -> LockIn:
-    """The same from the visit's operator.
+    """Solve the lock-in from the visit's operator.
 
     Visits that do not move the logit cannot change it, so the equations run over moves alone.
     """

@@ -168,7 +168,7 @@ def check_cells(p0: Sized, step: Sized) -> None:
 
 
 def _crossing(fall: Callable[[float], float], level: float) -> float:
-    """Where a falling function of the logit, 1/2 at 0, passes `level`."""
+    """Logit at which a falling function, 1/2 at 0, passes `level`."""
     low, high = 0.0, 1.0
     while fall(high) > level:
         low, high = high, 2.0 * high

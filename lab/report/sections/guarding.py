@@ -1,4 +1,4 @@
-"""What the guard did, and what it costs."""
+"""Actions of the guard, and their cost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _per_guard(
 
 
 def _activity(own: pd.DataFrame) -> str:
-    """What share of the visits of training the rules touched."""
+    """Share of the training visits that the guard acted on."""
     weighted, minority, skipped = (
         _percent(own, column) for column in ("weighted_share", "minority_share", "skipped")
     )

@@ -1,4 +1,4 @@
-"""What training did to the problems, and which differences between the arms are more than noise."""
+"""Effect of training on the problems, and differences between the arms beyond noise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _share(world: World, arm: str, fate: str) -> Html:
 
 def _paired(world: World) -> list[Piece]:
     if not world.pairs:
-        return [Absent("No reference arm (TTRL or TTRL at matched effort) beside another arm.")]
+        return [Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")]
     return list(_against(world))
 
 

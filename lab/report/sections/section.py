@@ -21,7 +21,7 @@ class Drawing:
 
     figure: go.Figure
     alt: str
-    """What is drawn, for readers who cannot see it; the comparison's name is added."""
+    """Description of the drawing, for readers who cannot see it; the comparison's name is added."""
     caption: str = ""
     heading: str = ""
     """Above the figure, where a section has several."""
@@ -50,9 +50,9 @@ class Section:
     """Of the contents that it stands in."""
     heading: str
     how: str
-    """How to read the figures."""
+    """Explanation of the figures."""
     draw: Callable[[World], Sequence[Piece]]
-    """What is drawn of one comparison."""
+    """Returns the drawings of one comparison."""
 
 
 def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]) -> Html:
@@ -61,7 +61,7 @@ def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]
 
 
 def render(section: Section, worlds: Sequence[World]) -> Html:
-    """How to read it, and the comparisons side by side, stacked where there is no room.
+    """The explanation, and the comparisons side by side, stacked where there is no room.
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """

@@ -1,4 +1,4 @@
-"""How much the results depend on the guard's settings, where runs of an arm differ in them."""
+"""Dependence of the results on the guard's settings, where runs of an arm differ in them."""
 
 from __future__ import annotations
 

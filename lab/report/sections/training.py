@@ -1,4 +1,4 @@
-"""What happened over training: flips, agreement and accuracy, run by run and on the mean."""
+"""Course of the training: flips, agreement and accuracy, run by run and on the mean."""
 
 from __future__ import annotations
 

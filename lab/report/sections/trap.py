@@ -1,4 +1,4 @@
-"""Why it happens: votes on lost problems, and the scissor that closes on the correct answer."""
+"""Mechanism of the loss: votes on lost problems, and the scissor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _lost(world: World) -> list[Piece]:
 
 
 def _lost_counts(world: World) -> str:
-    """How many problems each curve stands on: few of them make a wild curve."""
+    """Number of problems behind each curve; a curve of few problems is noisy."""
     lost = floats(world.summary.xs("TotalDeg", axis=1, level="metric"), "mean")
     numbers = [
         f"{world.titles[arm]} {share / 100 * world.comparison.runs[arm][0].n_problems:.1f}"

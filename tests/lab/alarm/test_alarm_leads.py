@@ -1,4 +1,4 @@
-"""How long before its last win a problem is warned of."""
+"""Lead time of the alarm before a problem's last win."""
 
 import numpy as np
 
