@@ -7,9 +7,9 @@ best of a few epochs, in turn with all others.
 from __future__ import annotations
 
 from guard_core.rules import RULES
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from sim import SimConfig
-from sim.engine.run import of_arm
 from sim.studies.sweep.rule_tables import cpu_per_visit
 
 BUDGET = 1.30
@@ -25,7 +25,7 @@ def rows(replicates: int, problems: int, rounds: int) -> list[tuple[str, float, 
     ratios: dict[str, float] = {"ttrl": 1.0}
     for start in range(0, len(names), 7):
         group = ["ttrl", *names[start : start + 7]]
-        found = cpu_per_visit({name: of_arm(base, arm(name)) for name in group}, rounds)
+        found = cpu_per_visit({name: with_arm(base, arm(name)) for name in group}, rounds)
         times |= found
         ratios |= {name: time / found["ttrl"] for name, time in found.items()}
     return sorted(((n, times[n], ratios[n]) for n in times), key=lambda row: row[2])

@@ -1,8 +1,12 @@
-"""The arms of every comparison: what is trained on, by which guard, with how large a step.
+"""The arms of every comparison: a rule, its labels, its guard and a factor on the step size.
 
 An arm is one of the named ones, a rule of `guard_core.rules` by its name (`scope`), or a rule under
 one of the named guards or label sources (`scope+guard`, `scope+memory`). Every guarded arm has a
 control at matched effort, `matched_scope+guard`; `matched` is that of `guard`.
+
+A rule named without a guard is the rule alone: `scope` trains without a guard, whether the name
+stands in `--arm`, in `--rule`, in a settings file or in Python. Only plain TTRL is guarded by
+default.
 """
 
 from __future__ import annotations
@@ -33,8 +37,14 @@ class Arm:
 
 
 BASELINE = "ttrl"
+"""Plain TTRL, as an arm and as a rule."""
 GUARD = "guard"
 MATCHED = "matched"
+RANDOM_SKIP = "random_skip"
+"""Control that skips as many visits as a guard, at random; only in the simulator."""
+CONTROLS = (MATCHED, RANDOM_SKIP)
+CUSTOM = "custom"
+"""An arm that none of the names stands for; under a rule `RULE+custom`."""
 DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
 
@@ -78,8 +88,24 @@ UNGUARDED = {
 """Guarded arm to the same arm without a guard."""
 WITH_RULES = (*UNGUARDED, "frozen", "memory")
 """Arms that a rule with a label can be combined with, as `RULE+ARM`."""
-_OTHER_TITLES = {"random_skip": "TTRL at random skips"}
-"""Of arms that exist in one world only, so that no other takes them for plain TTRL."""
+_OTHER_TITLES = {RANDOM_SKIP: "TTRL at random skips", CUSTOM: "Custom guard"}
+
+
+def under(name: str, rule: str) -> str:
+    """Returns the name of the arm that a name stands for where a rule is chosen.
+
+    Under SCOPE, `guard` is `scope+guard` and `matched` is `matched_scope+guard`. Arms that are not
+    a guard, a label source or one of their controls, such as `ttrl`, keep their name.
+    """
+    if rule == BASELINE:
+        return name
+    if name in WITH_RULES:
+        return f"{rule}+{name}"
+    for kind in CONTROLS:
+        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
+        if name.startswith(kind) and target in WITH_RULES:
+            return f"{kind}_{rule}+{target}"
+    return name
 
 
 def arm(name: str, step_factor: float = 1.0) -> Arm:
@@ -128,6 +154,9 @@ def title(name: str) -> str:
     if target is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
     rule, other = _split(name)
+    of_rule, plus, last = name.partition("+")
+    if plus and last == CUSTOM and of_rule in RULES:
+        return f"{RULES[of_rule].title} + {_OTHER_TITLES[CUSTOM].lower()}"
     if rule is None:
         return _OTHER_TITLES.get(name, name)
     return rule.title if other == BASELINE else f"{rule.title} + {_ARMS[other][0]}"

@@ -8,12 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
-from guard_core import ConfigError
+from guard_core import ConfigError, GuardConfig
+from lab.arms import BASELINE, arm, matched_target, under
 from lab.errors import Terminated, UserError
 
 EXIT_USER_ERROR = 2
@@ -76,6 +77,51 @@ def read_option(argv: Sequence[str], flag: str) -> str | None:
         if word.startswith(f"{flag}="):
             return word.removeprefix(f"{flag}=")
     return None
+
+
+def with_arm_options(argv: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as plain values, with what the options say of the rule and the guard.
+
+    `--rule scope` alone is the rule without a guard, as `--arm scope` is. A guard comes from
+    `--arm`, from `--profile`, or from a single option such as `--guard.W`, which changes the guard
+    of the values or else the paper's.
+
+    Args:
+        argv: the command line.
+        values: of the settings file, empty without one.
+
+    Raises:
+        UserError: `--arm` contradicts `--rule` or `--profile`, or names no arm.
+        ConfigError: there is no profile of that name.
+    """
+    made = dict(values)
+    name, profile, rule = (read_option(argv, f"--{n}") for n in ("arm", "profile", "rule"))
+    if rule is not None:
+        made["rule"] = rule
+    if name is not None:
+        if profile is not None:
+            raise UserError("--arm and --profile: both set the guard; give one of them")
+        made |= _arm_values(name, made.get("rule", BASELINE), rule)
+        factor = read_option(argv, "--step-factor") or made.get("step_factor")
+        if factor is None and matched_target(name):
+            raise UserError(f"arm {name!r}: needs --step-factor, which the command compare finds")
+    elif profile is not None:
+        made["guard"] = GuardConfig.profile(profile).to_dict()
+    elif any(word.startswith("--guard.") for word in argv):
+        made.setdefault("guard", {})
+    if made.get("rule", BASELINE) != values.get("rule", BASELINE):
+        made.pop("rule_options", None)
+    return made
+
+
+def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
+    """The settings of an arm under the rule of the settings; `given` is that of `--rule`."""
+    chosen = arm(under(name, rule))
+    if given not in (None, BASELINE, chosen.rule):
+        raise UserError(
+            f"arm {name!r}: trains by rule {chosen.rule}, and --rule is {given}; give one of them"
+        )
+    return {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
 
 
 def _parse(

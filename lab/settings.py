@@ -48,16 +48,17 @@ def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
     Args:
         values: nested mappings, as read from TOML or JSON.
         kind: the dataclass.
-        source: named in the error message.
+        source: named at the beginning of error messages, if any.
 
     Raises:
         UserError: a setting is unknown or has a wrong value.
     """
-    _refuse_unknown(values, kind, source, "")
+    origin = f"{source}: " if source else ""
+    _refuse_unknown(values, kind, origin, "")
     try:
         return msgspec.convert(dict(values), kind)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise UserError(f"{source}: {error}") from error
+    except (msgspec.ValidationError, ValueError, UserError) as error:
+        raise UserError(f"{origin}{error}") from error
 
 
 def to_values(config: Any) -> dict[str, Any]:
@@ -65,14 +66,14 @@ def to_values(config: Any) -> dict[str, Any]:
     return msgspec.to_builtins(config)
 
 
-def _refuse_unknown(values: Mapping[str, Any], kind: Any, source: str, prefix: str) -> None:
+def _refuse_unknown(values: Mapping[str, Any], kind: Any, origin: str, prefix: str) -> None:
     hints = {f.name: f for f in dataclasses.fields(kind)}
     for name, value in values.items():
         if name not in hints:
-            raise UserError(f"{source}: {prefix}{name}: no such setting; see --help for the names")
+            raise UserError(f"{origin}{prefix}{name}: no such setting; see --help for the names")
         nested = _nested(hints[name])
         if nested is not None and isinstance(value, Mapping):
-            _refuse_unknown(value, nested, source, f"{prefix}{name}.")
+            _refuse_unknown(value, nested, origin, f"{prefix}{name}.")
 
 
 def _nested(field: dataclasses.Field[Any]) -> Any:

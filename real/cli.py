@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from guard_core import GuardConfig
-from lab.arms import DEMO_ARMS, arm, matched_target
-from lab.cli import read_option, run_cli
+from lab.arm_settings import arm_of
+from lab.arms import DEMO_ARMS, under
+from lab.cli import run_cli
 from lab.errors import UserError
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.ranks.launched import launched
@@ -21,7 +21,7 @@ from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
 from real.record.terminal import runs_bar, say, tell
 from real.settings.config import TrainConfig
-from real.settings.options import guard_of_rule, settings_of
+from real.settings.options import settings_of
 from real.settings.presets import table
 
 if TYPE_CHECKING:
@@ -58,42 +58,18 @@ class RunCommand:
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> RunCommand:
-        """Defaults of the options, from the preset, the file, the arm and the profile."""
-        settings = settings_of(argv)
-        name, profile = read_option(argv, "--arm"), read_option(argv, "--profile")
-        if name is not None and profile is not None:
-            raise UserError("arm and profile: both set the guard; give one of them")
-        if name is not None:
-            chosen = arm(name)
-            settings = replace(settings, guard=chosen.guard, labels=chosen.labels, rule=chosen.rule)
-        if profile is not None:
-            settings = replace(settings, guard=GuardConfig.profile(profile))
-        elif name is None and settings.guard == GuardConfig.paper():
-            settings = replace(settings, guard=guard_of_rule(read_option(argv, "--rule")))
-        return cls(out=tyro.MISSING, settings=settings)
+        """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
+        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> None:
         """Train, and say what came out."""
         require_torch()
         from real.trainer import train
 
-        trace = train(self.settings, self.out, progress=not self.quiet, arm=self._arm_name())
+        asked = None if self.arm is None else under(self.arm, self.settings.rule)
+        name = arm_of(self.settings, asked).name
+        trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
         tell([*outcome(trace.run), f"run folder: {self.out}"])
-
-    def _arm_name(self) -> str | None:
-        """The arm that was asked for, unless other options changed what it is."""
-        if self.arm is None:
-            return None
-        chosen = arm(self.arm)
-        settings = self.settings
-        same = (settings.guard, settings.labels, settings.rule, settings.rule_options) == (
-            chosen.guard,
-            chosen.labels,
-            chosen.rule,
-            {},
-        )
-        own_step = matched_target(self.arm) or self.settings.step_factor == 1
-        return self.arm if same and own_step else None
 
 
 @dataclass(kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, title
-from lab.arms import arm as named_arm
-from lab.errors import UserError
+from lab.arm_settings import arm_of
+from lab.arms import title
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
@@ -97,7 +96,7 @@ def n_batches(config: TrainConfig, n_problems: int) -> int:
 def new_manifest(run: Run, arm: str | None) -> Manifest:
     """The run's `run.json`; `arm` is found from the settings if None."""
     config = run.config
-    name = arm or arm_of(config)
+    name = arm or arm_of(config).name
     return Manifest.new(
         "real",
         name,
@@ -114,32 +113,6 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
             **run.prompts.facts(),
         },
     )
-
-
-def arm_of(config: TrainConfig) -> str:
-    """Name of the arm that these settings are, `custom` if they are none of `lab.arms`."""
-    rule = config.rule
-    if config.rule_options:
-        return "custom"
-    if config.step_factor != 1:
-        plain = config.guard == named_arm("ttrl").guard and config.labels == "votes"
-        return "matched" if plain and rule == BASELINE else "custom"
-    names = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
-    if rule != BASELINE:
-        names = (rule, *(f"{rule}+{other}" for other in WITH_RULES))
-    for name in names:
-        known = _known(name)
-        if known and (known.guard, known.labels) == (config.guard, config.labels):
-            return name
-    return "custom"
-
-
-def _known(name: str) -> Arm | None:
-    """The arm of that name; None where the rule cannot go with that guard."""
-    try:
-        return named_arm(name)
-    except UserError:
-        return None
 
 
 def _devices(run: Run) -> str:

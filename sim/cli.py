@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from lab.arms import BASELINE, DEMO_ARMS, MATCHED, Arm, arm
-from lab.cli import read_option, run_cli
+from lab.arm_settings import arm_of
+from lab.arms import DEMO_ARMS, under
+from lab.cli import run_cli
 from lab.columns import equals, floats, groups, select, unique, where
-from lab.errors import UserError
-from sim.engine.run import of_arm, simulate
+from sim.engine.run import simulate
 from sim.explore.command import Explore
 from sim.settings.config import SimConfig
-from sim.settings.options import FLAT, read_settings, with_profile, with_rule
+from sim.settings.options import FLAT, settings_of
 from sim.studies.calibrate.command import Calibrate
 from sim.studies.sweep.command import SweepCommand
 from sim.theory.command import Theory
@@ -48,26 +48,16 @@ class Run:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> Run:
         """Settings of --config, --population, --profile and --arm for what is not given."""
-        settings = with_profile(argv, read_settings(argv, SimConfig()))
-        chosen = _arm(argv, settings)
-        if chosen is not None:
-            settings = of_arm(settings, replace(chosen, step_factor=settings.step_factor))
-        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
+        return cls(out=tyro.MISSING, settings=settings_of(argv, SimConfig()))
 
     def run(self) -> None:
         """Simulate, then print a summary."""
         from sim.studies.arms.words import print_summary
         from sim.studies.compare import rows_of
 
-        own = None
-        if self.arm is not None:
-            s = self.settings
-            own = _own(self.arm, s)
-            if self.arm == MATCHED and s.step_factor == 1.0:
-                raise UserError(
-                    "arm 'matched': needs --step-factor; guard-sim compare finds it by itself"
-                )
-        trace = simulate(self.settings, self.out, progress=not self.quiet, arm=own)
+        asked = None if self.arm is None else under(self.arm, self.settings.rule)
+        arm = arm_of(self.settings, asked)
+        trace = simulate(self.settings, self.out, progress=not self.quiet, arm=arm)
         print_summary(rows_of({trace.run.arm: trace}, self.settings))
         print(self.out)
 
@@ -102,12 +92,11 @@ class Compare:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> Compare:
         """Settings of --config, --population and --profile for what is not given."""
-        settings = with_profile(argv, read_settings(argv, SimConfig(replicates=20)))
-        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
+        return cls(out=tyro.MISSING, settings=settings_of(argv, SimConfig(replicates=20)))
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
-        from sim.studies.arms.controls import named, under
+        from sim.studies.arms.controls import named
         from sim.studies.compare import compare, rows_of, run_grid
         from sim.studies.sweep.pool import Pool
         from sim.studies.sweep.presets import STEPS
@@ -165,30 +154,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         description="Simulate test-time reinforcement learning with and without a guard.",
     )
-
-
-def _arm(argv: Sequence[str], settings: SimConfig) -> Arm | None:
-    name = read_option(argv, "--arm")
-    if name is not None and read_option(argv, "--profile") is not None:
-        raise UserError("--arm and --profile: give one of them")
-    return None if name is None else _of_rule(name, read_option(argv, "--rule") or settings.rule)
-
-
-def _own(name: str, s: SimConfig) -> Arm:
-    """The arm of that name with the guard, labels and factor that the settings ended up with."""
-    found = _of_rule(name, s.rule)
-    return replace(found, guard=s.guard, labels=s.labels, step_factor=s.step_factor)
-
-
-def _of_rule(name: str, rule: str) -> Arm:
-    from sim.studies.arms.controls import under
-
-    found = arm(under(name, rule))
-    if rule not in (BASELINE, found.rule):
-        raise UserError(
-            f"arm {name!r}: trains by rule {found.rule}, and --rule is {rule}; give one of them"
-        )
-    return found
 
 
 if __name__ == "__main__":

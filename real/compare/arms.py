@@ -7,11 +7,12 @@ factor on the learning rate each, pooled over the seeds, and a note of how well 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 
+from lab.arm_settings import DEFAULT_GUARD, guard_of
 from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
 from lab.errors import UserError
 from lab.stats.paired import estimate
@@ -26,6 +27,7 @@ from real.settings.config import TrainConfig
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
 """Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,9 @@ def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
 def _check(
     config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int], n_parallel: int
 ) -> None:
-    default = TrainConfig()
     for name in _PER_ARM:
-        if getattr(config, name) != getattr(default, name):
+        usual = guard_of(DEFAULT_GUARD, config.rule) if name == "guard" else _DEFAULTS[name]
+        if getattr(config, name) != usual:
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:
         job_of(config, folder, name, 0)

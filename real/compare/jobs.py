@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError
 from lab.settings import to_values
@@ -236,16 +237,7 @@ def job_of(
     config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
 ) -> Job:
     """The run of one arm and seed; `rule_options` are those of arms with the settings' rule."""
-    chosen = arm(name, step_factor)
-    settings = replace(
-        config,
-        guard=chosen.guard,
-        labels=chosen.labels,
-        rule=chosen.rule,
-        rule_options=config.rule_options if chosen.rule == config.rule else {},
-        step_factor=chosen.step_factor,
-        seed=seed,
-    )
+    settings = replace(with_arm(config, arm(name, step_factor)), seed=seed)
     return Job(name, settings, run_folder(folder, name, seed))
 
 

@@ -17,6 +17,7 @@ from guard_core.checks import (
     check_fields,
 )
 from guard_core.rules import Need, Rule, make_rule
+from lab.arm_settings import DEFAULT_GUARD, guard_of
 from lab.arms import BASELINE
 from lab.errors import UserError
 from lab.rule_fit import check_fit
@@ -46,8 +47,9 @@ class TrainConfig:
         UserError: a setting has a wrong type or lies outside its bounds.
     """
 
-    guard: GuardConfig = field(default_factory=GuardConfig.paper)
-    """The guard; `GuardConfig.off()` is plain TTRL."""
+    guard: GuardConfig = DEFAULT_GUARD
+    """The guard; `GuardConfig.off()` trains without one. If left out it is the paper's for plain
+    TTRL, and none for any other rule."""
     labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
@@ -202,6 +204,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check every setting."""
+        object.__setattr__(self, "guard", guard_of(self.guard, self.rule))
         check_fields(self, error=UserError)
         if self.n_samples > self.n_votes:
             raise UserError(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from lab.arms import ALL_ARMS, BASELINE, WITH_RULES, Arm, can_combine
-from lab.arms import arm as named_arm
-from lab.arms import title as rule_title
+from lab.arm_settings import arm_of
+from lab.arms import Arm
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
@@ -48,7 +45,7 @@ def simulate(
     """
     # First: a bad kernel, histogram or trace must be refused before anything is written.
     parts = run_epochs(config)
-    manifest = _manifest(config, arm or _arm_of(config), extra or {})
+    manifest = _manifest(config, arm or arm_of(config), extra or {})
     recorder: MemoryRun | RunFolder
     recorder = (
         MemoryRun(manifest)
@@ -70,47 +67,6 @@ def simulate(
         manifest.end("finished")
         return Trace.of(recorder)
     return load(recorder.path)
-
-
-def of_arm(config: SimConfig, arm: Arm) -> SimConfig:
-    """The settings of one arm: its guard, its labels, its rule and its factor on the step.
-
-    The settings of the rule stay where they are the arm's own rule's.
-    """
-    options = config.rule_options if arm.rule == config.rule else {}
-    return replace(
-        config,
-        guard=arm.guard,
-        labels=arm.labels,
-        step_factor=arm.step_factor,
-        rule=arm.rule,
-        rule_options=options,
-    )
-
-
-def _arm_of(config: SimConfig) -> Arm:
-    """The named arm with these settings, or one that says what it is."""
-    for name in _names(config.rule):
-        named = named_arm(name, config.step_factor)
-        if (named.guard, named.labels) == (config.guard, config.labels):
-            return named
-    title = "Custom guard"
-    if config.rule != BASELINE:
-        title = f"{rule_title(config.rule)} + {title.lower()}"
-    name = "custom" if config.rule == BASELINE else f"{config.rule}+custom"
-    return Arm(name, title, config.guard, config.labels, config.step_factor, config.rule)
-
-
-def _names(rule: str) -> Iterator[str]:
-    """Arms with this rule."""
-    plain = (*ALL_ARMS, "release", "frs", "mps", "rcsu")
-    if rule == BASELINE:
-        yield from plain
-        return
-    yield rule
-    for other in WITH_RULES:
-        if other in plain and can_combine(rule, other):
-            yield f"{rule}+{other}"
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from lab.errors import UserError
 from sim.settings.config import SimConfig
-from sim.settings.options import FLAT, read_settings, with_profile
+from sim.settings.options import FLAT, settings_of
 
 HOST = "127.0.0.1"
 """Never reachable from another machine."""
@@ -33,7 +33,7 @@ class Explore:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> Explore:
         """Settings of --config, --population and --profile for what is not given."""
-        return cls(settings=with_profile(argv, read_settings(argv, SimConfig(replicates=8))))
+        return cls(settings=settings_of(argv, SimConfig(replicates=8)))
 
     def run(self) -> None:
         """Serve the page."""

@@ -16,6 +16,7 @@ from guard_core.checks import (
     check_fields,
 )
 from guard_core.rules import make_rule
+from lab.arm_settings import DEFAULT_GUARD, guard_of
 from lab.arms import BASELINE
 from lab.errors import UserError
 from lab.rule_fit import check_fit
@@ -68,8 +69,9 @@ class SimConfig:
     fixed_population: bool = False
     """All replicates share one population; by default each draws its own."""
 
-    guard: GuardConfig = field(default_factory=GuardConfig)
-    """The guard; the paper's profile by default."""
+    guard: GuardConfig = DEFAULT_GUARD
+    """The guard; `GuardConfig.off()` trains without one. If left out it is the paper's for plain
+    TTRL, and none for any other rule."""
     labels: Literal["votes", "truth"] = "votes"
     """`truth` trains on the true answers while the guard goes on watching the votes."""
 
@@ -182,6 +184,7 @@ class SimConfig:
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""
+        object.__setattr__(self, "guard", guard_of(self.guard, self.rule))
         check_fields(self, error=UserError)
         _check_sizes(self)
         _check_population(self)

@@ -1,4 +1,4 @@
-"""Options that the commands of `guard-sim` share: settings from a file, a population, a profile."""
+"""Options that the commands of `guard-sim` share: settings from a file, a population, an arm."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 import tyro
 
 from guard_core import GuardConfig
-from guard_core.rules import make_rule
-from lab.arms import GUARD, arm, can_combine
-from lab.cli import read_option
-from lab.errors import UserError
-from lab.settings import read_toml
+from lab.arm_settings import DEFAULT_GUARD
+from lab.cli import read_option, with_arm_options
+from lab.settings import from_values, toml_values
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 
@@ -21,47 +19,26 @@ FLAT = tyro.conf.arg(name="")
 """The settings' names are options as they are."""
 
 
-def read_settings(argv: Sequence[str], base: SimConfig) -> SimConfig:
-    """Settings of the file, else `base` with the size of the named population.
+def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
+    """Returns the settings of the file, or else `base`, with those of the arm over them.
+
+    Args:
+        argv: the command line; `--config`, `--population`, `--arm`, `--profile` and `--rule` are
+            read.
+        base: settings without a file; a named population changes its size.
 
     Raises:
-        UserError: the file cannot be read, or holds an unknown or wrong setting.
+        UserError: the file cannot be read, or a setting is unknown or wrong.
     """
     if (path := read_option(argv, "--config")) is not None:
-        return _read(Path(path))
+        return from_values(with_arm_options(argv, toml_values(Path(path))), SimConfig, path)
+    changes = with_arm_options(argv, {})
+    if "guard" in changes:
+        changes["guard"] = GuardConfig.from_dict(changes["guard"])
+    elif "rule" in changes:
+        changes["guard"] = DEFAULT_GUARD
     name = read_option(argv, "--population")
-    if name is None or name not in NAMED:
-        return base
-    law = NAMED[name]
-    return replace(base, population=name, n_problems=law.n_problems, epochs=law.epochs)
-
-
-def with_profile(argv: Sequence[str], settings: SimConfig) -> SimConfig:
-    """The settings with the guard that --profile names."""
-    profile = read_option(argv, "--profile")
-    return settings if profile is None else replace(settings, guard=GuardConfig.profile(profile))
-
-
-def with_rule(argv: Sequence[str], settings: SimConfig) -> SimConfig:
-    """The settings with the rule that --rule names.
-
-    Where nothing was said about the guard, a rule without a label to guard has none.
-    """
-    rule = read_option(argv, "--rule")
-    if rule is None or rule == settings.rule:
-        return settings
-    make_rule(rule)
-    said = [read_option(argv, flag) for flag in ("--profile", "--arm", "--config")]
-    if any(word is not None for word in said) or can_combine(rule, GUARD):
-        return replace(settings, rule=rule, rule_options={})
-    return replace(settings, rule=rule, rule_options={}, guard=arm(rule).guard)
-
-
-def _read(path: Path) -> SimConfig:
-    try:
-        return read_toml(path, SimConfig)
-    except UserError as error:
-        # A setting's own message does not know which file it came from.
-        if str(path) in str(error):
-            raise
-        raise UserError(f"{path}: {error}") from error
+    if name in NAMED:
+        law = NAMED[name]
+        changes |= {"population": name, "n_problems": law.n_problems, "epochs": law.epochs}
+    return replace(base, **changes)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.arm_settings import with_arm
 from lab.arms import Arm
 from lab.errors import UserError
 from lab.trace.trace import Trace
 from sim.engine.measure import measure, measure_trace
-from sim.engine.run import of_arm, simulate
+from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import Control, check_arms, control, find
 from sim.studies.sweep.plan import Sweep
@@ -50,9 +51,9 @@ def compare(
     by_name = {arm.name: arm for arm in arms}
     for arm in sorted(arms, key=lambda a: control(a.name) is not None):
         found = control(arm.name)
-        own, facts = of_arm(config, arm), {}
+        own, facts = with_arm(config, arm), {}
         if found is not None:
-            own, facts = _matched(of_arm(config, by_name[found.unguarded]), found, traces)
+            own, facts = _matched(with_arm(config, by_name[found.unguarded]), found, traces)
             arm = replace(arm, step_factor=own.step_factor)
         traces[arm.name] = simulate(own, out / arm.name, progress, arm=arm, extra=facts)
     return {arm.name: traces[arm.name] for arm in arms}

@@ -13,9 +13,9 @@ from lab.errors import UserError
 from real import TrainConfig
 from real.cli import main
 from real.compare.arms import compare
-from real.run import arm_of
 
 OFF = GuardConfig.off()
+GUARD = GuardConfig.paper()
 FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
 SMALL = ["--n-problems", "4", "--batch-size", "4", "--n-votes", "8", "--n-samples", "4"]
 SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
@@ -29,9 +29,9 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
         ({"rule": "srt", "rule_options": {"threshold": 2.0}}, "srt.threshold = 2.0"),
         ({"rule": "srt", "rule_options": {"threshold": "high"}}, "must be of type float"),
         ({"rule_options": {"threshold": 0.5}}, "rule ttrl: no setting"),
-        ({"rule": "rent"}, "no label that a guard or memory could work on; take --arm rent"),
+        ({"rule": "rent", "guard": GUARD}, "no label that a guard or memory could work on; take"),
         ({"rule": "empo", "guard": FROZEN}, "no label that a guard or memory could work on"),
-        ({"rule": "maj_at_n"}, "trains nothing that a guard could hold back"),
+        ({"rule": "maj_at_n", "guard": GUARD}, "trains nothing that a guard could hold back"),
         ({"rule": "scope", "guard": FROZEN}, "makes new labels on every visit"),
         ({"rule": "coverrl", "guard": OFF}, "model of the tiny task cannot judge"),
         ({"rule": "rent", "guard": OFF, "labels": "truth"}, "does not use a given label"),
@@ -45,16 +45,6 @@ def test_settings_that_contradict(settings: dict[str, Any], told: str):
     with pytest.raises(UserError) as error:
         TrainConfig(**settings)
     assert told in str(error.value) and "\n" not in str(error.value)
-
-
-def test_arms_are_found_from_the_settings():
-    assert arm_of(TrainConfig(rule="srt")) == "srt+guard"
-    assert arm_of(TrainConfig(rule="srt", guard=OFF)) == "srt"
-    assert arm_of(TrainConfig(rule="srt", guard=FROZEN)) == "srt+frozen"
-    assert arm_of(TrainConfig(rule="empo", guard=OFF)) == "empo"
-    assert arm_of(TrainConfig(rule="srt", guard=OFF, rule_options={"keep": 0.5})) == "custom"
-    assert arm_of(TrainConfig(rule="srt", guard=OFF, step_factor=0.5)) == "custom"
-    assert arm_of(TrainConfig(guard=OFF, step_factor=0.5)) == "matched"
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

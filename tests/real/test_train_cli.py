@@ -53,7 +53,7 @@ def test_options_override_the_file_and_the_arm(tmp_path: Path):
         (["--profile", "release"], "release"),
         (["--arm", "guard", "--guard.W", "3"], "custom"),
         (["--arm", "ttrl", "--step-factor", "0.9"], "matched"),
-        (["--arm", "matched"], "matched"),
+        (["--arm", "matched", "--step-factor", "0.9"], "matched"),
     ],
 )
 def test_a_run_is_named_by_what_it_is(words: list[str], name: str, tmp_path: Path):

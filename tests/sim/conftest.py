@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.arm_settings import with_arm
 from lab.arms import arm as named
 from sim import SimConfig
 from sim.engine.measure import MEASURES
-from sim.engine.run import of_arm
 from sim.engine.simulation import Simulation
 
 START = 55.0
@@ -49,7 +49,7 @@ SMALL = {
 
 
 def _small(name, **settings):
-    return of_arm(SimConfig(**SMALL | settings), named(name))
+    return with_arm(SimConfig(**SMALL | settings), named(name))
 
 
 def _play(simulation):

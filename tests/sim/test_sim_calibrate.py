@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError
 from sim.engine.measure import measure
-from sim.engine.run import of_arm
 from sim.studies.calibrate import (
     CELLS,
     MECHANISMS,
@@ -126,7 +126,7 @@ def test_the_fit_recovers_a_known_row() -> None:
     mechanism = MECHANISMS["independent"]
     own = {"ability_mean": 0.7, "ability_concentration": 1.0}
     config = row_config(mechanism, SMALL, {"step": 0.06}, own, 4, 5)
-    table = measure_reading(of_arm(config, arm("ttrl")), "share")
+    table = measure_reading(with_arm(config, arm("ttrl")), "share")
     truth = tuple(table[cell].mean() for cell in CELLS)
     row = SMALL._replace(ttrl=truth)
     ticks: list[None] = []
@@ -140,7 +140,7 @@ def test_the_fit_recovers_a_known_row() -> None:
         4,
         6,
     )
-    before = mean_error(measure_reading(of_arm(start, arm("ttrl")), "share"), truth)
+    before = mean_error(measure_reading(with_arm(start, arm("ttrl")), "share"), truth)
     assert found.loss < min(3.0, before / 2)
     assert len(ticks) == found.runs <= TINY.runs_per_row
     assert fit(mechanism, [row], "share", 6, TINY) == found

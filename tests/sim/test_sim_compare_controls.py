@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.compare.effort import CLOSE
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.measure import measure
-from sim.engine.run import of_arm
 from sim.studies.arms.controls import check_arms, control, find
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
@@ -21,7 +21,7 @@ BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share
 
 @pytest.fixture(scope="module")
 def runs():
-    return {"guard": measure(BUSY), "ttrl": measure(of_arm(BASE, arm("ttrl")))}
+    return {"guard": measure(BUSY), "ttrl": measure(with_arm(BASE, arm("ttrl")))}
 
 
 def mean(table, name):
@@ -35,17 +35,19 @@ def test_matched_effort_moves_as_far_as_the_guard(runs):
         asked.append(config)
         return measure(config)
 
-    found = find("matched", of_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], run)
+    found = find("matched", with_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], run)
     assert mean(runs["guard"], "update_norm") < 0.97 * mean(runs["ttrl"], "update_norm")
     assert found.achieved_ratio == pytest.approx(1, abs=CLOSE)
     assert 0 < found.config.step_factor < 1 and len(asked) <= 3
-    assert found.config == replace(of_arm(BASE, arm("ttrl")), step_factor=found.config.step_factor)
+    assert found.config == replace(
+        with_arm(BASE, arm("ttrl")), step_factor=found.config.step_factor
+    )
     ratio = mean(measure(found.config), "update_norm") / mean(runs["guard"], "update_norm")
     assert ratio == found.achieved_ratio
 
 
 def test_random_skipping_skips_as_much_as_the_guard(runs):
-    found = find("random_skip", of_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], measure)
+    found = find("random_skip", with_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], measure)
     share = mean(runs["guard"], "skipped") / 100
     assert found.config.skip_rate == share > 0.01
     assert found.achieved_ratio == pytest.approx(1, abs=0.2)
@@ -54,7 +56,7 @@ def test_random_skipping_skips_as_much_as_the_guard(runs):
 
 def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
     never = measure(replace(BASE, guard=GuardConfig.only("frs")))
-    found = find("random_skip", of_arm(BASE, arm("ttrl")), never, runs["ttrl"], measure)
+    found = find("random_skip", with_arm(BASE, arm("ttrl")), never, runs["ttrl"], measure)
     assert found.config.skip_rate == 0 and np.isnan(found.achieved_ratio)
     assert found.table.equals(runs["ttrl"])
 
@@ -63,11 +65,11 @@ def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
 def test_runs_that_did_not_move_cannot_be_matched(runs, side):
     still = {**runs, side: runs[side].assign(update_norm=0.0)}
     with pytest.raises(UserError, match="did not move"):
-        find("matched", of_arm(BASE, arm("ttrl")), still["guard"], still["ttrl"], measure)
+        find("matched", with_arm(BASE, arm("ttrl")), still["guard"], still["ttrl"], measure)
 
 
 def test_skipped_visits_are_watched_and_not_trained_on():
-    config = replace(of_arm(BASE, arm("ttrl")), skip_rate=0.4)
+    config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits
     training = visits[visits["visit"] > 0]
     n = len(training)
@@ -81,7 +83,7 @@ def test_skipped_visits_are_watched_and_not_trained_on():
 
 
 def test_skips_are_the_same_whatever_is_run_beside():
-    config = replace(of_arm(BASE, arm("ttrl")), skip_rate=0.2)
+    config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.2)
     whole = simulate(config).visits
     last = simulate(replace(config, first_replicate=3, replicates=1)).visits
     own = whole[whole["replicate"] == 3].reset_index(drop=True)

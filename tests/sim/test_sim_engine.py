@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from guard_core import GuardConfig
 from lab import Trace, UserError, load
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.report.cli import main as report_main
 from lab.trace.schema import names
 from sim import SimConfig, simulate
-from sim.engine.run import of_arm
 from sim.engine.simulation import Simulation
 
 SMALL = SimConfig(n_problems=21, epochs=9, replicates=3, seed=5)
@@ -69,7 +69,7 @@ def test_same_seed_same_bits_and_another_seed_another_run():
 @pytest.mark.parametrize("policy", ["independent", "attractor"])
 @pytest.mark.parametrize("name", ["guard", "memory"])
 def test_a_replicate_is_the_same_run_alone(policy, name):
-    config = of_arm(replace(SMALL, policy=policy, step=0.3), arm(name))
+    config = with_arm(replace(SMALL, policy=policy, step=0.3), arm(name))
     together = simulate(config)
     alone = simulate(replace(config, replicates=1, first_replicate=2))
     for table in ("visits", "steps", "evals"):
@@ -107,7 +107,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
 
 def test_arms_share_problems_order_and_first_votes():
     traces = [
-        simulate(of_arm(SMALL, arm(name)))
+        simulate(with_arm(SMALL, arm(name)))
         for name in ("ttrl", "guard", "frozen", "memory", "memory_guard", "truth")
     ]
     first = traces[0].visits
@@ -136,9 +136,9 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     off = replace(SMALL, guard=GuardConfig.off(), step=0.0)
     plain = simulate(off)
     for name in ("frozen", "memory", "truth"):
-        still = simulate(of_arm(off, arm(name)))
+        still = simulate(with_arm(off, arm(name)))
         assert still.evals.equals(plain.evals)
-    frozen = simulate(of_arm(off, arm("frozen"))).visits
+    frozen = simulate(with_arm(off, arm("frozen"))).visits
     assert not frozen["flipped"].any()
     assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
 
@@ -159,7 +159,7 @@ def test_pass_at_1_before_training_is_the_populations():
 
 def test_truth_is_learnt_while_the_votes_are_watched():
     config = replace(SMALL, population="point", ability_mean=0.2, step=0.5, n_answers=4)
-    trace = simulate(of_arm(config, arm("truth")))
+    trace = simulate(with_arm(config, arm("truth")))
     scores = trace.evals.groupby("epoch")["pass_at_1"].mean()
     assert scores.iloc[0] == pytest.approx(0.2) and scores.iloc[-1] > 0.6
     visits = trace.visits[trace.visits["visit"] > 0]

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from lab import load
-from lab.arms import arm
+from lab.arm_settings import with_arm
+from lab.arms import arm, under
 from lab.report.cli import main as report
 from sim import SimConfig
 from sim.cli import main
-from sim.engine.run import of_arm
-from sim.studies.arms.controls import control, named, under
+from sim.studies.arms.controls import control, named
 from sim.studies.compare import compare
 from sim.studies.sweep import Sweep, run_sweep
 from sim.studies.sweep.jobs import job_of
@@ -23,7 +23,8 @@ FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 @pytest.mark.parametrize(
     ("options", "name", "rule"),
     [
-        (["--rule", "scope"], "scope+guard", "scope"),
+        (["--rule", "scope"], "scope", "scope"),
+        (["--rule", "scope", "--profile", "paper"], "scope+guard", "scope"),
         (["--rule", "scope", "--arm", "guard"], "scope+guard", "scope"),
         (["--arm", "scope+guard"], "scope+guard", "scope"),
         (["--arm", "srt"], "srt", "srt"),
@@ -61,6 +62,7 @@ def test_the_rules_own_settings(tmp_path):
         (["--rule", "intuitor", "--arm", "guard"], "has no label that a guard"),
         (["--rule", "scope", "--arm", "frozen"], "makes new labels on every visit"),
         (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
+        (["--arm", "matched"], "needs --step-factor"),
         (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
         (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),
         (["--arm", "scope", "--labels", "truth"], "take labels = votes"),
@@ -89,9 +91,9 @@ def test_under_a_rule_guards_and_their_controls_are_its_own():
 
 def test_settings_of_a_rule_belong_to_its_arms_alone():
     base = SimConfig(rule="srt", rule_options={"keep": 0.5})
-    assert of_arm(base, arm("srt+memory")).rule_options == {"keep": 0.5}
-    assert of_arm(base, arm("scope")).rule_options == {}
-    assert of_arm(base, arm("ttrl")).rule == "ttrl"
+    assert with_arm(base, arm("srt+memory")).rule_options == {"keep": 0.5}
+    assert with_arm(base, arm("scope")).rule_options == {}
+    assert with_arm(base, arm("ttrl")).rule == "ttrl"
 
 
 def test_many_rules_side_by_side_and_in_the_report(tmp_path, capsys):

@@ -14,13 +14,13 @@ import pytest
 
 from guard_core import GuardConfig
 from lab import load
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.measure import MEASURES, measure, measure_trace
-from sim.engine.run import of_arm
 from sim.studies.sweep import RandomCells, Sweep, read_sweep, run_sweep
 from sim.studies.sweep.axes import Range
 from sim.studies.sweep.pool import Pool
@@ -74,7 +74,7 @@ def test_a_failed_cell_is_recorded_with_its_reason_and_the_rest_goes_on(swept):
 def test_rows_are_what_the_runs_measure_on_their_own(swept):
     _, rows = swept
     for name, cell, changes in (("ttrl", 0, {}), ("guard", 2, {"step": 0.3})):
-        alone = measure(replace(of_arm(BASE, arm(name)), **changes))
+        alone = measure(replace(with_arm(BASE, arm(name)), **changes))
         own = rows[(rows["arm"] == name) & (rows["cell"] == cell)]
         same(own[list(MEASURES)].reset_index(drop=True), alone.reset_index(drop=True))
 
@@ -91,10 +91,10 @@ def test_a_control_that_is_the_unguarded_run_itself_keeps_its_replicates(tmp_pat
 
 
 def test_measures_are_those_of_the_trace_and_of_the_report():
-    traces = {name: simulate(of_arm(BASE, arm(name))) for name in ("ttrl", "guard")}
+    traces = {name: simulate(with_arm(BASE, arm(name))) for name in ("ttrl", "guard")}
     table = metrics(gather(list(traces.values()))[0][0])
     for name, trace in traces.items():
-        found = measure(of_arm(BASE, arm(name)))
+        found = measure(with_arm(BASE, arm(name)))
         same(measure_trace(trace), found)
         shared = [column for column in MEASURES if column in table.columns]
         assert set(MEASURES) - set(shared) == {"update_norm", "label_final"}

@@ -19,12 +19,12 @@ from typing import Literal
 
 import pandas as pd
 
+from guard_core import GuardConfig
 from lab.arms import (
     BASELINE,
+    CONTROLS,
     GUARD,
-    MATCHED,
     UNGUARDED,
-    WITH_RULES,
     Arm,
     arm,
     title,
@@ -34,8 +34,6 @@ from lab.compare.effort import search
 from lab.errors import UserError
 from sim.settings.config import SimConfig
 
-RANDOM_SKIP = "random_skip"
-CONTROLS = (MATCHED, RANDOM_SKIP)
 CEILING = "truth"
 """Trains on the true answers, which no label-free rule can: no rival, but the most there is."""
 
@@ -99,26 +97,15 @@ def control(name: str) -> Control | None:
     return None
 
 
-def under(name: str, rule: str) -> str:
-    """The arm that `name` stands for where a rule is chosen: `guard` under SCOPE is `scope+guard`.
+def guard_among(name: str, config: SimConfig) -> GuardConfig:
+    """Returns the guard of an arm among settings that several arms share.
 
-    Guards, label sources and their controls are those of the rule; other arms, such as `ttrl`,
-    `truth` or a rule by name, are what they are.
+    `guard`, also under a rule, has the guard of the settings. Where these name a rule alone, they
+    have none, and the arm has its own.
     """
-    if rule == BASELINE:
-        return name
-    if name in WITH_RULES:
-        return f"{rule}+{name}"
-    for kind in CONTROLS:
-        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
-        if name.startswith(kind) and target in WITH_RULES:
-            return f"{kind}_{rule}+{target}"
-    return name
-
-
-def has_own_guard(name: str) -> bool:
-    """The arm's guard is that of the settings: `guard`, also under a rule."""
-    return name == GUARD or name.endswith(f"+{GUARD}")
+    shared = name == GUARD or name.endswith(f"+{GUARD}")
+    alone = config.rule != BASELINE and config.guard == arm(config.rule).guard
+    return config.guard if shared and not alone else arm(name).guard
 
 
 def named(name: str, config: SimConfig) -> Arm:
@@ -130,8 +117,7 @@ def named(name: str, config: SimConfig) -> Arm:
     found = control(name)
     if found is not None:
         return found.arm
-    plain = arm(name)
-    return replace(plain, guard=config.guard) if has_own_guard(name) else plain
+    return replace(arm(name), guard=guard_among(name, config))
 
 
 def is_guarded(name: str) -> bool:

@@ -15,10 +15,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
 from lab.errors import UserError
 from sim.engine.measure import Tally
-from sim.engine.run import of_arm
 from sim.engine.simulation import run_epochs
 from sim.settings.config import SimConfig
 from sim.studies.calibrate.error import Loss, mean_error
@@ -179,7 +179,7 @@ class _Search:
         )
         self.runs += 1
         try:
-            table = measure_reading(of_arm(config, arm(BASELINE)), self.reading)
+            table = measure_reading(with_arm(config, arm(BASELINE)), self.reading)
         except UserError:
             # A step at which the logits explode is a bad candidate, not an end of the search.
             return FAILED

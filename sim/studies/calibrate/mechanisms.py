@@ -148,7 +148,7 @@ def row_config(
     replicates: int,
     seed: int,
 ) -> SimConfig:
-    """The settings of a row under the paper's guard; `sim.engine.run.of_arm` makes them an arm's.
+    """The settings of a row under the paper's guard; `with_arm` makes them an arm's.
 
     With a `middle_share` among the row's numbers, that share of its problems has an ability from
     Beta(mean `middle_mean`, concentration `MIDDLE_CONCENTRATION`), and the rest from the row's own

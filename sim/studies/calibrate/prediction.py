@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
+from lab.arm_settings import with_arm
 from lab.arms import BASELINE, GUARD, MATCHED, arm
-from sim.engine.run import of_arm
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import find
 from sim.studies.calibrate.fitting import Fit, measure_reading
@@ -57,8 +57,8 @@ def _arms(config: SimConfig, found: Fit) -> list[pd.DataFrame]:
     def run(config: SimConfig) -> pd.DataFrame:
         return measure_reading(config, found.reading)
 
-    plain = of_arm(config, arm(BASELINE))
-    ttrl, guard = run(plain), run(of_arm(config, arm(GUARD)))
+    plain = with_arm(config, arm(BASELINE))
+    ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
     matched = find("matched", replace(plain, step_factor=1.0), guard, ttrl, run)
     named = {BASELINE: ttrl, GUARD: guard, MATCHED: matched.table}
     ratio = {MATCHED: matched.achieved_ratio}

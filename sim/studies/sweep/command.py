@@ -9,12 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from lab.arms import GUARD
+from lab.arms import GUARD, under
 from lab.cli import read_option
 from lab.errors import UserError
 from sim.settings.config import SimConfig
-from sim.settings.options import FLAT, read_settings, with_profile, with_rule
-from sim.studies.arms.controls import under
+from sim.settings.options import FLAT, settings_of
 from sim.studies.sweep.axes import Range, parse
 from sim.studies.sweep.plan import RandomCells, Sweep
 from sim.studies.sweep.pool import Backend, Pool
@@ -63,8 +62,7 @@ class SweepCommand:
         """Settings of --config, --preset, --population, --profile and --rule."""
         name = read_option(argv, "--preset")
         base = preset_settings(_preset(name)) if name is not None else SimConfig(replicates=20)
-        settings = with_profile(argv, read_settings(argv, base))
-        return cls(out=tyro.MISSING, settings=with_rule(argv, settings))
+        return cls(out=tyro.MISSING, settings=settings_of(argv, base))
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""

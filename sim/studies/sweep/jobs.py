@@ -19,14 +19,15 @@ import msgspec
 import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
+from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError
 from lab.settings import to_values
 from sim.engine.measure import MEASURES, measure, measure_trace
-from sim.engine.run import of_arm, simulate
+from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.arms.controls import Control, control, find, has_own_guard
+from sim.studies.arms.controls import Control, control, find, guard_among
 from sim.studies.sweep.axes import Assignments, assign
 from sim.studies.sweep.plan import Cell, Sweep, files_of
 from sim.world.observe.strength import only_read
@@ -98,9 +99,9 @@ def _arm_config(sweep: Sweep, cell: Cell, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
     own = arm(name)
     base = sweep.base
-    guard = base.guard if has_own_guard(name) else own.guard
+    guard = guard_among(name, base)
     own = replace(own, guard=guard, step_factor=base.step_factor * own.step_factor)
-    config = assign(of_arm(base, own), {**_size(sweep, cell), **cell.values})
+    config = assign(with_arm(base, own), {**_size(sweep, cell), **cell.values})
     return only_read(replace(config, guard=_needed(config.guard)))
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
 from lab.columns import floats, groups
 from lab.compare.rule_table import flat, rule_table
 from lab.files import whole
 from lab.report.rule_markdown import NOTE, effort_markdown, rule_markdown, steps_markdown
-from sim.engine.run import of_arm
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
 from sim.studies.arms.contrast import done
@@ -109,7 +109,7 @@ def _costs(sweep: Sweep) -> dict[str, float]:
     costs = {}
     for name in sweep.arms:
         # Each beside TTRL, whose time is that of the moment on a machine that others use too.
-        pair = {plain: of_arm(base, arm(plain)) for plain in dict.fromkeys((BASELINE, name))}
+        pair = {plain: with_arm(base, arm(plain)) for plain in dict.fromkeys((BASELINE, name))}
         found = cpu_per_visit(pair, COST_ROUNDS)
         costs[name] = found[name] / found[BASELINE]
     return costs
