@@ -94,7 +94,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 
 
 def test_workers_that_die_again_and_again_end_the_sweep(tmp_path, monkeypatch):
-    def broken(tasks, pool):
+    def broken(work, tasks, pool):
         raise pool_module.BrokenProcessPool("a worker was killed")
         yield
 

@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.json`, `parts/` of finished jobs, and `results.parquet`.
+"""The folder of a sweep: `sweep.json`, `parts/` of finished jobs, and `results.parquet`.
 
 Parts are written whole and renamed, at most a few seconds after their jobs ended, so a sweep that
 is killed loses little. `results.parquet` has one row per cell, arm and replicate and is rewritten
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import pyarrow.parquet as pq
 from lab.errors import UserError
 from lab.files import whole
 from lab.trace.manifest import command, commit, machine, now, versions
-from sim.studies.sweep.jobs import Outcome
 
 FILE = "sweep.json"
 RESULTS = "results.parquet"
@@ -32,6 +32,19 @@ FORMAT = 1
 _PATIENCE = 2.0
 """Seconds that finished jobs wait in memory at most, once another one ends."""
 _DIFFERENCES = 5
+FACTS = ("step_factor", "skip_rate", "achieved_ratio")
+"""Columns beside the measures: a control's number and how well it met its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job left behind."""
+
+    key: str
+    table: pd.DataFrame | None
+    """One row per replicate, columns `MEASURES` and `FACTS`; None where it failed."""
+    reason: str = ""
+    """Why it failed."""
 
 
 class SweepFolder:
@@ -177,8 +190,8 @@ def _leaves(prefix: str, values: Any) -> Iterator[tuple[str, Any]]:
         for name, value in values.items():
             yield from _leaves(f"{prefix}.{name}" if prefix else name, value)
     elif isinstance(values, list) and any(isinstance(value, dict) for value in values):
-        for place, value in enumerate(values):
-            yield from _leaves(f"{prefix}[{place}]", value)
+        for index, value in enumerate(values):
+            yield from _leaves(f"{prefix}[{index}]", value)
     else:
         yield prefix, values
 

@@ -29,11 +29,9 @@ from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.arms.controls import Control, control, find, guard_among
 from sim.studies.sweep.axes import Assignments, assign
+from sim.studies.sweep.folder import Outcome
 from sim.studies.sweep.plan import Cell, Sweep, files_of
 from sim.world.observe.strength import only_read
-
-FACTS = ("step_factor", "skip_rate", "achieved_ratio")
-"""Columns beside the measures: a control's number and how well it met its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +153,6 @@ class Task:
         """Visits of one run: how much work it is."""
         c = self.job.config
         return c.replicates * c.n_problems * (c.epochs + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a job left behind."""
-
-    key: str
-    table: pd.DataFrame | None
-    """One row per replicate, columns `MEASURES` and `FACTS`; None where it failed."""
-    reason: str = ""
-    """Why it failed."""
 
 
 def perform(task: Task) -> Outcome:

@@ -25,7 +25,9 @@ from sim.studies.sweep.axes import Assignments, Axis, Range, check_axis, draw, p
 from sim.world.policies.kernel import read_kernel
 from sim.world.populations import ability_sampler
 
-_MOST_CELLS = 1_000_000
+CHOSEN = "step"
+"""Setting that every arm may also choose for itself."""
+_MAX_CELLS = 1_000_000
 
 FILES = ("kernel", "histogram", "trace")
 """Settings of `SimConfig` that name a file, or a run folder."""
@@ -85,8 +87,8 @@ class Sweep:
         found: list[tuple[str, Assignments]] = []
         for group in self.groups:
             size = int(np.prod([len(values) for values in group.values()]))
-            if size > _MOST_CELLS:
-                raise UserError(f"sweep: {size} cells, at most {_MOST_CELLS}; use --random")
+            if size > _MAX_CELLS:
+                raise UserError(f"sweep: {size} cells, at most {_MAX_CELLS}; use --random")
             found += [
                 (" x ".join(group), dict(zip(group, values, strict=True)))
                 for values in itertools.product(*group.values())

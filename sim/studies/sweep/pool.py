@@ -1,7 +1,8 @@
-"""Where jobs run: processes of this machine, or a Dask or Ray cluster, all through joblib.
+"""Workers for the jobs of a sweep: processes of this machine, or a Dask or Ray cluster.
 
-A worker that is lost does not lose its jobs: Dask gives them to another worker by itself, loky and
-Ray break the whole pool, which is then made anew for the jobs that are left.
+All of them are used through joblib. A lost worker does not lose its jobs: Dask gives them to
+another worker by itself, loky and Ray break the whole pool, and a new one takes the jobs that are
+left.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import logging
 import multiprocessing.resource_tracker
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import joblib
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lab.errors import UserError
-from sim.studies.sweep.jobs import Outcome, Task, perform
 
 Backend = Literal["local", "dask", "ray"]
 MOST_LOSSES = 3
@@ -30,6 +30,19 @@ PATIENCE = 20
 """Seconds to wait for a cluster."""
 _WAVE = 2
 """Jobs per worker that are handed out at once where results come back together only."""
+
+
+class Keyed(Protocol):
+    """The outcome of a job."""
+
+    @property
+    def key(self) -> str:
+        """Key of the job."""
+        ...
+
+
+T = TypeVar("T")
+Result = TypeVar("Result", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +62,23 @@ class Pool:
         if self.address is not None and self.backend == "local":
             raise UserError("address: needs --backend dask or ray")
 
-    def map(self, tasks: Sequence[Task]) -> Generator[Outcome]:
-        """Outcomes in the order in which the jobs end.
+    def map(self, work: Callable[[T], Result], tasks: Mapping[str, T]) -> Generator[Result]:
+        """Yield the outcomes of `work` in the order in which the jobs end.
+
+        Args:
+            work: a function of a module, which workers can import.
+            tasks: by the key that the outcome has.
 
         Raises:
             UserError: the library is missing, no cluster answers, or workers are lost again and
                 again.
         """
-        left = {task.job.key: task for task in tasks}
+        left = dict(tasks)
         losses = 0
         with _context(self) as lost:
             while left:
                 try:
-                    for outcome in _unordered(list(left.values()), self):
+                    for outcome in _unordered(work, list(left.values()), self):
                         losses = 0
                         del left[outcome.key]
                         yield outcome
@@ -75,34 +92,34 @@ class Pool:
                         ) from error
 
 
-def _unordered(tasks: list[Task], pool: Pool) -> Iterator[Outcome]:
+def _unordered(work: Callable[[T], Result], tasks: list[T], pool: Pool) -> Iterator[Result]:
     if pool.backend == "local" and pool.workers == 1:
-        yield from map(perform, tasks)
+        yield from map(work, tasks)
         return
-    work = joblib.delayed(perform)
+    delayed = joblib.delayed(work)
     if pool.backend != "ray":
         with _interrupts_held():
-            found = _parallel(return_as="generator_unordered")(work(task) for task in tasks)
-        yield from found
+            outcomes = _parallel(return_as="generator_unordered")(delayed(task) for task in tasks)
+        yield from outcomes
         return
     # joblib knows Ray as a pool of processes, which returns lists only.
     wave = _WAVE * joblib.effective_n_jobs(-1)
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
-        yield from _parallel()(work(task) for task in part)
+        yield from _parallel()(delayed(task) for task in part)
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while local workers start, which leaves them deaf to it for good.
+    """Block SIGINT while local workers start; they keep it blocked.
 
-    A terminal sends it to all; a worker that is still starting would die with a traceback. This
-    process hears it as soon as they run, and ends them.
+    A terminal sends Ctrl-C to all processes, and a worker that is still starting would die with a
+    traceback. This process receives the signal as soon as they run, and ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Their first start lets Ctrl-C through again, so it comes before.
+    # Their first start unblocks SIGINT, so they start before it is blocked.
     for tracker in (multiprocessing.resource_tracker, loky_tracker):
         tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -113,13 +130,13 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _parallel(**options: Any) -> Any:
-    """One job at a time, so that each is kept as soon as it ends; joblib's types are wrong."""
+    """joblib.Parallel with one job at a time, so that each is kept as soon as it ends."""
     return joblib.Parallel(**{"batch_size": 1, **options})
 
 
 @contextmanager
 def _context(pool: Pool) -> Iterator[tuple[type[BaseException], ...]]:
-    """Sets joblib's backend; the exceptions that mean a lost worker."""
+    """Set the backend of joblib; yield the exceptions that mean a lost worker."""
     with ExitStack() as stack:
         if pool.backend == "dask":
             yield _dask(pool, stack)

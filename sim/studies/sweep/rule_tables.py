@@ -11,15 +11,13 @@ import pandas as pd
 
 from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
-from lab.columns import floats, groups
+from lab.columns import floats, groups, where
 from lab.compare.rule_table import flat, rule_table
 from lab.files import whole
 from lab.report.rule_markdown import NOTE, effort_markdown, rule_markdown, steps_markdown
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
-from sim.studies.arms.contrast import done
-from sim.studies.sweep.plan import Sweep
-from sim.studies.sweep.winners import CHOSEN
+from sim.studies.sweep.plan import CHOSEN, Sweep
 
 TABLE, PAGE = "rules.csv", "rules.md"
 COST_REPLICATES, COST_PROBLEMS, COST_ROUNDS = 64, 100, 3
@@ -42,7 +40,7 @@ def write_rules(rows: pd.DataFrame, sweep: Sweep, folder: Path) -> list[str]:
         The page's lines, and the paths of both files.
     """
     by = [name for name in sweep.names if name != CHOSEN]
-    rows = done(rows).drop_duplicates([*by, CHOSEN, "arm", "replicate"])
+    rows = where(rows, status="done").drop_duplicates([*by, CHOSEN, "arm", "replicate"])
     costs = _costs(sweep)
     cost = _COST.format(replicates=COST_REPLICATES, problems=COST_PROBLEMS)
     lines = [

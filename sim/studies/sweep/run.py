@@ -11,8 +11,8 @@ import pandas as pd
 from tqdm import tqdm
 
 from sim.engine.measure import MEASURES
-from sim.studies.sweep.folder import TRACES, SweepFolder, together
-from sim.studies.sweep.jobs import FACTS, Impossible, Job, Outcome, Task, job_of
+from sim.studies.sweep.folder import FACTS, TRACES, Outcome, SweepFolder, together
+from sim.studies.sweep.jobs import Impossible, Job, Task, job_of, perform
 from sim.studies.sweep.plan import Cell, Sweep, check_files, contents, shown
 from sim.studies.sweep.pool import Pool
 
@@ -146,16 +146,17 @@ def _outcomes(
     jobs: list[Job], store: SweepFolder, pool: Pool, traces: Path | None
 ) -> Iterator[Outcome]:
     """Outcomes of the jobs; a control whose arms failed fails with them."""
-    tasks = []
+    tasks: dict[str, Task] = {}
     for job in jobs:
         guard, unguarded = job.guard_key, job.unguarded_key
         reasons = [store.failures[key] for key in (guard, unguarded) if key in store.failures]
         if job.control is not None and reasons:
             yield Outcome(job.key, None, f"{job.control.name}: its arms failed: {reasons[0]}")
         else:
-            tasks.append(Task(job, store.tables.get(guard), store.tables.get(unguarded), traces))
+            tables = (store.tables.get(guard), store.tables.get(unguarded))
+            tasks[job.key] = Task(job, *tables, traces)
     # Closed at once on Ctrl-C, so that the workers end before the results are written.
-    with closing(pool.map(tasks)) as outcomes:
+    with closing(pool.map(perform, tasks)) as outcomes:
         yield from outcomes
 
 

@@ -18,11 +18,9 @@ from lab.columns import finite_mean, floats, groups, unique, where
 from lab.compare.own_best import edges, own_best
 from lab.stats.bootstrap import paired_bootstrap
 from lab.stats.paired import Estimate, estimate, paired
-from sim.studies.arms.contrast import done
 from sim.studies.arms.controls import CEILING
+from sim.studies.sweep.plan import CHOSEN
 
-CHOSEN = "step"
-"""The setting that every arm may also choose for itself."""
 COLUMNS = ("winner", "score", "ties", "runner_up", "margin", "low", "high", "n", "ceiling")
 SCORE_COLUMNS = ("arm", "score", "gain", "low", "high", "n", "best", "edge")
 
@@ -45,7 +43,7 @@ def winners(
         NaN where not run).
     """
     # Groups of a sweep may share a cell, such as the default of every row of the sensitivities.
-    rows = done(rows).drop_duplicates([*by, "arm", "replicate"])
+    rows = where(rows, status="done").drop_duplicates([*by, "arm", "replicate"])
     found = [[*cell, *_winner(part, metric, seed)] for cell, part in groups(rows, by)]
     return pd.DataFrame(found, columns=[*by, *COLUMNS])
 
@@ -59,7 +57,7 @@ def winners_at_best(
     seed: int = 0,
 ) -> pd.DataFrame:
     """The same with every arm at its own best of the settings `over`."""
-    rows = done(rows).drop_duplicates([*by, *over, "arm", "replicate"])
+    rows = where(rows, status="done").drop_duplicates([*by, *over, "arm", "replicate"])
     parts = [own_best(part, over, metric) for _, part in groups(rows, by)]
     return winners(pd.concat(parts), by, metric=metric, seed=seed)
 
@@ -100,7 +98,7 @@ def best_scores(
         high, n, best (the chosen values, comma separated), edge (`smallest` or `largest` where one
         of them ends the grid, else empty).
     """
-    rows = done(rows).drop_duplicates([*by, name, "arm", "replicate"])
+    rows = where(rows, status="done").drop_duplicates([*by, name, "arm", "replicate"])
     lines = []
     for cell, part in groups(rows, by):
         best = own_best(part, [name], metric)

@@ -20,7 +20,8 @@ from lab.files import whole
 from lab.report.figure_page import Part, check_page, figure_page, write_page
 from sim.studies.arms.controls import CEILING, is_guarded
 from sim.studies.arms.words import edge_words
-from sim.studies.sweep.winners import CHOSEN, best_scores, layout, print_winners, winners_of
+from sim.studies.sweep.plan import CHOSEN
+from sim.studies.sweep.winners import best_scores, layout, print_winners, winners_of
 
 PAGE, CELLS, SCORES = "winners.html", "winners.csv", "own_best.csv"
 _CHART = (
