@@ -1,6 +1,7 @@
 """Cost of each rule relative to plain TTRL: `python benchmarks/bench_rules.py --world sim|real`.
 
-sim: CPU time per visit, see `rules_in_sim`; at most 1.3 times that of plain TTRL.
+sim: CPU time per visit, see `rules_in_sim`. A rule beyond 3 times plain TTRL's visit may
+have compiled rewards (`sim.rules`); SCOPE takes longer even so.
 
 real: what a rule adds to a step of the trainer, see `rules_in_real`; at most 1 % of plain TTRL's
 step, without another generation pass. Median and 95 % interval over steps, one CPU thread. The

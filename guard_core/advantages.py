@@ -82,6 +82,14 @@ def answer_advantages(
     Returns:
         `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
     """
+    majority = majority_advantages(samples, n_samples, decision, config)
+    return majority, minority_advantages(samples, n_samples, decision, config)
+
+
+def majority_advantages(
+    samples: Array, n_samples: int, decision: Decision, config: GuardConfig
+) -> Array:
+    """Return the `majority` of `answer_advantages`."""
     xp = namespace(decision.weight)
     samples = widen(samples, decision.minority.shape[-1])
     ids = xp.arange(samples.shape[-1], dtype=decision.label.dtype, device=device(samples))
@@ -91,15 +99,28 @@ def answer_advantages(
     majority = pay.per_answer(is_label)
     if config.mix == "bonus":
         majority = majority + _bonus(pay, n_samples, decision)
-        minority = xp.zeros_like(majority)
-    else:
-        reward = config.minority_reward * reward
-        pay = _standardise(samples, decision.minority, n_samples, reward, decision, config)
-        minority = pay.per_answer(decision.minority)
-    kept = xp.astype(~decision.skip, decision.weight.dtype)
-    if config.weight_on == "advantage":
-        kept = kept * decision.weight
-    return majority * kept[..., None], minority * kept[..., None]
+    return majority * kept_factor(decision, config)[..., None]
+
+
+def minority_advantages(
+    samples: Array, n_samples: int, decision: Decision, config: GuardConfig
+) -> Array:
+    """Return the `minority` of `answer_advantages`."""
+    xp = namespace(decision.weight)
+    samples = widen(samples, decision.minority.shape[-1])
+    if config.mix == "bonus":
+        shape = (*samples.shape[:-1], samples.shape[-1] + 1)
+        return xp.zeros(shape, dtype=decision.weight.dtype, device=device(samples))
+    reward = decision.weight if config.weight_on == "reward" else xp.ones_like(decision.weight)
+    reward = config.minority_reward * reward
+    pay = _standardise(samples, decision.minority, n_samples, reward, decision, config)
+    return pay.per_answer(decision.minority) * kept_factor(decision, config)[..., None]
+
+
+def kept_factor(decision: Decision, config: GuardConfig) -> Array:
+    """Return the factor on the advantages of a problem, (..., P); 0 where it is skipped."""
+    kept = namespace(decision.weight).astype(~decision.skip, decision.weight.dtype)
+    return kept * decision.weight if config.weight_on == "advantage" else kept
 
 
 def policy_streams(
@@ -186,31 +207,41 @@ def standardise(
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
     xp = namespace(rewards)
-    count = xp.ones_like(rewards) if count is None else xp.astype(count, rewards.dtype)
-    size = xp.sum(count, axis=-1)
-    mean = (xp.sum(count * rewards, axis=-1) / size)[..., None]
+    if count is None:
+        size = xp.full_like(rewards[..., 0], rewards.shape[-1])
+    else:
+        count = xp.astype(count, rewards.dtype)
+        size = xp.sum(count, axis=-1)
+    mean = (_total(rewards, count) / size)[..., None]
     centred = xp.where(_differ(rewards, count), rewards - mean, xp.zeros_like(rewards))
     if scale == "none":
         return centred
     if scale == "batch":
         # Moments around a value near the batch's mean lose no digits where the mean is large.
         near = rewards - xp.mean(mean, axis=-2, keepdims=True)
-        first, second = (xp.sum(count * power, axis=-1) for power in (near, near * near))
+        first, second = _total(near, count), _total(near * near, count)
         return _scaled(centred, _batch_std(first, second, size, kept)[..., None])
-    squares = xp.sum(count * centred * centred, axis=-1)
+    squares = _total(centred * centred, count)
     return _scaled(centred, square_root(squares / xp.clip(size - 1, min=1.0))[..., None])
+
+
+def _total(values: Array, count: Array | None) -> Array:
+    """Sum over the last axis of values that `count` responses have each."""
+    return namespace(values).sum(values if count is None else count * values, axis=-1)
 
 
 def _scaled(centred: Array, std: Array) -> Array:
     return centred / (std + STD_FLOOR)
 
 
-def _differ(rewards: Array, count: Array) -> Array:
+def _differ(rewards: Array, count: Array | None) -> Array:
     """(..., 1) bool; two responses of the group have different rewards."""
     xp = namespace(rewards)
-    high = xp.max(xp.where(count > 0, rewards, -xp.inf), axis=-1, keepdims=True)
-    low = xp.min(xp.where(count > 0, rewards, xp.inf), axis=-1, keepdims=True)
-    return high > low
+    high = low = rewards
+    if count is not None:
+        given = count > 0
+        high, low = (xp.where(given, rewards, xp.full_like(rewards, x)) for x in (-xp.inf, xp.inf))
+    return xp.max(high, axis=-1, keepdims=True) > xp.min(low, axis=-1, keepdims=True)
 
 
 def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from array_api_compat import array_namespace, device, is_numpy_array, is_torch_array
@@ -77,6 +78,28 @@ def widen(array: Array, width: int) -> Array:
     xp = namespace(array)
     shape = (*array.shape[:-1], missing)
     return xp.concat([array, xp.zeros(shape, dtype=array.dtype, device=device(array))], axis=-1)
+
+
+def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
+    """Sum the weights of the entries with each id, in their order.
+
+    Args:
+        ids: (..., M) integers below n; negative ones are left out.
+        n: number of ids.
+        weights: (..., M) floats.
+
+    Returns:
+        (..., n) floats of the dtype of `weights`.
+    """
+    xp = namespace(weights)
+    if is_numpy_array(weights):
+        rows = xp.arange(math.prod(ids.shape[:-1])).reshape((*ids.shape[:-1], 1))
+        slots = rows * (n + 1) + xp.where(ids < 0, n, ids)
+        sums = xp.bincount(slots.reshape(-1), weights.reshape(-1), rows.size * (n + 1))
+        return xp.astype(sums.reshape((*ids.shape[:-1], n + 1))[..., :n], weights.dtype)
+    places = xp.arange(n, dtype=ids.dtype, device=device(ids))
+    hits = xp.astype(ids[..., None] == places, weights.dtype)
+    return xp.sum(hits * weights[..., None], axis=-2)
 
 
 def gather(array: Array, index: Array, axis: int) -> Array:

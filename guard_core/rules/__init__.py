@@ -1,6 +1,6 @@
 """Label-free rules of the field behind one interface: what is seen to rewards, label and weight."""
 
-from guard_core.rules.advantages import answer_streams, response_streams, weighed
+from guard_core.rules.advantages import answer_streams, response_streams, rule_advantages, weighed
 from guard_core.rules.named import RULES, make_rule
 from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Need, Pays, Rule
@@ -14,5 +14,6 @@ __all__ = [
     "answer_streams",
     "make_rule",
     "response_streams",
+    "rule_advantages",
     "weighed",
 ]

@@ -7,18 +7,26 @@ problem, or over the batch; there a problem that the rule leaves out still count
 
 from __future__ import annotations
 
-from guard_core.advantages import PolicyStreams, answer_advantages, bonus_shares, standardise
+from guard_core.advantages import (
+    PolicyStreams,
+    bonus_shares,
+    kept_factor,
+    majority_advantages,
+    minority_advantages,
+    standardise,
+)
 from guard_core.arrays import Array, namespace
 from guard_core.config import GuardConfig
 from guard_core.guard import Decision
 from guard_core.rules.observations import Observations, own
 from guard_core.rules.rule import Rule
+from guard_core.votes import Votes
 
 
 def response_streams(
     rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Advantages of both streams per trained response, as `group_advantages` gives them.
+    """Return the advantages of both streams per trained response, as `group_advantages` does.
 
     Args:
         rule: pays the majority stream; the minority stream is the guard's.
@@ -34,20 +42,17 @@ def response_streams(
     """
     answers = obs.of("answers")[..., : obs.votes.n_samples]
     if rule.pays != "response":
-        streams = answer_streams(rule, obs, decision, config)
-        majority, minority = (own(stream, answers) for stream in streams)
-        return majority, minority
-    shares = own(bonus_shares(decision), answers) if config.mix == "bonus" else None
-    count = namespace(answers).ones_like(answers)
-    majority = _majority(rule, obs, count, shares, decision, config)
-    _, minority = answer_advantages(obs.votes.samples, obs.votes.n_samples, decision, config)
+        majority, minority = answer_streams(rule, obs, decision, config)
+        return own(majority, answers), own(minority, answers)
+    votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
+    minority = minority_advantages(votes.samples, votes.n_samples, decision, config)
     return majority, own(minority, answers)
 
 
 def answer_streams(
     rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """The same per answer, for rules whose rewards depend on the answer alone.
+    """Return the same per answer, for rules whose rewards depend on the answer alone.
 
     Args:
         rule: pays by label or by answer.
@@ -61,19 +66,66 @@ def answer_streams(
     Raises:
         ValueError: the rule pays single responses.
     """
-    obs = obs.wide(decision.minority.shape[-1])
-    votes = obs.votes
-    if rule.pays == "label":
-        return answer_advantages(votes.samples, votes.n_samples, decision, config)
     if rule.pays == "response":
         raise ValueError(f"rule {rule.name} pays single responses; use response_streams")
+    votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
+    return majority, minority_advantages(votes.samples, votes.n_samples, decision, config)
+
+
+def rule_advantages(
+    rule: Rule,
+    obs: Observations,
+    decision: Decision,
+    config: GuardConfig,
+    rewards: Array | None = None,
+) -> Array:
+    """Return the majority stream alone, before mixing with `beta`.
+
+    Args:
+        rule: pays it.
+        obs: of the batch.
+        decision: of the same problems.
+        config: of the guard.
+        rewards: those of `rule.pay`, where they were computed elsewhere.
+
+    Returns:
+        (..., P, K) where the rule pays responses, else (..., P, A + 1).
+    """
+    obs = obs.wide(decision.minority.shape[-1])
+    votes, xp = obs.votes, namespace(decision.weight)
+    if rule.pays == "label":
+        return majority_advantages(votes.samples, votes.n_samples, decision, config)
+    rewards = rule.pay(obs, decision.label) if rewards is None else rewards
+    if config.weight_on == "reward":
+        rewards = rewards * decision.weight[..., None]
+    count = None if rule.pays == "response" else _count(votes)
+    kept = ~decision.skip if config.skip_by == "drop" else None
+    majority = standardise(rewards, config.advantage_scale, count=count, kept=kept)
+    direct = rule.is_direct(obs, decision.label)
+    if direct is not None:
+        majority = xp.where(direct[..., None], rewards, majority)
+    if config.mix == "bonus":
+        majority = majority + _bonus(majority, count, obs, decision)
+    return majority * kept_factor(decision, config)[..., None]
+
+
+def _count(votes: Votes) -> Array:
+    """(..., P, A + 1) trained responses per answer, the unparseable ones last."""
     xp = namespace(votes.samples)
     parsed = xp.sum(votes.samples, axis=-1, keepdims=True)
-    count = xp.concat([votes.samples, votes.n_samples - parsed], axis=-1)
-    shares = bonus_shares(decision) if config.mix == "bonus" else None
-    majority = _majority(rule, obs, count, shares, decision, config)
-    _, minority = answer_advantages(votes.samples, votes.n_samples, decision, config)
-    return majority, minority
+    return xp.concat([votes.samples, votes.n_samples - parsed], axis=-1)
+
+
+def _bonus(majority: Array, count: Array | None, obs: Observations, decision: Decision) -> Array:
+    """The release's bonus on candidates, in units of the mean |advantage|."""
+    xp, shares = namespace(majority), bonus_shares(decision)
+    size = xp.abs(majority)
+    if count is None:
+        shares = own(shares, obs.of("answers")[..., : obs.votes.n_samples])
+    else:
+        size = xp.astype(count, majority.dtype) * size
+    mean = xp.sum(size, axis=-1) / obs.votes.n_samples
+    return (decision.beta * mean)[..., None] * shares
 
 
 def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:
@@ -87,39 +139,3 @@ def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams)
     """
     weight = rule.weigh(obs, label)
     return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))
-
-
-def _majority(
-    rule: Rule,
-    obs: Observations,
-    count: Array,
-    shares: Array | None,
-    decision: Decision,
-    config: GuardConfig,
-) -> Array:
-    """The majority stream.
-
-    Args:
-        rule: pays it.
-        obs: of the batch.
-        count: (..., P, M) trained responses with each of the M rewards.
-        shares: (..., P, M) of the release's bonus; None without one.
-        decision: of the same problems.
-        config: of the guard.
-    """
-    xp = namespace(decision.weight)
-    rewards = rule.pay(obs, decision.label)
-    if config.weight_on == "reward":
-        rewards = rewards * decision.weight[..., None]
-    kept = ~decision.skip if config.skip_by == "drop" else None
-    majority = standardise(rewards, config.advantage_scale, count=count, kept=kept)
-    direct = rule.is_direct(obs, decision.label)
-    if direct is not None:
-        majority = xp.where(direct[..., None], rewards, majority)
-    if shares is not None:
-        count = xp.astype(count, majority.dtype)
-        size = xp.sum(count * xp.abs(majority), axis=-1) / obs.votes.n_samples
-        majority = majority + (decision.beta * size)[..., None] * shares
-    factor = xp.astype(~decision.skip, decision.weight.dtype)
-    factor = factor * decision.weight if config.weight_on == "advantage" else factor
-    return majority * factor[..., None]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, namespace
+from guard_core.arrays import Array, namespace, widen
 from guard_core.checks import Count, Natural, NotNegative
 from guard_core.rules.observations import Observations, own
 from guard_core.rules.rule import Need, Pays, Rule
@@ -109,23 +109,26 @@ def _questions(obs: Observations, label: Array, verifications: int) -> Array:
         label: (..., P) the majority's answer, -1 for none.
         verifications: most responses of the majority that are asked about.
     """
-    answers = obs.of("answers")
+    answers, V = obs.of("answers"), obs.votes.n_votes
     xp = namespace(answers)
     wins = (answers == label[..., None]) & (label >= 0)[..., None]
-    rank = xp.cumulative_sum(xp.astype(wins, xp.int64), axis=-1)
-    n_asked = _n_asked(rank[..., -1], obs.votes.n_votes, verifications)
-    rival = _rival(obs, wins)
-    nothing = xp.full_like(rival, -1)
-    asked, again = [], []
-    for n in range(verifications):
-        place = xp.argmax(xp.astype(wins & (rank == n + 1), xp.int64), axis=-1)
-        asked.append(xp.where(n < n_asked, place, nothing))
-        again.append(xp.where(n < n_asked, rival, nothing))
-    return xp.stack([*asked, *again], axis=-1)
+    n_wins = xp.sum(xp.astype(wins, xp.int64), axis=-1, keepdims=True)
+    # The majority's places in order, and behind them V for everybody else.
+    order = xp.arange(V + verifications, dtype=xp.int16, device=device(answers))
+    places = xp.where(wins, order[:V], xp.full_like(order[:V], V))
+    places = xp.sort(places, axis=-1, stable=False)[..., : min(V, verifications)]
+    n_asked = _n_asked(n_wins, V, verifications)
+    asked = order[:verifications] < n_asked
+    nothing = xp.full(
+        (*n_wins.shape[:-1], verifications), -1, dtype=xp.int64, device=device(answers)
+    )
+    places = xp.astype(widen(places, verifications), xp.int64)
+    rival = xp.where(asked, _rival(obs, wins)[..., None], nothing)
+    return xp.concat([xp.where(asked, places, nothing), rival], axis=-1)
 
 
 def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
-    """(..., P) responses of the majority that are asked about."""
+    """(..., P, 1) responses of the majority that are asked about."""
     xp = namespace(n_wins)
     even = n_wins - n_wins % 2
     asked = xp.where(n_wins >= verifications, verifications, even)

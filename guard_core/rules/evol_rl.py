@@ -35,12 +35,12 @@ class EvolRL(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`."""
-        answers = obs.of("answers")[..., : obs.votes.n_samples]
-        xp = namespace(answers)
-        parsed = answers >= 0
-        wins = parsed & (answers == label[..., None])
-        rest = parsed & ~wins
-        novelty = self._novelty(obs, wins, rest)
+        return self.rewards(obs, label, self._novelty(obs, *_sides(obs, label)))
+
+    def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:
+        """Return the rewards of responses of these novelties, (..., P, K) each."""
+        wins, rest = _sides(obs, label)
+        xp, parsed = namespace(novelty), wins | rest
         won = xp.where(_lone(wins), xp.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
         lost = -1 + 0.5 * _scaled(novelty, rest)
         lost = xp.where(_lone(rest), xp.full_like(lost, -0.5), lost)
@@ -62,6 +62,13 @@ class EvolRL(Rule):
         # Similarities are at least 0, which is also the largest of none.
         most = xp.max(xp.where(other, known, xp.zeros_like(known)), axis=-1)
         return 1 - (mean + most) / 2
+
+
+def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
+    """(..., P, K) bool each: responses of the majority, and other parseable ones."""
+    answers = obs.of("answers")[..., : obs.votes.n_samples]
+    wins = (answers >= 0) & (answers == label[..., None])
+    return wins, (answers >= 0) & ~wins
 
 
 def _lone(side: Array) -> Array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from array_api_compat import device
+from array_api_compat import device, is_numpy_array
 
-from guard_core.arrays import Array, divide, namespace, widen
+from guard_core.arrays import Array, divide, namespace, sum_by_id, widen
 from guard_core.votes import Votes
 
 
@@ -133,18 +133,11 @@ def own(by_answer: Array, answers: Array) -> Array:
     return xp.take_along_axis(by_answer, xp.astype(place, xp.int64), axis=-1)
 
 
-def one_hot(answers: Array, n_answers: int, real: Any) -> Array:
-    """(..., P, M, A) floats; 1 where a response gave the answer, all 0 for unparseable ones."""
-    xp = namespace(answers)
-    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
-    return xp.astype(answers[..., None] == ids, real)
-
-
 def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
-    xp = namespace(obs.of("second"))
-    hot = one_hot(obs.of("second"), obs.votes.counts.shape[-1], obs.real)
-    return xp.sum(hot, axis=-2)
+    second = obs.of("second")
+    ones = namespace(second).ones(second.shape, dtype=obs.real, device=device(second))
+    return sum_by_id(second, obs.votes.counts.shape[-1], ones)
 
 
 def at_label(by_answer: Array, label: Array) -> Array:
@@ -168,5 +161,7 @@ def filled(values: Array) -> Array:
     """The same with the mean of the problem's finite values in place of others, 0 without any."""
     xp = namespace(values)
     finite = xp.isfinite(values)
+    if is_numpy_array(values) and finite.all():
+        return values
     mean = masked_mean(xp.where(finite, values, xp.zeros_like(values)), finite)
     return xp.where(finite, values, mean[..., None])

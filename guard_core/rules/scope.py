@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, floor_share, namespace, widen
+from guard_core.arrays import Array, floor_share, namespace, sum_by_id, widen
 from guard_core.checks import Share
-from guard_core.rules.observations import Observations, one_hot
+from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Need, Pays, Rule
 
 
@@ -56,7 +56,7 @@ class Scope(Rule):
     def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`; the guard watches the confidences of all V responses in order."""
         answers = obs.of("answers")
-        return self._sums(obs, answers, self._weights(obs))
+        return self._sums(obs, answers, self.weights(obs))
 
     def pay(self, obs: Observations, label: Array) -> Array:
         """See `Rule.pay`; the label is not read."""
@@ -64,8 +64,19 @@ class Scope(Rule):
         xp = namespace(answers)
         draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
         draws = xp.reshape(draws, (*answers.shape[:-1], -1, V))
-        labels = self._labels(obs, self._weights(obs), draws)
-        start, cuts = 0, []
+        return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
+
+    def rewards(self, obs: Observations, labels: Array) -> Array:
+        """Return the rewards against the labels of all subgroups.
+
+        Args:
+            obs: of the batch, with `answers`.
+            labels: (..., P, S) of the subgroups, the smallest size first; -2 for none.
+
+        Returns:
+            (..., P, K), by the size that is chosen for the batch.
+        """
+        V, start, cuts = obs.votes.n_votes, 0, []
         for size in subgroup_sizes(V):
             stop = start + V // size
             of_size = labels[..., start:stop]
@@ -73,7 +84,7 @@ class Scope(Rule):
             start = stop
         return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
 
-    def _weights(self, obs: Observations) -> Array:
+    def weights(self, obs: Observations) -> Array:
         """(..., P, V) confidences of the responses, in their order."""
         logprob = obs.of("step_logprob")
         xp = namespace(logprob)
@@ -88,8 +99,7 @@ class Scope(Rule):
         if self.confidence == "release":
             place = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
             weights = xp.take_along_axis(weights, xp.clip(place, min=0), axis=-1)
-        hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
-        return xp.sum(hot * weights[..., None], axis=-2)
+        return sum_by_id(answers, obs.votes.counts.shape[-1], weights)
 
     def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
         """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
@@ -99,7 +109,7 @@ class Scope(Rule):
             # Draws that equal the last one in are in too.
             last = xp.sort(draws, axis=-1, stable=False)[..., n_drawn - 1 : n_drawn]
             drawn = xp.astype(draws <= last, obs.real)
-            hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
+            hot = _one_hot(answers, obs.votes.counts.shape[-1], obs.real)
             return xp.matmul(drawn, hot * weights[..., None])
         order = xp.argsort(draws, axis=-1, stable=True)
         answers, weights = (
@@ -196,3 +206,10 @@ def _scaled(values: Array, front: Array) -> Array:
     low = xp.min(xp.where(front, values, high), axis=-1, keepdims=True)
     width, ones = high - low, xp.ones_like(values)
     return xp.where(width > 0, (values - low) / xp.where(width > 0, width, ones), ones)
+
+
+def _one_hot(answers: Array, n_answers: int, real: Any) -> Array:
+    """(..., P, M, A) floats; 1 where a response gave the answer, all 0 for unparseable ones."""
+    xp = namespace(answers)
+    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
+    return xp.astype(answers[..., None] == ids, real)

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, namespace
+from guard_core.arrays import Array, namespace, sum_by_id
 from guard_core.checks import NotNegative, Share
-from guard_core.rules.observations import Observations, at_label, filled, one_hot
+from guard_core.rules.observations import Observations, at_label, filled
 from guard_core.rules.rule import Need, Pays, Rule
 
 
@@ -95,10 +95,9 @@ def _excess_entropy(obs: Observations) -> Array:
     xp = namespace(answers)
     entropy = xp.astype(entropy, obs.real)
     mean = xp.mean(entropy, axis=-1, keepdims=True)
-    hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
-    count = xp.sum(hot, axis=-2)
-    total = xp.sum(hot * (entropy - mean)[..., None], axis=-2)
-    excess = total / xp.clip(count, min=1.0)
+    counts = obs.votes.counts
+    total = sum_by_id(answers, counts.shape[-1], entropy - mean)
+    excess = total / xp.clip(xp.astype(counts, obs.real), min=1.0)
     # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
     return xp.where(xp.abs(excess) > 1e-6, excess, xp.zeros_like(excess))
 

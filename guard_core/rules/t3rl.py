@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from guard_core.arrays import Array, namespace
+from guard_core.arrays import Array, namespace, sum_by_id
 from guard_core.checks import NotNegative
-from guard_core.rules.observations import Observations, one_hot
+from guard_core.rules.observations import Observations
 from guard_core.rules.rule import Need, Rule
 
 
@@ -29,7 +29,6 @@ class T3RL(Rule):
     def scores(self, obs: Observations) -> Array:
         """See `Rule.scores`."""
         answers, tool = obs.of("answers"), obs.of("tool")
-        xp = namespace(answers)
+        xp = namespace(tool)
         weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, obs.real)
-        hot = one_hot(answers, obs.votes.counts.shape[-1], obs.real)
-        return xp.sum(hot * weight[..., None], axis=-2)
+        return sum_by_id(answers, obs.votes.counts.shape[-1], weight)

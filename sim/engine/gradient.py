@@ -65,3 +65,51 @@ def logit_gradient(
                 total += pay
             for a in range(A):
                 out_RPA[r, p, a] = scale * (out_RPA[r, p, a] - p_RPA[r, p, a] * total)
+
+
+@njit(cache=True)
+def sums_gradient(
+    sums_RPA: NDArray[np.float64],
+    n_samples: int,
+    p_RPA: NDArray[np.float64],
+    weight_RP: NDArray[np.float64],
+    drop_RP: NDArray[np.bool_],
+    out_RPA: NDArray[np.float64],
+) -> None:
+    """Compute the same from advantages that are summed over every answer's responses.
+
+    Args:
+        sums_RPA: both streams together.
+        n_samples: K.
+        p_RPA: answer probabilities among parseable responses.
+        weight_RP: factor on the problem's loss.
+        drop_RP: the problem left the batch.
+        out_RPA: output.
+    """
+    R, P, A = p_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            scale, total = 0.0 if drop_RP[r, p] else weight_RP[r, p] / n_samples, 0.0
+            for a in range(A):
+                total += sums_RPA[r, p, a]
+            for a in range(A):
+                out_RPA[r, p, a] = scale * (sums_RPA[r, p, a] - p_RPA[r, p, a] * total)
+
+
+@njit(cache=True)
+def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
+    """The direction in the logits that lowers the answers' entropy H, d(-H)/dz_a.
+
+    It is p_a (log p_a + H): the exact gradient of the loss of one-shot EM, whose tokens stand for
+    answers here.
+    """
+    R, P, A = p_RPA.shape
+    for r in range(R):
+        for p in range(P):
+            entropy = 0.0
+            for a in range(A):
+                share = p_RPA[r, p, a]
+                out_RPA[r, p, a] = np.log(share) if share > 0 else 0.0
+                entropy -= share * out_RPA[r, p, a]
+            for a in range(A):
+                out_RPA[r, p, a] = p_RPA[r, p, a] * (out_RPA[r, p, a] + entropy)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Draws, GuardState, Votes
+from guard_core import Decision, Draws, GuardState, Route, Votes
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import skip_cap
+from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update
 from sim.engine.kernel import State, count_hits, decide, learn, settings_record
 from sim.settings.config import SimConfig
@@ -60,6 +61,34 @@ class CompiledGuard:
 
     def end(self) -> None:
         """See `sim.engine.simulation.Learner`; the state was changed in place."""
+
+    def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
+        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
+        if self._config.guard.label_from != "memory":
+            return None
+        problems_RP = self._order_RN[:, start : start + n_problems]
+        memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
+        return self._config.guard.discount * memory_RPA
+
+    def decide(self, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None) -> Decision:
+        """Record the guard's decision about a batch and return it.
+
+        Args:
+            start: place of the batch's first visit in the epoch.
+            votes: of the batch.
+            scores_RPA: of a rule; None for the votes.
+        """
+        at = slice(start, start + votes.counts.shape[1])
+        targets = self._decide(at, votes, votes.samples, scores_RPA)
+        decided = {field: self._seen_RN[name][:, at].copy() for name, field in DECIDED.items()}
+        visits_RN = self._state.problems_RN["visits"]
+        return Decision(
+            **decided,
+            visits=np.take_along_axis(visits_RN, self._order_RN[:, at], axis=1),
+            high_risk=decided["route"] >= Route.HIGH_RISK,
+            minority=targets.minority_RPA,
+            candidate_votes=targets.candidate_votes_RPA,
+        )
 
     def _decide(
         self,

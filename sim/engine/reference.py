@@ -57,31 +57,29 @@ class ReferenceGuard:
         self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
     ) -> Update:
         """See `sim.engine.simulation.Learner`."""
-        at = slice(start, start + p_RPA.shape[1])
-        rows, draws = self._batch(at)
-        decision = self._decide(at, rows, votes, draws, None)
+        decision = self.decide(start, votes, None)
         if self._config.labels == "truth":
-            decision = decision.trained_on(self._truth_RN[:, at])
+            decision = decision.trained_on(self._truth_RN[:, start : start + p_RPA.shape[1]])
         trained = replace(votes, samples=trained_RPA)
         config = self._config.guard
         dropped_RP = decision.skip & (config.skip_by == "drop")
         return Update(gradient(trained, decision, p_RPA, config), dropped_RP)
 
-    def _batch(self, at: slice) -> tuple[GuardState, Draws]:
-        """The batch's rows in visiting order and its draws: views, where `take` would copy."""
-        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
-        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
-        return rows, draws
+    def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
+        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
+        rows, _ = self._batch(slice(start, start + n_problems))
+        return self._guard.remembered(rows)
 
-    def _decide(
-        self,
-        at: slice,
-        rows: GuardState,
-        votes: Votes,
-        draws: Draws,
-        scores_RPA: NDArray[np.float64] | None,
-    ) -> Decision:
-        """Take the guard's step and record it; `scores_RPA` are a rule's, if it has its own."""
+    def decide(self, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None) -> Decision:
+        """Record the guard's decision about a batch and return it.
+
+        Args:
+            start: place of the batch's first visit in the epoch.
+            votes: of the batch.
+            scores_RPA: of a rule; None for the votes.
+        """
+        at = slice(start, start + votes.counts.shape[1])
+        rows, draws = self._batch(at)
         rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
         self._done.append(rows)
         for name, decided in DECIDED.items():
@@ -93,6 +91,12 @@ class ReferenceGuard:
             label_RP if by_votes else _majority(votes, label_RP, draws)
         )
         return decision
+
+    def _batch(self, at: slice) -> tuple[GuardState, Draws]:
+        """The batch's rows in visiting order and its draws: views, where `take` would copy."""
+        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
+        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
+        return rows, draws
 
     def end(self) -> None:
         """See `sim.engine.simulation.Learner`."""

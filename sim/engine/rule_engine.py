@@ -1,24 +1,156 @@
-"""How a run starts under a rule of its own: the observer, visit 0, and who decides."""
+"""A rule in the simulator: the guard decides, `guard_core.rules` scores and rewards.
+
+A batch goes observe -> decide -> reward -> gradient. The rule's own functions run on arrays whose
+leading axis is the replicates; only the rules of `sim.rules.FAST` have a part of them compiled.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import GuardState, Votes
-from guard_core.rules import make_rule
-from sim.engine.reference_rules import ReferenceRules
-from sim.rules.fast_rules import fast_scores, is_fast
-from sim.rules.ruled import CompiledRules
+from guard_core import Decision, Draws, PolicyStreams, Votes, policy_streams
+from guard_core.advantages import minority_advantages
+from guard_core.arrays import sum_by_id
+from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
+from sim.engine.gradient import Update, sharpen, sums_gradient
+from sim.rules import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe import Observer, Visit
+
+Floats = NDArray[np.float64]
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
 
 
-class Ruled:
-    """What a run under a rule has beside one under plain TTRL."""
+class DecidingGuard(Protocol):
+    """What a rule needs of the guard of an engine."""
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """Start an epoch, see `sim.engine.simulation.Learner`."""
+        ...
+
+    def remembered(self, start: int, n_problems: int) -> Floats | None:
+        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
+        ...
+
+    def decide(self, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
+        """Record the decision about a batch and return it; its label is the guard's own."""
+        ...
+
+    def end(self) -> None:
+        """End the epoch."""
+        ...
+
+
+class RuleLearner:
+    """Learns from the rewards of a rule, see `sim.engine.simulation.Learner`."""
+
+    def __init__(self, config: SimConfig, guard: DecidingGuard, observer: Observer) -> None:
+        """Start from a primed guard.
+
+        Args:
+            config: of the run.
+            guard: decides about every batch.
+            observer: draws what the rule observes.
+        """
+        self._config, self._guard, self._observer = config, guard, observer
+        self._rule = observer.rule
+        self._fast = fast_rule(self._rule, config.n_votes) if config.engine == "compiled" else None
+        self._epoch = 0
+
+    def begin(
+        self,
+        order_RN: NDArray[np.int64],
+        truth_RN: NDArray[np.int32],
+        draws: Draws,
+        seen_RN: NDArray[np.void],
+    ) -> None:
+        """See `sim.engine.simulation.Learner`."""
+        self._guard.begin(order_RN, truth_RN, draws, seen_RN)
+        self._order_RN, self._truth_RN = order_RN, truth_RN
+        self._epoch += 1
+
+    def end(self) -> None:
+        """See `sim.engine.simulation.Learner`."""
+        self._guard.end()
+
+    def step(self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats) -> Update:
+        """See `sim.engine.simulation.Learner`; the drawn samples are trained on."""
+        visit = self._visit(start, votes, p_RPA)
+        prior_RPA = self._guard.remembered(start, p_RPA.shape[1])
+        fast = self._fast
+        obs = (
+            self._observer.see(visit, prior_RPA)
+            if fast is None
+            else self._observer.see(visit, prior_RPA, spared=fast.spares, draws=False)
+        )
+        scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
+        decision = self._guard.decide(start, votes, scores)
+        if self._config.labels == "truth":
+            decision = decision.trained_on(visit.truth_RP)
+        if Need.VERDICTS in self._rule.needs:
+            obs = replace(obs, verdicts=self._verdicts(visit, obs, decision))
+        rewards_RPK = None
+        if fast is not None:
+            rewards_RPK = fast.rewards(self._rule, self._observer, visit, obs, decision.label)
+        return self._update(obs, decision, p_RPA, rewards_RPK)
+
+    def _visit(self, start: int, votes: Votes, p_RPA: Floats) -> Visit:
+        at = slice(start, start + p_RPA.shape[1])
+        c = self._config
+        batch = (self._epoch - 1) * c.n_batches + start // c.batch_size + 1
+        problems_RP = np.ascontiguousarray(self._order_RN[:, at])
+        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
+        return Visit(self._epoch, batch, problems_RP, truth_RP, votes, p_RPA)
+
+    def _verdicts(self, visit: Visit, obs: Observations, decision: Decision) -> NDArray[np.int8]:
+        asked_RPQ = self._rule.questions(obs, decision.label)
+        answers_RPQ = np.take_along_axis(obs.of("answers"), np.maximum(asked_RPQ, 0), axis=-1)
+        return self._observer.verdicts(visit, np.where(asked_RPQ < 0, -2, answers_RPQ))
+
+    def _update(
+        self, obs: Observations, decision: Decision, p_RPA: Floats, rewards_RPK: Floats | None
+    ) -> Update:
+        rule, config, out_RPA = self._rule, self._config.guard, np.empty_like(p_RPA)
+        if rule.loss == "entropy":
+            sharpen(p_RPA, out_RPA)
+            return Update(out_RPA, np.zeros(p_RPA.shape[:2], np.bool_))
+        majority = rule_advantages(rule, obs, decision, config, rewards_RPK)
+        minority = np.zeros(1)
+        if config.mps:
+            of = (obs.votes.samples, obs.votes.n_samples)
+            minority = minority_advantages(*of, decision, config)
+        streams = policy_streams(majority, minority, decision, config)
+        streams = weighed(rule, obs, decision.label, streams)
+        sums_RPA = self._sums(obs, streams)
+        to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
+        sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
+        return Update(out_RPA, streams.drop)
+
+    def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
+        """Sum both streams over the responses of every answer."""
+        samples_RPA, K = obs.votes.samples, obs.votes.n_samples
+        A, protects = samples_RPA.shape[-1], self._config.guard.mps
+        if self._rule.pays == "response":
+            sums_RPA = sum_by_id(obs.of("answers")[..., :K], A, streams.majority)
+            return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA
+        both = streams.majority + streams.minority if protects else streams.majority
+        return samples_RPA * both[..., :A]
+
+
+class RuleStart:
+    """A rule before training: its observer and its scores at visit 0."""
 
     def __init__(self, config: SimConfig, truth_RN: NDArray[np.int32]) -> None:
         """Start before visit 0.
@@ -29,14 +161,11 @@ class Ruled:
         """
         self._config = config
         self._rule = make_rule(config.rule, config.rule_options)
-        self.observer = Observer(config, self._rule)
+        self._observer = Observer(config, self._rule)
         self._truth_RN = truth_RN
-        self._compiled = config.engine == "compiled" and is_fast(
-            self._rule, config.guard, config.n_votes
-        )
 
-    def first_scores(self, votes: Votes, p_of: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """The rule's scores at visit 0; None where they are the votes.
+    def first_scores(self, votes: Votes, p_of: Floats) -> Floats | None:
+        """Return the rule's scores at visit 0; None where they are the votes.
 
         Args:
             votes: of all problems.
@@ -44,20 +173,16 @@ class Ruled:
         """
         if self._rule.labels_by_votes():
             return None
-        parts = []
-        for start in range(0, p_of.shape[1], _CHUNK):
-            at = slice(start, start + _CHUNK)
-            visit = self._first_visit(votes, p_of, at)
-            scores = fast_scores(self._rule, self.observer, visit) if self._compiled else None
-            parts.append(self._rule.scores(self.observer.see(visit)) if scores is None else scores)
-        return np.concatenate(parts, axis=1)
+        starts = range(0, p_of.shape[1], _CHUNK)
+        visits = (self._first_visit(votes, p_of, slice(start, start + _CHUNK)) for start in starts)
+        scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
+        return np.concatenate(scores, axis=1)
 
-    def learner(self, state: GuardState) -> ReferenceRules | CompiledRules:
-        """Who decides: compiled code where it knows the rule and the guard's settings."""
-        kind = CompiledRules if self._compiled else ReferenceRules
-        return kind(self._config, state, self.observer)
+    def learner(self, guard: DecidingGuard) -> RuleLearner:
+        """Return the rule's learner on a guard that has seen visit 0."""
+        return RuleLearner(self._config, guard, self._observer)
 
-    def _first_visit(self, votes: Votes, p_of: NDArray[np.float64], at: slice) -> Visit:
+    def _first_visit(self, votes: Votes, p_of: Floats, at: slice) -> Visit:
         p_RPA = np.ascontiguousarray(p_of[:, at])
         counts, samples = (np.ascontiguousarray(a[:, at]) for a in (votes.counts, votes.samples))
         part = Votes(counts, samples, votes.n_votes, votes.n_samples)

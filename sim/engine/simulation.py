@@ -23,7 +23,7 @@ from sim.engine.learner import CompiledGuard
 from sim.engine.reference import PLAIN, ReferenceGuard
 from sim.engine.reference import gradient as gradient
 from sim.engine.rows import SEEN, Epoch, Tables, tables, tally
-from sim.engine.rule_engine import Ruled
+from sim.engine.rule_engine import RuleStart
 from sim.engine.skips import sit_out
 from sim.settings.config import SimConfig
 from sim.world.policies import make_policy
@@ -101,7 +101,7 @@ class Simulation:
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.ruled = None if config.rule == BASELINE else Ruled(config, self._truth_RN)
+        self.rule = None if config.rule == BASELINE else RuleStart(config, self._truth_RN)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -187,11 +187,11 @@ class Simulation:
             c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
         )
         draws = Draws(tie_RN, tie_RN, tie_RN)
-        if self.ruled is None:
+        if self.rule is None:
             state = guard.prime(state, votes, draws)
             return state, LEARNERS[c.engine](c, state)
-        state = guard.prime(state, votes, draws, self.ruled.first_scores(votes, p_RNA))
-        return state, self.ruled.learner(state)
+        state = guard.prime(state, votes, draws, self.rule.first_scores(votes, p_RNA))
+        return state, self.rule.learner(LEARNERS[c.engine](c, state))
 
     def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
         if self.config.update == "sampled":

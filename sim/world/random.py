@@ -25,6 +25,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S11 = (np.uint64(shift) for shift in (27, 30, 31, 11))
 _ULP = 2.0**-53
+_HALF = np.uint64(0xFFFFFFFF)
 
 
 _SPAWN = {"population": 0, "loadings": 1}
@@ -82,20 +83,34 @@ def plane(key: Any, block: Any, bit: Any) -> Any:
 
 @njit(cache=True)
 def fill_lanes(key: Any, out_D: NDArray[np.float64]) -> None:
-    """Uniform numbers in [0, 1) with 32 bits, 64 to a block.
+    """Fill with uniform numbers in [0, 1) with 32 bits, 64 to a block.
 
-    Who only asks how they compare reads them from the first bit on, and few of the bits.
+    A reader that only compares them can read the words from the first bit on, and few of the bits.
     """
+    half, row_K = LANES // 2, np.empty(PLANES, np.uint64)
     for start in range(0, out_D.shape[0], LANES):
-        stop = min(start + LANES, out_D.shape[0])
-        out_D[start:stop] = 0.0
-        value = 1.0
         for bit in range(PLANES):
-            x = plane(key, start // LANES, bit)
-            value /= 2
-            for d in range(start, stop):
-                if (x >> np.uint64(d - start)) & np.uint64(1):
-                    out_D[d] += value
+            row_K[bit] = plane(key, start // LANES, bit)
+        _transpose(row_K)
+        for d in range(start, min(start + LANES, out_D.shape[0])):
+            lane = d - start
+            bits = row_K[half - 1 - lane % half] >> np.uint64(half * (lane // half))
+            out_D[d] = float(bits & _HALF) / 2.0**PLANES
+
+
+@njit
+def _transpose(row_K: NDArray[np.uint64]) -> None:
+    """Transpose two 32 x 32 bit matrices side by side, in place (Warren, Hacker's Delight)."""
+    shift, mask = 16, np.uint64(0x0000FFFF0000FFFF)
+    while shift:
+        s = np.uint64(shift)
+        for block in range(0, PLANES, 2 * shift):
+            for k in range(block, block + shift):
+                swap = (row_K[k] ^ (row_K[k + shift] >> s)) & mask
+                row_K[k] ^= swap
+                row_K[k + shift] ^= swap << s
+        shift //= 2
+        mask ^= mask << np.uint64(shift)
 
 
 @njit(cache=True)

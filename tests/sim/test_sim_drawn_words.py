@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sim.rules.bits import size_of, span
-from sim.rules.subsets import draw_subsets, fits, room_for
+from sim.rules.subgroups import _draw_subset, fills_words
 from sim.world.observe.bell import MIDDLE, MOST, WIDTH, bell
 from sim.world.random import LANES, PLANES, fill_lanes, word
 
@@ -63,27 +62,31 @@ def test_a_shorter_row_of_numbers_is_the_beginning_of_a_longer_one():
     assert not np.array_equal(lanes(6, 70), lanes(5, 70))
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (3, 3), (5, 2), (0, 64), (63, 64), (3, 17)])
-def test_spans_hold_their_members(start, stop):
-    expected = sum(1 << bit for bit in range(start, stop))
-    assert int(span(start, stop)) == expected
-    assert size_of(np.uint64(expected)) == max(stop - start, 0)
+def test_numbers_by_lanes_are_the_planes_bits():
+    bits = np.array([[(int(x) >> lane) & 1 for lane in range(LANES)] for x in _planes(KEY)])
+    weights = 0.5 ** np.arange(1, PLANES + 1)
+    assert np.array_equal(lanes(KEY, LANES), weights @ bits)
+
+
+def _planes(key):
+    words = np.empty(PLANES, np.uint64)
+    _words(key, words)
+    return words
 
 
 @pytest.mark.parametrize("n_votes", [1, 2, 16, 64, 128])
 @pytest.mark.parametrize("share", [0.5, 0.25, 1.0])
 def test_subsets_are_the_smallest_numbers(n_votes, share):
-    n = max(1, int(share * n_votes))
-    of = room_for(2 * n_votes - 1, n_votes)
-    draw_subsets(KEY, n_votes, n, of)
-    u_GV = lanes(KEY, (2 * n_votes - 1) * n_votes).reshape(-1, n_votes)
+    n, n_subsets = max(1, int(share * n_votes)), 2 * n_votes - 1
+    words_3W = np.empty((3, -(-n_votes // LANES)), np.uint64)
+    u_GV = lanes(KEY, n_subsets * n_votes).reshape(-1, n_votes)
     drawn_GV = u_GV <= np.sort(u_GV, axis=1)[:, n - 1 : n]
-    words_WG = np.zeros_like(of.drawn_WG)
-    for v in range(n_votes):
-        words_WG[v // LANES] |= drawn_GV[:, v].astype(np.uint64) << np.uint64(v % LANES)
-    assert np.array_equal(of.drawn_WG, words_WG)
+    for g in range(n_subsets):
+        _draw_subset(KEY, g * n_votes, n_votes, n, words_3W)
+        found_V = [(int(words_3W[0, v // LANES]) >> (v % LANES)) & 1 for v in range(n_votes)]
+        assert found_V == drawn_GV[g].tolist()
     assert (drawn_GV.sum(axis=1) == n).all()
 
 
-def test_what_does_not_fit_words_is_left_to_guard_core():
-    assert [v for v in (1, 3, 8, 48, 64, 96, 128, 192) if fits(v)] == [1, 8, 64, 128, 192]
+def test_what_does_not_fill_words_is_left_to_guard_core():
+    assert [v for v in (1, 3, 8, 48, 64, 96, 128, 192) if fills_words(v)] == [1, 8, 64, 128, 192]

@@ -90,7 +90,7 @@ def test_permuting_the_truth_changes_nothing_that_is_trained(runs, name, engine)
     truth_RN = (lied._truth_RN + 1 + lied._truth_RN % 2) % config.n_answers
     assert (truth_RN != lied._truth_RN).all()
     lied._truth_RN = truth_RN
-    lied.ruled._truth_RN = truth_RN
+    lied.rule._truth_RN = truth_RN
     parts, p_RNA = runs.finish(honest)
     other_parts, other_RNA = runs.finish(lied)
     assert p_RNA.tobytes() == other_RNA.tobytes()
@@ -149,8 +149,8 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
 
 
 def test_plain_ttrl_has_none_of_the_machinery(runs):
-    assert Simulation(runs.small("guard")).ruled is None
-    assert Simulation(runs.small("srt+guard")).ruled is not None
+    assert Simulation(runs.small("guard")).rule is None
+    assert Simulation(runs.small("srt+guard")).rule is not None
 
 
 def test_all_arms_share_problems_order_and_votes(runs):

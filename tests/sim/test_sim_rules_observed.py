@@ -8,7 +8,7 @@ import pytest
 from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
-from sim.engine.reference_rules import sharpen
+from sim.engine.gradient import sharpen
 from sim.world.observe import Observer, Visit
 from sim.world.observe.confidence import ENTROPY, LOGPROB
 from sim.world.observe.second import Teacher

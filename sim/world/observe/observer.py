@@ -51,7 +51,7 @@ class Observer:
             config: of the run.
             rule: of the run.
         """
-        self._config, self._rule = config, rule
+        self._config, self.rule = config, rule
         self.strength = Strength.of(config)
         self._teacher = Teacher(config) if Need.TEACHER in rule.needs else None
         self.n_second = config.n_votes if config.second_votes is None else config.second_votes
@@ -61,14 +61,23 @@ class Observer:
         """Seed of the run and number of its first replicate."""
         return self._config.seed, self._config.first_replicate
 
-    def see(self, visit: Visit, prior_RPA: Floats | None = None) -> Observations:
+    def see(
+        self,
+        visit: Visit,
+        prior_RPA: Floats | None = None,
+        *,
+        spared: frozenset[Need] = frozenset(),
+        draws: bool = True,
+    ) -> Observations:
         """Draw all observations that the rule needs, except verdicts, which need a label.
 
         Args:
             visit: the batch.
-            prior_RPA: the memory of its problems before this visit.
+            prior_RPA: the scores of earlier visits, see `guard_core.Guard.remembered`.
+            spared: observations that are left out.
+            draws: draw the rule's own random numbers; none are drawn at visit 0.
         """
-        needs, shape = self._rule.needs, visit.p_RPA.shape[:2]
+        needs, shape = self.rule.needs - spared, visit.p_RPA.shape[:2]
         answers_RPV = self.answers(visit)
         observed: dict[str, Floats | NDArray[np.int32] | NDArray[np.bool_]] = {}
         for need, scale in _SCALES.items():
@@ -84,7 +93,7 @@ class Observer:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             strength = self.strength.similarity_answer
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
-        draws_RPD = self.draws(visit) if visit.epoch else np.zeros((*shape, 0))
+        draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: Visit, n: int | None = None) -> NDArray[np.int32]:
@@ -156,7 +165,7 @@ class Observer:
     def draws(self, visit: Visit, n: int | None = None) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use, D as it asks or given."""
         c, votes = self._config, visit.votes
-        n = self._rule.n_draws(votes.n_votes, votes.n_samples) if n is None else n
+        n = self.rule.n_draws(votes.n_votes, votes.n_samples) if n is None else n
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
         _fill(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, draws_RPD)
         return draws_RPD
