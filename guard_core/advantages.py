@@ -17,7 +17,7 @@ from guard_core.guard import Decision
 from guard_core.votes import count_answers
 
 STD_FLOOR = 1e-6
-"""Added to every standard deviation (SPEC section 9)."""
+"""Added to every standard deviation (docs/method.md, section 9)."""
 UNPARSEABLE_BONUS = 0.05
 """Share of the mean bonus that unparseable samples get under `mix="bonus"` (release)."""
 
@@ -47,7 +47,7 @@ class PolicyStreams(NamedTuple):
 def group_advantages(
     answers: Array, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Group-relative advantages of both rewards (SPEC sections 5 and 9).
+    """Group-relative advantages of both rewards (docs/method.md, sections 5 and 9).
 
     Args:
         answers: (..., P, K) integer answer ids of the trained samples, -1 for unparseable.
@@ -71,7 +71,7 @@ def group_advantages(
 def answer_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """The same advantages per answer id instead of per response.
+    """Group-relative advantages per answer id instead of per response.
 
     Args:
         samples: (..., P, A) integers; trained responses per answer id.
@@ -145,7 +145,7 @@ def policy_streams(
 
 
 class _Pay(NamedTuple):
-    """What one reward is worth after standardisation."""
+    """Value of one reward after standardisation."""
 
     hits: Array
     """(..., P) rewarded samples."""
@@ -262,7 +262,7 @@ def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> 
 
 
 def bonus_shares(decision: Decision) -> Array:
-    """(..., P, A + 1) shares of the release's bonus, `mix="bonus"` (SPEC section 8).
+    """(..., P, A + 1) shares of the release's bonus, `mix="bonus"` (docs/method.md, section 8).
 
     A candidate's share is that of its votes among all candidates'; unparseable samples get
     `UNPARSEABLE_BONUS` of the mean share.

@@ -126,7 +126,7 @@ def scatter(array: Array, index: Array, rows: Array, axis: int) -> Array:
 
 
 def _indexes_rows(array: Array, index: Array) -> bool:
-    """Whether plain indexing does it: without leading axes, in the libraries that have it."""
+    """Return whether plain indexing suffices: without leading axes, in libraries that have it."""
     return index.ndim == 1 and (is_numpy_array(array) or is_torch_array(array))
 
 

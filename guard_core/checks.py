@@ -1,6 +1,6 @@
 """The one checker of settings: types and bounds of the guard, the rules and both worlds.
 
-A setting's bound is part of its type, so that it stands once, beside the default:
+A setting's bound is part of its type, so that it stands once, next to the default:
 
     tau_FR: Share = 0.3
     W: Count = 5

@@ -1,4 +1,4 @@
-"""Flip-rate-aware reward scaling: the weight of a problem's loss (SPEC section 4)."""
+"""Flip-rate-aware reward scaling: the weight of a problem's loss (docs/method.md, section 4)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from guard_core.votes import Draws, Label, Votes, choose_label
 
 
 class Route(IntEnum):
-    """Which path a problem took, for display and counts (SPEC section 7)."""
+    """Path of a problem, for display and counts (docs/method.md, section 7)."""
 
     STABLE = 0
     AT_RISK = 1
@@ -28,7 +28,7 @@ class Route(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the guard says about each problem of the batch."""
+    """The guard's output for each problem of the batch."""
 
     label: Array
     """(..., P) answer id of the pseudo-label, -1 for none yet."""
@@ -117,7 +117,7 @@ class Guard:
     def prime(
         self, state: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
     ) -> GuardState:
-        """Take in visit 0, the votes drawn before training (SPEC section 2).
+        """Take in visit 0, the votes drawn before training (docs/method.md, section 2).
 
         It sets label and memory, and is neither a visit nor a flip.
 
@@ -134,7 +134,7 @@ class Guard:
     def step(
         self, rows: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
     ) -> tuple[GuardState, Decision]:
-        """Record one visit of every row and decide what to do with it (SPEC sections 2-7).
+        """Record one visit of every row and decide on it (docs/method.md, sections 2 to 7).
 
         Args:
             rows: `state.take(problems)`, (..., P).

@@ -1,4 +1,4 @@
-"""One visit's update of a problem's history, and the rates read from it (SPEC section 3)."""
+"""Update of a problem's history at one visit, and its rates (docs/method.md, section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minority-preserving sampling: who is protected, and how much (SPEC section 5)."""
+"""Minority-preserving sampling: candidates and their share of the loss (docs/method.md, section 5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def candidate_votes(votes: Votes, config: GuardConfig) -> Array:
 
 
 def minority_candidates(votes: Votes, is_label: Array, config: GuardConfig) -> Array:
-    """Answers beside the label with enough responses (paper equation 13).
+    """Answers other than the label with enough responses (paper equation 13).
 
     Args:
         votes: this visit's votes.

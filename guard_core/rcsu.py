@@ -1,4 +1,4 @@
-"""Risk-conditioned sparse updating: which problems sit a step out (SPEC section 6)."""
+"""Risk-conditioned sparse updating: problems that are skipped (docs/method.md, section 6)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def choose_skips(high_risk: Array, draws: Draws, config: GuardConfig) -> Array:
 
 
 def skip_cap(n_problems: int, config: GuardConfig) -> int:
-    """How many of a batch's problems may be skipped."""
+    """Largest number of a batch's problems that may be skipped."""
     cap = floor_share(config.skip_share, n_problems)
     return max(1, cap) if config.skip_cap == "at_least_one" else cap
 

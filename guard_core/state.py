@@ -1,4 +1,4 @@
-"""What the guard remembers of every problem, and how a batch's rows leave it and come back."""
+"""State of the guard per problem, with access to a batch's rows."""
 
 from __future__ import annotations
 

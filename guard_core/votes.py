@@ -1,4 +1,4 @@
-"""What a visit shows the guard, and how votes become a label."""
+"""Votes of a visit, and their label."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Label(NamedTuple):
 
 
 def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: GuardConfig) -> Label:
-    """Pick each problem's label by largest score (SPEC section 2, paper equation 1).
+    """Pick each problem's label by largest score (docs/method.md, section 2, paper equation 1).
 
     Args:
         votes: this visit's votes.

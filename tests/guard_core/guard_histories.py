@@ -197,7 +197,7 @@ def configs() -> st.SearchStrategy[GuardConfig]:
 
 
 class Walked(NamedTuple):
-    """What one batch made of the guard, as NumPy arrays."""
+    """State and decision of the guard after one batch, as NumPy arrays."""
 
     decision: dict[str, np.ndarray]
     streams: dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""What rules are shown, by hand or at random, in any array library."""
+"""Observations of rules, by hand or at random, in any array library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sight:
         return Observations(votes=votes, **given)
 
     def rows(self, index: Any, axis: int = -1) -> Sight:
-        """The same with other rows; `axis` counts from the problems backwards."""
+        """Take other rows; `axis` counts from the problems backwards."""
         first = self.answers.ndim - 1 + axis
         kept = {n: np.take(a, index, axis=first) for n, a in self.arrays().items()}
         return replace(self, **kept)

@@ -1,4 +1,4 @@
-"""SPEC sections 5 and 9 as a scalar program: advantages of single responses.
+"""docs/method.md, sections 5 and 9 as a scalar program: advantages of single responses.
 
 Rewards are fractions, so that equal rewards standardise to 0 and not to a rounding error.
 """

@@ -1,6 +1,6 @@
-"""SPEC sections 2-8 once more, as a slow scalar program: dictionaries, loops, exact fractions.
+"""docs/method.md, sections 2 to 8, as a slow scalar program: dictionaries, exact fractions.
 
-It shares no code with `guard_core`, so that both can only agree by both following the SPEC.
+It shares no code with `guard_core`, so that both can only agree by both following docs/method.md.
 Settings are a plain dictionary; every decimal in them is taken as the decimal that was written.
 """
 
@@ -39,7 +39,7 @@ class Visit:
 
 @dataclass
 class Verdict:
-    """What the guard says about one problem of the batch."""
+    """The guard's output for one problem of the batch."""
 
     label: int | None
     tied: bool
@@ -130,7 +130,7 @@ class ScalarGuard:
         return winner, len(tied) > 1
 
     def scores(self, problem: Problem) -> dict[int, Fraction]:
-        """What answers compete by: this visit's votes, or the discounted sum over all visits."""
+        """Scores of the answers: this visit's votes, or the discounted sum over all visits."""
         if self.settings["label_from"] != "memory":
             return {answer: Fraction(n) for answer, n in problem.ballots[-1].items()}
         sums: dict[int, Fraction] = {}

@@ -1,4 +1,4 @@
-"""Facts of SPEC sections 4, 5 and 9 about advantages, and the one-pass loss."""
+"""docs/method.md, sections 4, 5 and 9: advantages, and the one-pass loss."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_one_pass_equals_two_losses(
 
 
 def test_away_from_ratio_one_two_streams_are_not_one_advantage() -> None:
-    """Why both streams are handed out: opposite signs are clipped on opposite sides."""
+    """Both streams are returned because opposite signs are clipped on opposite sides."""
     a1, a2, beta, rho = -1.0, 2.0, 0.3, 1.5
     clipped = 1.2
     two = (1 - beta) * min(rho * a1, clipped * a1) + beta * min(rho * a2, clipped * a2)

@@ -1,4 +1,4 @@
-"""Facts of SPEC section 4."""
+"""docs/method.md, section 4: the weight of the loss."""
 
 from __future__ import annotations
 

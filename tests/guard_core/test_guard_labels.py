@@ -1,4 +1,4 @@
-"""Facts of SPEC sections 2 and 3: labels, visit 0, flips and rates."""
+"""docs/method.md, sections 2 and 3: labels, visit 0, flips and rates."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 class GuardMachine(RuleBasedStateMachine):
-    """The guard beside the scalar reference, which sees the same votes and draws."""
+    """The guard against the scalar reference, which gets the same votes and draws."""
 
     @initialize(config=st.one_of(st.just(GuardConfig.paper()), configs()))
     def begin(self, config: GuardConfig) -> None:

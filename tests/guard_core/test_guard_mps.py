@@ -1,4 +1,4 @@
-"""Facts of SPEC section 5 that concern when protection is on, how strong, and for whom."""
+"""docs/method.md, section 5: when protection is on, its strength, and its candidates."""
 
 from __future__ import annotations
 

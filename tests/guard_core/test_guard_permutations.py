@@ -1,4 +1,4 @@
-"""Row order must not matter (SPEC section 8)."""
+"""Row order must not matter (docs/method.md, section 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of SPEC section 6: who may be skipped, how many, and what goes on meanwhile."""
+"""docs/method.md, section 6: candidates for a skip, their number, and their state meanwhile."""
 
 from __future__ import annotations
 

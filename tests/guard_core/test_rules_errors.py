@@ -1,4 +1,4 @@
-"""What is refused names the rule, the setting or the observation."""
+"""A refusal names the rule, the setting or the observation."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ GUARDS = {"paper": GuardConfig.paper(), "release": GuardConfig.release()}
 
 
 def walk(rule: Rule, shown: Sight, library: Library, config: GuardConfig) -> dict[str, Any]:
-    """What the rule says, and what comes out of a guarded step."""
+    """Output of the rule, and of a guarded step."""
     seen = shown.seen(library)
     scores = rule.scores(seen)
     label = library.ints(top(scores))

@@ -1,4 +1,4 @@
-"""Rules that are told how sure or how alike responses are, against numbers worked out by hand."""
+"""Rules with confidences or similarities of responses, against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every rule: row order, response order, answer ids, replicates, odd numbers."""
+"""Properties of every rule: row order, response order, answer ids, replicates, odd numbers."""
 
 from __future__ import annotations
 

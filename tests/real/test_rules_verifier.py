@@ -94,7 +94,7 @@ def test_verdicts_that_nobody_can_read_change_nothing(
 def test_rejected_responses_are_given_anew(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    # The rival is rejected once, and nothing but a digit in a box is asked for anew.
+    # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
     monkeypatch.setattr(verifier, "read_verdict", lambda _: next(verdicts))
     monkeypatch.setattr(verifier.Wording, "request", lambda _, problem, *rest: problem)

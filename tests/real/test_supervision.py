@@ -62,7 +62,7 @@ def test_plain_votes_become_standardised_advantages():
 
 
 def test_sixteen_eight_eight_and_the_minority_stream():
-    """SPEC section 5: the candidate's net advantage is about -.18 where plain TTRL gives -.98."""
+    """docs/method.md, section 5: the candidate's net advantage is -.18, under TTRL -.98."""
     answers = halves(16, 8, 4, 4)
     plain = supervisor(OFF, ["0"]).visit(np.array([0]), answers[None], 1).streams
     assert plain.majority[0][answers[:32] == 1][0] == pytest.approx(-0.984, abs=1e-3)

@@ -1,7 +1,7 @@
 """Controls that do as much as a guard without guarding, found from the guard's own run.
 
 `matched`      the unguarded run with the factor on the step that gives the guard's mean norm of
-               the update per scheduled step (SPEC section 12).
+               the update per scheduled step (docs/method.md, section 12).
 `random_skip`  the unguarded run in which problems sit visits out at random, at the share that the
                guard skipped.
 
@@ -145,7 +145,7 @@ def check_arms(names: tuple[str, ...]) -> None:
         if found is None:
             arm(name)
         elif not {found.target, found.unguarded} <= set(names):
-            raise UserError(f"arms: {name} needs {found.unguarded} and {found.target} beside it")
+            raise UserError(f"arms: {name} needs {found.unguarded} and {found.target} as well")
 
 
 def find(

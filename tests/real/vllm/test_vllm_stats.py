@@ -31,7 +31,7 @@ FIELDS = ("tokens_PNT", "logprobs_PNT", "lengths_PN", "finished_PN")
 
 
 class Seen:
-    """What vLLM did: requests that it preempted, rows that it moved."""
+    """Events in vLLM: requests that it preempted, rows that it moved."""
 
     preempted = moved = 0
 
