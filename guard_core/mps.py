@@ -1,4 +1,4 @@
-"""Minority-preserving sampling: candidates and their share of the loss (docs/method.md, section 5)."""
+"""Minority-preserving sampling: candidates and their weight (docs/method.md, section 5)."""
 
 from __future__ import annotations
 
