@@ -15,8 +15,7 @@ from lab.compare.rule_table import rule_rows, rule_table
 from lab.compare.step_sizes import difference, over_steps
 from lab.compare.tables import METRICS
 from lab.report.digest import World
-from lab.report.markdown_text import escaped
-from lab.report.rule_markdown import effort_markdown, rule_markdown
+from lab.report.rule_markdown import effort_markdown, escaped, rule_markdown
 from lab.stats.paired import Estimate, estimate
 from lab.stats.words import difference as difference_text
 from lab.stats.words import mean_sd

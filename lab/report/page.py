@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 
 from lab.compare.collection import Skipped
 from lab.report import words
-from lab.report.beside import Beside
 from lab.report.digest import World
 from lab.report.html import Html, definitions, join, raw, tag
 from lab.report.numbers import arm_table, cards
@@ -29,12 +27,8 @@ _POLICY = (
 """The browser itself refuses to load anything from outside."""
 
 
-_COSTLY = ("scissor", "window")
-"""Sections that the second process makes, as it does the problems."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PageSection:
     """A section as it stands on the page and in its contents."""
 
     name: str
@@ -65,33 +59,26 @@ def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
     return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
 
 
-def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_Part]:
-    sections = figure_sections()
-    work = {s.name: partial(render, s, worlds) for s in sections if s.name in _COSTLY}
-    beside = Beside(work | {"problems": partial(problem_sections, worlds)})
-    # All that is made here comes before the first result that has to be waited for.
-    made = {s.name: render(s, worlds) for s in sections if s.name not in work}
-    paper = paper_tables(worlds)
-    yield _Part("numbers", "In short", "The numbers that matter", _numbers(worlds))
-    yield _Part("arms", "In short", "What the arms are", _arms(worlds))
-    yield _Part("table", "In short", "All arms in one table", _tables(worlds))
+def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_PageSection]:
+    yield _PageSection("numbers", "In short", "The numbers that matter", _numbers(worlds))
+    yield _PageSection("arms", "In short", "What the arms are", _arms(worlds))
+    yield _PageSection("table", "In short", "All arms in one table", _tables(worlds))
     drawing = across(worlds)
     if drawing is not None:
-        yield _Part(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
-    for section in sections:
-        inside = made.get(section.name) or beside.result(section.name)
-        yield _Part(section.name, section.group, section.heading, inside)
+        yield _PageSection(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
+    for section in figure_sections():
+        yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
     heading = "Comparison with the paper's printed numbers"
-    yield _Part("paper", "The paper", heading, paper)
+    yield _PageSection("paper", "The paper", heading, paper_tables(worlds))
     title = "Every problem and its life"
-    yield _Part("problems", "The data", title, beside.result("problems"))
+    yield _PageSection("problems", "The data", title, problem_sections(worlds))
     runs = join(provenance(world) for world in worlds)
-    yield _Part("runs", "The data", "The runs and their settings", runs)
+    yield _PageSection("runs", "The data", "The runs and their settings", runs)
     if skipped:
-        yield _Part("left-out", "The data", "Folders that were left out", left_out(skipped))
+        yield _PageSection("left-out", "The data", "Folders that were left out", left_out(skipped))
 
 
-def _contents(parts: Sequence[_Part]) -> Html:
+def _contents(parts: Sequence[_PageSection]) -> Html:
     """Links by group; folded by the page's script where the screen is narrow."""
     groups: dict[str, list[Html]] = {}
     for part in parts:

@@ -12,7 +12,6 @@ from lab.arms import BASELINE, title
 from lab.columns import floats, where
 from lab.compare.equal_effort import beyond_effort
 from lab.compare.rule_table import METRIC
-from lab.report.markdown_text import escaped
 from lab.stats.paired import Estimate, estimate
 from lab.stats.words import difference, mean_sd
 
@@ -68,6 +67,13 @@ def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
     beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
     others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))
     return _over_steps(others, lambda own: difference(estimate(floats(own, "beyond"))))
+
+
+def escaped(text: str) -> str:
+    """Return a text of a trace that can open no cell, tag or link in Markdown."""
+    for mark, harmless in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+        text = text.replace(mark, harmless)
+    return text
 
 
 def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:

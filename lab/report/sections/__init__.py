@@ -8,7 +8,6 @@ from lab.report.sections.across import ACROSS, ACROSS_NAME, HOW, across
 from lab.report.sections.guarding import GUARDING
 from lab.report.sections.outcome import OUTCOME
 from lab.report.sections.section import Absent, Drawing, Section, render
-from lab.report.sections.settings import SETTINGS
 from lab.report.sections.training import TRAINING
 from lab.report.sections.trap import TRAP
 
@@ -27,7 +26,7 @@ __all__ = [
 
 def figure_sections() -> list[Section]:
     """The sections in the order of the page."""
-    return [*OUTCOME, *TRAINING, *TRAP, *GUARDING, *SETTINGS]
+    return [*OUTCOME, *TRAINING, *TRAP, *GUARDING]
 
 
 def render_across(drawing: Drawing) -> Html:

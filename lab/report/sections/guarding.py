@@ -12,6 +12,7 @@ from lab import figures
 from lab.columns import floats, group_mean, ints
 from lab.errors import UserError
 from lab.figures.overhead import overhead_bars
+from lab.figures.sensitivity import sensitivity_curves
 from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.report import derived
 from lab.report.digest import World
@@ -85,6 +86,15 @@ def _overhead(world: World) -> list[Piece]:
     return [Drawing(figure, "Time per training step by phase and arm")]
 
 
+def _sensitivity(world: World) -> list[Piece]:
+    try:
+        table = derived.sensitivities(world)
+    except UserError:
+        return [Absent("No run of a guard with another value of tau_FR, W or beta_max.")]
+    figure = sensitivity_curves(table, world.titles)
+    return [Drawing(figure, "Metrics over the guard's settings, one at a time")]
+
+
 GUARDING = (
     Section(
         "routes",
@@ -112,6 +122,15 @@ GUARDING = (
         "and seed; the first step is left out. The black bar is one standard deviation of the "
         "whole step over the seeds. Runs that shared their machine with others disturb each other.",
         _overhead,
+    ),
+    Section(
+        "sensitivity",
+        _GROUP,
+        "How much the guard's settings matter",
+        "One setting at a time, the others at their defaults (dotted line). A grey area joins "
+        "values that are one and the same algorithm, for FR is a multiple of 1/W: what differs "
+        "within it is noise. Bands are one standard deviation over the replicates.",
+        _sensitivity,
     ),
 )
 """In the order of the page."""
