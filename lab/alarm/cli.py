@@ -57,7 +57,7 @@ class Alarm:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         # Reading and drawing need pandas and plotly, which --help does not.
         from lab.alarm.findings import Settings, find, parts, print_table, tables, words
-        from lab.report.figure_page import figure_page, write_page
+        from lab.report.elements.figure_page import figure_page, write_page
 
         target = self._target()
         settings = Settings(self.at, self.roc_at, self.false_alarms, self.seed)
@@ -77,7 +77,7 @@ class Alarm:
 
     def _target(self) -> Path:
         """The folder to write into; what cannot be used is refused before the work."""
-        from lab.report.figure_page import check_page
+        from lab.report.elements.figure_page import check_page
 
         if not self.folders:
             raise UserError("no folder given; name folders that a run was written to")

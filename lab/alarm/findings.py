@@ -19,7 +19,7 @@ from lab.columns import floats, ints
 from lab.compare.collection import Comparison, Skipped, collect
 from lab.errors import UserError
 from lab.figures.alarm import SCORE_TITLES, SHOWN, auroc_curves, roc_curves
-from lab.report.figure_page import Part
+from lab.report.elements.figure_page import Part
 
 VISITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60)
 """Visits after which the alarm is judged, as far as a run goes."""

@@ -18,7 +18,7 @@ from lab.files import whole
 
 if TYPE_CHECKING:
     from lab.compare.collection import Skipped
-    from lab.report.digest import World
+    from lab.report.content.digest import ReportedComparison
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Report:
             raise UserError(f"--format {kind} writes several files; name a new folder with -o")
         return self.output
 
-    def _worlds(self) -> list[World]:
+    def _worlds(self) -> list[ReportedComparison]:
         """Print what is reported on; folders that were left out are named."""
-        from lab.report.digest import read
+        from lab.report.content.digest import read
 
         worlds, skipped = read(self.folders)
         _name(skipped)

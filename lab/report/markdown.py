@@ -14,7 +14,7 @@ from lab.compare.own_best import SEED, own_best
 from lab.compare.rule_table import rule_rows, rule_table
 from lab.compare.step_sizes import difference, over_steps
 from lab.compare.tables import METRICS
-from lab.report.digest import World
+from lab.report.content.digest import ReportedComparison
 from lab.report.rule_markdown import effort_markdown, escaped, rule_markdown
 from lab.stats.paired import Estimate, estimate
 from lab.stats.words import difference as difference_text
@@ -32,11 +32,11 @@ _COMPARED = (
 )
 
 
-def markdown(worlds: Sequence[World]) -> str:
+def markdown(worlds: Sequence[ReportedComparison]) -> str:
     """All comparisons, and every arm at its own best where a task was run at several step sizes.
 
     Args:
-        worlds: from `lab.report.digest.read`.
+        worlds: from `lab.report.content.digest.read`.
     """
     lines: list[str] = []
     for world in worlds:
@@ -51,7 +51,7 @@ def markdown(worlds: Sequence[World]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _same_family(worlds: Sequence[World]) -> Iterator[list[Comparison]]:
+def _same_family(worlds: Sequence[ReportedComparison]) -> Iterator[list[Comparison]]:
     """Yield comparisons that differ in their step size alone, where there are several."""
     families: dict[int, list[Comparison]] = defaultdict(list)
     for world in worlds:

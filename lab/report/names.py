@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lab.report.digest import World
+from lab.report.content.digest import ReportedComparison
 
 _LONGEST = 60
 
 
-def slugs(worlds: Sequence[World]) -> list[str]:
+def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
     """A distinct file name per comparison, such as `sim-llama-math500`.
 
     Args:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from lab.compare.collection import Skipped
-from lab.report import words
-from lab.report.digest import World
-from lab.report.html import Html, definitions, join, raw, tag
-from lab.report.numbers import arm_table, cards
-from lab.report.papers import paper_tables
-from lab.report.plots import library
-from lab.report.problems import problem_assets, problem_sections
-from lab.report.runs import left_out, provenance
+from lab.report.content import words
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html, definitions, join, raw, tag
+from lab.report.elements.plots import library
+from lab.report.problems.sections import problem_assets, problem_sections
 from lab.report.sections import ACROSS, ACROSS_NAME, across, figure_sections, render, render_across
+from lab.report.sections.numbers import arm_table, cards
+from lab.report.sections.papers import paper_tables
+from lab.report.sections.provenance import left_out, provenance
 from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab report"
@@ -38,7 +38,7 @@ class _PageSection:
     inside: Html
 
 
-def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
+def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> str:
     """The report as HTML.
 
     Args:
@@ -59,7 +59,9 @@ def page(worlds: Sequence[World], skipped: Sequence[Skipped]) -> str:
     return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
 
 
-def _parts(worlds: Sequence[World], skipped: Sequence[Skipped]) -> Iterator[_PageSection]:
+def _parts(
+    worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]
+) -> Iterator[_PageSection]:
     yield _PageSection("numbers", "In short", "The numbers that matter", _numbers(worlds))
     yield _PageSection("arms", "In short", "What the arms are", _arms(worlds))
     yield _PageSection("table", "In short", "All arms in one table", _tables(worlds))
@@ -94,7 +96,7 @@ def _section(name: str, heading: str, inside: Html) -> Html:
     return tag("section", tag("h2", heading, id=name), inside)
 
 
-def _head(worlds: Sequence[World], style: str) -> Html:
+def _head(worlds: Sequence[ReportedComparison], style: str) -> Html:
     names = " · ".join(world.name for world in worlds)
     return tag(
         "head",
@@ -108,7 +110,7 @@ def _head(worlds: Sequence[World], style: str) -> Html:
     )
 
 
-def _header(worlds: Sequence[World], contents: Html) -> Html:
+def _header(worlds: Sequence[ReportedComparison], contents: Html) -> Html:
     summary = [tag("p", tag("strong", w.name), f" {words.summary(w)}") for w in worlds]
     return tag(
         "header",
@@ -122,7 +124,7 @@ def _header(worlds: Sequence[World], contents: Html) -> Html:
     )
 
 
-def _warnings(worlds: Sequence[World]) -> Html | None:
+def _warnings(worlds: Sequence[ReportedComparison]) -> Html | None:
     notes = [f"{world.name}: {note}" for world in worlds for note in world.comparison.notes]
     if not notes:
         return None
@@ -130,18 +132,18 @@ def _warnings(worlds: Sequence[World]) -> Html | None:
     return tag("div", first, *(tag("p", note) for note in notes), class_="warn")
 
 
-def _numbers(worlds: Sequence[World]) -> Html:
+def _numbers(worlds: Sequence[ReportedComparison]) -> Html:
     columns = [tag("div", tag("h3", world.name), cards(world), _nature(world)) for world in worlds]
     how = tag("p", words.NOISE, class_="how")
     return join([how, tag("div", *columns, class_="worlds")])
 
 
-def _nature(world: World) -> Html | None:
+def _nature(world: ReportedComparison) -> Html | None:
     """Note on what a simulated world can and cannot show."""
     return tag("p", words.SIMULATED, class_="note") if world.comparison.world == "sim" else None
 
 
-def _arms(worlds: Sequence[World]) -> Html:
+def _arms(worlds: Sequence[ReportedComparison]) -> Html:
     titles = {arm: title for world in worlds for arm, title in world.titles.items()}
     return definitions(
         (title, words.ARMS.get(arm, "Not one of the named arms: see its settings below."))
@@ -149,7 +151,7 @@ def _arms(worlds: Sequence[World]) -> Html:
     )
 
 
-def _tables(worlds: Sequence[World]) -> Html:
+def _tables(worlds: Sequence[ReportedComparison]) -> Html:
     parts = [join([tag("h3", world.name), arm_table(world)]) for world in worlds]
     return join([tag("p", words.TABLE, class_="how"), *parts])
 

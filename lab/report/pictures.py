@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from lab.report.digest import World
+from lab.report.content.digest import ReportedComparison
 from lab.report.folders import our_folder
 from lab.report.names import slugs
 from lab.report.png import check_png, write_pngs
@@ -16,7 +16,7 @@ from lab.report.sections import ACROSS_NAME, Drawing, across, figure_sections
 KIND = "figures"
 
 
-def write_pictures(worlds: Sequence[World], folder: Path | str) -> list[Path]:
+def write_pictures(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
     """Draw the figures of all comparisons, one PNG file each.
 
     Args:
@@ -38,7 +38,7 @@ def write_pictures(worlds: Sequence[World], folder: Path | str) -> list[Path]:
     return [Path(folder) / name for name in names]
 
 
-def pictures(worlds: Sequence[World]) -> Iterator[tuple[str, go.Figure]]:
+def pictures(worlds: Sequence[ReportedComparison]) -> Iterator[tuple[str, go.Figure]]:
     """Name and figure of all that the page draws.
 
     Args:

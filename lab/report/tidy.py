@@ -10,16 +10,16 @@ import pandas as pd
 from lab.compare.paper_tables import fate_table, main_table, overhead_table
 from lab.compare.tables import METRICS
 from lab.figures.curves import rows
-from lab.report import derived
-from lab.report.digest import World
+from lab.report.content import derived
+from lab.report.content.digest import ReportedComparison
 from lab.report.folders import our_folder
 from lab.report.names import slugs
-from lab.report.papers import paper_table
+from lab.report.sections.papers import paper_table
 
 KIND = "tables"
 
 
-def write_tables(worlds: Sequence[World], folder: Path | str) -> list[Path]:
+def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
     """Write the tables of all comparisons as CSV, one file each.
 
     Args:
@@ -40,7 +40,7 @@ def write_tables(worlds: Sequence[World], folder: Path | str) -> list[Path]:
     return [Path(folder) / name for name in names]
 
 
-def tables(world: World) -> Iterator[tuple[str, pd.DataFrame]]:
+def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     """Name and content of every table that a comparison has data for.
 
     Args:
@@ -62,7 +62,7 @@ def tables(world: World) -> Iterator[tuple[str, pd.DataFrame]]:
             yield f"paper-{name}", found
 
 
-def _summary(world: World) -> pd.DataFrame:
+def _summary(world: ReportedComparison) -> pd.DataFrame:
     """One row per arm and metric: mean, sd, n and the unit."""
     long = world.summary.stack("metric", future_stack=True).reset_index()
     units = {metric.name: metric.unit for metric in METRICS}
@@ -70,7 +70,7 @@ def _summary(world: World) -> pd.DataFrame:
     return known.assign(unit=[units[name] for name in known["metric"]])
 
 
-def _seeds(world: World) -> list[int]:
+def _seeds(world: ReportedComparison) -> list[int]:
     replicates = world.metrics.index.get_level_values("replicate")
     return [world.comparison.pairs[replicate][0] for replicate in replicates]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.compare.collection import Skipped
 from lab.errors import UserError
-from lab.report.digest import World, read
+from lab.report.content.digest import ReportedComparison, read
 from lab.report.page import GENERATOR, page
 
 _HEAD_BYTES = 4096
@@ -23,7 +23,7 @@ class Written:
     """Files that were written."""
 
     path: Path
-    worlds: list[World]
+    worlds: list[ReportedComparison]
     """The comparisons on the page."""
     skipped: list[Skipped]
     """Folders that were left out."""

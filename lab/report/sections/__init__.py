@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lab.report.html import Html, join, tag
-from lab.report.plots import plot
+from lab.report.elements.html import Html, join, tag
+from lab.report.elements.plots import plot
 from lab.report.sections.across import ACROSS, ACROSS_NAME, HOW, across
 from lab.report.sections.guarding import GUARDING
 from lab.report.sections.outcome import OUTCOME

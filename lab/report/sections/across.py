@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from lab.figures.fate_groups import fate_groups
-from lab.report.derived import truth_known
-from lab.report.digest import World
+from lab.report.content.derived import truth_known
+from lab.report.content.digest import ReportedComparison
 from lab.report.sections.section import Drawing
 
 ACROSS = "Fates of all comparisons"
@@ -20,7 +20,7 @@ HOW = (
 )
 
 
-def across(worlds: Sequence[World]) -> Drawing | None:
+def across(worlds: Sequence[ReportedComparison]) -> Drawing | None:
     """Fates of every arm of every comparison; None with fewer than two comparisons that know them.
 
     Args:

@@ -14,8 +14,8 @@ from lab.errors import UserError
 from lab.figures.overhead import overhead_bars
 from lab.figures.sensitivity import sensitivity_curves
 from lab.measures.dynamics import ROUTE_COLUMNS
-from lab.report import derived
-from lab.report.digest import World
+from lab.report.content import derived
+from lab.report.content.digest import ReportedComparison
 from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
 from lab.stats.paired import estimate
 from lab.stats.words import mean_sd
@@ -24,17 +24,17 @@ from lab.trace.schema import ROUTES
 _GROUP = "The guard"
 
 
-def _routes(world: World) -> list[Piece]:
+def _routes(world: ReportedComparison) -> list[Piece]:
     return _per_guard(world, figures.routes, "Routes of the visits over training", _route_shares)
 
 
-def _guard(world: World) -> list[Piece]:
+def _guard(world: ReportedComparison) -> list[Piece]:
     alt = "Weights, touched visits and minority share over training"
     return _per_guard(world, figures.guard_action, alt, _activity)
 
 
 def _per_guard(
-    world: World,
+    world: ReportedComparison,
     draw: Callable[[pd.DataFrame], go.Figure],
     alt: str,
     caption: Callable[[pd.DataFrame], str],
@@ -75,7 +75,7 @@ def _percent(own: pd.DataFrame, column: str) -> str:
     return f"{mean_sd(value.mean, value.sd)} %"
 
 
-def _overhead(world: World) -> list[Piece]:
+def _overhead(world: ReportedComparison) -> list[Piece]:
     if world.comparison.world != "real":
         return [Absent("Only real runs are timed: a simulated step has no model to wait for.")]
     try:
@@ -86,7 +86,7 @@ def _overhead(world: World) -> list[Piece]:
     return [Drawing(figure, "Time per training step by phase and arm")]
 
 
-def _sensitivity(world: World) -> list[Piece]:
+def _sensitivity(world: ReportedComparison) -> list[Piece]:
     try:
         table = derived.sensitivities(world)
     except UserError:

@@ -10,10 +10,10 @@ from lab.compare.tables import METRICS
 from lab.figures.change import change_heatmap
 from lab.figures.migration import label_migration
 from lab.figures.style import FATE_COLOURS
-from lab.report import derived
-from lab.report.digest import World
-from lab.report.html import Html
-from lab.report.numbers import mean_and_sd
+from lab.report.content import derived
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html
+from lab.report.sections.numbers import mean_and_sd
 from lab.report.sections.section import NO_TRUTH, Absent, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 
@@ -22,14 +22,14 @@ PAIR_METRICS = ("pass_final", "TotalDeg")
 _GROUP = "What came of it"
 
 
-def _fates(world: World) -> list[Piece]:
+def _fates(world: ReportedComparison) -> list[Piece]:
     if not derived.truth_known(world):
         return [Absent(NO_TRUTH)]
     figure = figures.fate_bars(world.metrics, world.titles)
     return [Drawing(figure, "Stacked bars of fates per arm", below=_fate_table(world))]
 
 
-def _fate_table(world: World) -> Html:
+def _fate_table(world: ReportedComparison) -> Html:
     """The bars' numbers with their spread, which a printed bar cannot show."""
     arms = world.comparison.arms
     rows = [[fate, *(_share(world, arm, fate) for arm in arms)] for fate in (*FATE_COLOURS, "L/D")]
@@ -37,7 +37,7 @@ def _fate_table(world: World) -> Html:
     return small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
 
 
-def _share(world: World, arm: str, fate: str) -> Html:
+def _share(world: ReportedComparison, arm: str, fate: str) -> Html:
     at = world.metrics.index.get_level_values("arm") == arm
     value = estimate(floats(world.metrics, fate)[at])
     if fate == "L/D":
@@ -45,13 +45,13 @@ def _share(world: World, arm: str, fate: str) -> Html:
     return mean_and_sd(value.mean, value.sd)
 
 
-def _paired(world: World) -> list[Piece]:
+def _paired(world: ReportedComparison) -> list[Piece]:
     if not world.pairs:
         return [Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")]
     return list(_against(world))
 
 
-def _against(world: World) -> Iterator[Piece]:
+def _against(world: ReportedComparison) -> Iterator[Piece]:
     for reference, pairs in world.pairs.items():
         heading = f"Against {world.titles[reference]}"
         measured = set(pairs["metric"][pairs["n"] > 0])
@@ -64,14 +64,14 @@ def _against(world: World) -> Iterator[Piece]:
         yield Drawing(figure, alt, heading=heading)
 
 
-def _change(world: World) -> list[Piece]:
+def _change(world: ReportedComparison) -> list[Piece]:
     if not derived.truth_known(world):
         return [Absent(NO_TRUTH)]
     figure = change_heatmap(derived.changes(world), world.titles)
     return [Drawing(figure, "Heat map of the mean change of label accuracy per fate and arm")]
 
 
-def _migration(world: World) -> list[Piece]:
+def _migration(world: ReportedComparison) -> list[Piece]:
     if not derived.truth_known(world):
         return [Absent(NO_TRUTH)]
     figure = label_migration(derived.migrations(world), world.titles)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from lab.report.digest import World
-from lab.report.html import Child, Html, join, table, tag
-from lab.report.plots import absent, plot
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Child, Html, join, table, tag
+from lab.report.elements.plots import absent, plot
 
 NO_TRUTH = "Not measured: the true answers of these problems are not known."
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
@@ -51,7 +51,7 @@ class Section:
     heading: str
     how: str
     """Explanation of the figures."""
-    draw: Callable[[World], Sequence[Piece]]
+    draw: Callable[[ReportedComparison], Sequence[Piece]]
     """Returns the drawings of one comparison."""
 
 
@@ -60,7 +60,7 @@ def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]
     return join([tag("p", how, class_="small-how"), table(head, rows, class_="small")])
 
 
-def render(section: Section, worlds: Sequence[World]) -> Html:
+def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
     """The explanation, and the comparisons side by side, stacked where there is no room.
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
@@ -78,11 +78,11 @@ def render(section: Section, worlds: Sequence[World]) -> Html:
     return join([how, tag("div", *columns, class_="worlds")])
 
 
-def _pieces(pieces: Sequence[Piece], name: str, world: World) -> list[Html]:
+def _pieces(pieces: Sequence[Piece], name: str, world: ReportedComparison) -> list[Html]:
     return [_piece(piece, f"{name}-{place}", world) for place, piece in enumerate(pieces)]
 
 
-def _piece(piece: Piece, name: str, world: World) -> Html:
+def _piece(piece: Piece, name: str, world: ReportedComparison) -> Html:
     heading = tag("h4", piece.heading) if piece.heading else None
     if isinstance(piece, Absent):
         return join([heading, absent(piece.why)])

@@ -9,9 +9,9 @@ from lab.columns import Floats, floats
 from lab.figures.curves import of_arm
 from lab.figures.runs import MOST_RUNS, run_lines
 from lab.figures.window import training_window
-from lab.report import derived
-from lab.report.digest import World
-from lab.report.html import Html
+from lab.report.content import derived
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html
 from lab.report.sections.section import BANDS, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 from lab.stats.words import mean_sd
@@ -26,12 +26,12 @@ _MARKS = (
 )
 
 
-def _progress(world: World) -> list[Piece]:
+def _progress(world: ReportedComparison) -> list[Piece]:
     figure = figures.training_progress(world.dynamics, world.titles)
     return [Drawing(figure, "FR, MR and pass@1 of all arms over training")]
 
 
-def _window(world: World) -> list[Piece]:
+def _window(world: ReportedComparison) -> list[Piece]:
     found = derived.windows(world)
     shares = derived.window_shares(world, found)
     figure = training_window(world.dynamics, shares, world.titles)
@@ -39,7 +39,7 @@ def _window(world: World) -> list[Piece]:
     return [Drawing(figure, alt, below=_window_table(world, found))]
 
 
-def _window_table(world: World, found: pd.DataFrame) -> Html:
+def _window_table(world: ReportedComparison, found: pd.DataFrame) -> Html:
     arms = world.comparison.arms
     rows = []
     for name, title, unit, factor in _MARKS:
@@ -60,7 +60,7 @@ def _mark(values: Floats, n_runs: int) -> str:
     return f"{mean_sd(value.mean, value.sd)}{some}"
 
 
-def _runs(world: World) -> list[Piece]:
+def _runs(world: ReportedComparison) -> list[Piece]:
     figure = run_lines(world.dynamics, world.titles)
     return [Drawing(figure, "FR and pass@1 of every run over training")]
 

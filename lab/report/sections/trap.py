@@ -8,14 +8,14 @@ from lab import figures
 from lab.columns import floats
 from lab.figures.curves import has_data
 from lab.figures.scissor import scissor_panels
-from lab.report import derived
-from lab.report.digest import World
+from lab.report.content import derived
+from lab.report.content.digest import ReportedComparison
 from lab.report.sections.section import BANDS, NO_TRUTH, Absent, Drawing, Piece, Section
 
 _GROUP = "Why correct answers die out"
 
 
-def _lost(world: World) -> list[Piece]:
+def _lost(world: ReportedComparison) -> list[Piece]:
     if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
         known = has_data(world.dynamics, ["label_accuracy"])
         return [Absent("No problem was lost." if known else NO_TRUTH)]
@@ -24,7 +24,7 @@ def _lost(world: World) -> list[Piece]:
     return [Drawing(figure, alt, _lost_counts(world))]
 
 
-def _lost_counts(world: World) -> str:
+def _lost_counts(world: ReportedComparison) -> str:
     """Number of problems behind each curve; a curve of few problems is noisy."""
     lost = floats(world.summary.xs("TotalDeg", axis=1, level="metric"), "mean")
     numbers = [
@@ -35,7 +35,7 @@ def _lost_counts(world: World) -> str:
     return f"Lost problems per replicate on average: {', '.join(numbers)}."
 
 
-def _scissor(world: World) -> list[Piece]:
+def _scissor(world: ReportedComparison) -> list[Piece]:
     if not derived.truth_known(world):
         return [Absent(NO_TRUTH)]
     thirds = derived.thirds(world)

@@ -17,7 +17,7 @@ from lab.figures.settings import arm_scores
 from lab.figures.style import arm_order
 from lab.figures.winners import MOST_PANELS, winner_chart
 from lab.files import whole
-from lab.report.figure_page import Part, check_page, figure_page, write_page
+from lab.report.elements.figure_page import Part, check_page, figure_page, write_page
 from sim.studies.arms.controls import CEILING, is_guarded
 from sim.studies.arms.words import edge_words
 from sim.studies.sweep.plan import CHOSEN

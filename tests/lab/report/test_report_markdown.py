@@ -3,7 +3,7 @@ import re
 import numpy as np
 
 from lab.compare.collection import gather
-from lab.report.digest import digest, read
+from lab.report.content.digest import digest, read
 from lab.report.markdown import markdown
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lab.compare.headline import headline
-from lab.report.digest import read
+from lab.report.content.digest import read
 from lab.report.page import page
 from lab.report.writing import write_report
 

@@ -8,7 +8,7 @@ import pytest
 from lab.errors import UserError
 from lab.report import png
 from lab.report.cli import main
-from lab.report.digest import read
+from lab.report.content.digest import read
 from lab.report.page import page
 from lab.report.pictures import pictures
 

@@ -8,7 +8,7 @@ import pytest
 
 from lab.errors import UserError
 from lab.report.cli import main
-from lab.report.digest import read
+from lab.report.content.digest import read
 from lab.report.folders import CONTENTS, our_folder
 from lab.report.names import slugs
 from lab.report.tidy import write_tables

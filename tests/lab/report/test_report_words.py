@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lab.compare.headline import Finding, Quantity
-from lab.report import words
+from lab.report.content import words
 from lab.stats.paired import Estimate
 
 

@@ -9,10 +9,10 @@ import pytest
 from lab.figures.life import life_figure
 from lab.measures.fate import FATES
 from lab.measures.life import problem_life, vote_areas
-from lab.report.life_template import life_templates
-from lab.report.packing import unpack
-from lab.report.problem_data import WORST_FIRST, problem_columns, problem_ids, redrawn
-from lab.report.problems import problem_sections
+from lab.report.problems.columns import WORST_FIRST, problem_columns, problem_ids, redrawn
+from lab.report.problems.life_template import life_templates
+from lab.report.problems.packing import unpack
+from lab.report.problems.sections import problem_sections
 
 
 def block(content, name):
@@ -70,7 +70,7 @@ def test_match_rates_and_flips_are_those_of_training(without_votes):
 
 
 def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs):
-    from lab.report.digest import read
+    from lab.report.content.digest import read
 
     keys = [kind["key"] for kind in about(problem_sections([without_votes]))["kinds"]]
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
@@ -82,7 +82,7 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs
 
 def test_without_any_truth_no_fate_is_spoken_of(arm_of):
     from lab.compare.collection import gather
-    from lab.report.digest import digest
+    from lab.report.content.digest import digest
 
     trace = arm_of("ttrl", votes=False)
     trace.visits["label_accuracy"] = np.nan

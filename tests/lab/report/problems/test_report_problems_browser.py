@@ -7,10 +7,10 @@ import pytest
 
 from lab.figures.life import life_figure
 from lab.measures.life import problem_life, vote_areas
-from lab.report.html import raw, tag
+from lab.report.elements.html import raw, tag
+from lab.report.elements.plots import library
 from lab.report.page import page as whole_page
-from lab.report.plots import library
-from lab.report.problems import problem_assets, problem_sections
+from lab.report.problems.sections import problem_assets, problem_sections
 
 TABLE = "#problem-table-0"
 
@@ -197,7 +197,7 @@ def test_markup_in_answers_and_ids_is_shown_as_text(visit, width, evil):
 
 def test_many_problems_come_in_pages(visit, make_trace, tmp_path):
     from lab.compare.collection import gather
-    from lab.report.digest import digest
+    from lab.report.content.digest import digest
 
     rng = np.random.default_rng(0)
     trace = make_trace("ttrl", rng.random((1, 620, 10)), [[0.5] * 10])

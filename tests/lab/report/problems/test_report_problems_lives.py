@@ -6,8 +6,8 @@ import pytest
 
 from lab.figures.life import shortened
 from lab.measures.life import problem_life, vote_areas
-from lab.report.life_data import TOP, ArmLives, packed_lives
-from lab.report.packing import pack, unpack
+from lab.report.problems.life_data import TOP, ArmLives, packed_lives
+from lab.report.problems.packing import pack, unpack
 
 
 def test_numbers_and_texts_survive_packing():

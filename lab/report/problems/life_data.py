@@ -10,9 +10,9 @@ import pandas as pd
 
 from lab.columns import Ints, ints
 from lab.figures.life import shortened
-from lab.report.digest import World
-from lab.report.life_votes import Lives, top_votes
-from lab.report.packing import Array, pack
+from lab.report.content.digest import ReportedComparison
+from lab.report.problems.life_votes import Lives, top_votes
+from lab.report.problems.packing import Array, pack
 from lab.trace.trace import Trace
 
 BUDGET = 6_000_000
@@ -40,7 +40,7 @@ class ArmLives:
         self._history = history[self._order]
 
     def packed(self, replicate: int) -> str | None:
-        """The lives of a replicate as `lab.report.packing` writes them; None if it has none.
+        """Return the packed lives of a replicate; None if it has none.
 
         Columns: `problem` and `length` of each life, then one value per visit, lives one after
         the other: `step` from the visit before (the first counts from -1), `n_votes`,
@@ -106,7 +106,9 @@ class ArmLives:
         return votes.take(np.flatnonzero(votes["replicate"].to_numpy() == replicate))
 
 
-def packed_lives(worlds: Sequence[World], budget: int = BUDGET) -> list[dict[Key, str]]:
+def packed_lives(
+    worlds: Sequence[ReportedComparison], budget: int = BUDGET
+) -> list[dict[Key, str]]:
     """As many lives as fit: the first replicate of every arm, then the second, and so on.
 
     The first arm of each world always has its first replicate; further arms of that replicate

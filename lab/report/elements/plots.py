@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
-from lab.report.html import Html, raw, tag
+from lab.report.elements.html import Html, raw, tag
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:

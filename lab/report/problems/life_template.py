@@ -10,7 +10,7 @@ import pandas as pd
 from plotly.io import to_json
 
 from lab.figures.life import life_figure
-from lab.report.life_data import TOP
+from lab.report.problems.life_data import TOP
 from lab.trace.schema import ROUTES
 
 NAME = "{}"

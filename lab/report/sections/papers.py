@@ -12,9 +12,9 @@ from lab.compare.collection import Comparison
 from lab.compare.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
 from lab.compare.published import CELLS, METHOD_TITLES, TOTAL, Setting
 from lab.errors import UserError
-from lab.report.digest import World
-from lab.report.html import Html, join, table, tag
-from lab.report.numbers import mean_and_sd
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html, join, table, tag
+from lab.report.sections.numbers import mean_and_sd
 
 HOW = (
     "Ours is the mean ± standard deviation over n replicates, next to the paper's number. "
@@ -24,7 +24,7 @@ HOW = (
 NOT_TIMED = "No timed run of TTRL, so the overhead table is left out."
 
 
-def paper_tables(worlds: Sequence[World]) -> Html:
+def paper_tables(worlds: Sequence[ReportedComparison]) -> Html:
     """The tables `main`, `full_fates` and `overhead` of every comparison.
 
     Args:
@@ -35,7 +35,7 @@ def paper_tables(worlds: Sequence[World]) -> Html:
 
 
 def paper_table(
-    make: Callable[[Sequence[Comparison]], pd.DataFrame], world: World
+    make: Callable[[Sequence[Comparison]], pd.DataFrame], world: ReportedComparison
 ) -> pd.DataFrame | None:
     """One of the paper's tables of one comparison; None where it has nothing for it.
 
@@ -50,7 +50,7 @@ def paper_table(
     return found if len(found) else None
 
 
-def _of_world(world: World) -> Html:
+def _of_world(world: ReportedComparison) -> Html:
     setting = setting_of(next(iter(world.comparison.runs.values()))[0])
     shown: list[Html] = []
     for heading, make, draw in (
@@ -66,7 +66,7 @@ def _of_world(world: World) -> Html:
     return tag("div", tag("h3", world.name), _about(world, setting), *shown)
 
 
-def _about(world: World, setting: Setting | None) -> Html:
+def _about(world: ReportedComparison, setting: Setting | None) -> Html:
     if setting is None:
         text = "The paper has no numbers on this task; ours stand in the table of all arms."
     elif world.comparison.world == "sim":
@@ -79,8 +79,8 @@ def _about(world: World, setting: Setting | None) -> Html:
 def _with_notes(
     heading: str,
     found: pd.DataFrame,
-    world: World,
-    draw: Callable[[pd.DataFrame, World], Html],
+    world: ReportedComparison,
+    draw: Callable[[pd.DataFrame, ReportedComparison], Html],
 ) -> Html:
     numbered, texts = footnotes(found)
     notes = [tag("li", text) for text in texts]
@@ -88,7 +88,7 @@ def _with_notes(
     return join([tag("h4", heading), draw(numbered, world), listed])
 
 
-def _main(found: pd.DataFrame, world: World) -> Html:
+def _main(found: pd.DataFrame, world: ReportedComparison) -> Html:
     rows = [
         (_method(str(row["method"]), world), _ours(row), str(row["n"] or ""), _printed(row))
         for row in found.to_dict("records")
@@ -96,7 +96,7 @@ def _main(found: pd.DataFrame, world: World) -> Html:
     return table(("method", "ours", "n", "paper"), rows, class_="narrow")
 
 
-def _fates(found: pd.DataFrame, world: World) -> Html:
+def _fates(found: pd.DataFrame, world: ReportedComparison) -> Html:
     cells = (*CELLS, TOTAL)
     rows = []
     for method, own in found.groupby("method", sort=False):
@@ -107,7 +107,7 @@ def _fates(found: pd.DataFrame, world: World) -> Html:
     return table(("method", *cells), rows, caption, "small")
 
 
-def _method(name: str, world: World) -> str:
+def _method(name: str, world: ReportedComparison) -> str:
     return world.titles.get(name, METHOD_TITLES.get(name, title(name)))
 
 

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from lab.errors import UserError
 from lab.files import whole
-from lab.report.html import Html, join, raw, tag
-from lab.report.plots import library, plot
+from lab.report.elements.html import Html, join, raw, tag
+from lab.report.elements.plots import library, plot
 from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab figures"

@@ -7,18 +7,18 @@ from collections import Counter
 
 from lab.compare.headline import Finding, Quantity
 from lab.compare.tables import METRICS, Metric
-from lab.report import words
-from lab.report.digest import World
-from lab.report.html import Html, table, tag
+from lab.report.content import words
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html, table, tag
 from lab.stats.words import interval_of, mean_sd, plus_minus
 
 
-def cards(world: World) -> Html:
+def cards(world: ReportedComparison) -> Html:
     """One card per finding: its numbers, their intervals and what they show."""
     return tag("ul", *(_card(finding) for finding in world.findings), class_="numbers")
 
 
-def arm_table(world: World) -> Html:
+def arm_table(world: ReportedComparison) -> Html:
     """Mean and spread of every metric, metrics down and arms across."""
     counts = Counter(world.metrics.index.get_level_values("arm"))
     head = ["", *(_arm_head(world.titles[arm], counts[arm]) for arm in world.comparison.arms)]
@@ -73,16 +73,16 @@ def _arm_head(title: str, count: int) -> Html:
     return tag("span", title, tag("span", f"n = {count}", class_="spread"))
 
 
-def _measured(world: World, metric: Metric) -> bool:
+def _measured(world: ReportedComparison, metric: Metric) -> bool:
     return bool(world.metrics[metric.name].notna().to_numpy().any())
 
 
-def _row(world: World, metric: Metric) -> list[Html]:
+def _row(world: ReportedComparison, metric: Metric) -> list[Html]:
     name = tag("span", metric.title, tag("span", f" ({metric.unit})", class_="spread"))
     return [name, *(_cell(world, arm, metric) for arm in world.comparison.arms)]
 
 
-def _cell(world: World, arm: str, metric: Metric) -> Html:
+def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
     mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
     undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
     return mean_and_sd(mean, sd, metric.digits, undefined)

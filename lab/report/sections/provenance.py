@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from lab.compare.collection import Skipped
-from lab.report.digest import World
-from lab.report.html import Html, definitions, join, table, tag
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html, definitions, join, table, tag
 from lab.trace.manifest import Manifest
 
 _OF_THE_RUN = "seed"
@@ -23,7 +23,7 @@ UNFINISHED = {
 }
 
 
-def provenance(world: World) -> Html:
+def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
     by_arm = world.comparison.runs
     runs = [run for own in by_arm.values() for run in own]
@@ -62,7 +62,7 @@ def _said(runs: Sequence[Manifest]) -> Html | None:
     return tag("div", *(tag("p", line) for line in lines), class_="warn") if lines else None
 
 
-def _run_table(world: World) -> Html:
+def _run_table(world: ReportedComparison) -> Html:
     head = ("arm", "seeds", "replicates", "status", "started (UTC)", "minutes", "commit", "backend")
     counts = Counter(world.metrics.index.get_level_values("arm"))
     rows = [
@@ -104,7 +104,9 @@ def _minutes(run: Manifest) -> float:
         return math.nan
 
 
-def _difference_table(world: World, differing: Mapping[str, Mapping[str, str]]) -> Html | None:
+def _difference_table(
+    world: ReportedComparison, differing: Mapping[str, Mapping[str, str]]
+) -> Html | None:
     if not differing:
         return None
     arms = world.comparison.arms

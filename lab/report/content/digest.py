@@ -27,7 +27,7 @@ _TOUCHES = ("weighted_share", "beta", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ReportedComparison:
     """One comparison as the page shows it; no table has a row per visit."""
 
     comparison: Comparison
@@ -72,7 +72,7 @@ class World:
         return touched or any(_rules(run) for run in self.comparison.runs[arm])
 
 
-def read(folders: Sequence[Path | str]) -> tuple[list[World], list[Skipped]]:
+def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders.
 
     Raises:
@@ -82,11 +82,11 @@ def read(folders: Sequence[Path | str]) -> tuple[list[World], list[Skipped]]:
     return [digest(comparison) for comparison in found.comparisons], found.skipped
 
 
-def digest(comparison: Comparison) -> World:
+def digest(comparison: Comparison) -> ReportedComparison:
     """Reduce a comparison to what the page shows."""
     table = metrics(comparison)
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
-    return World(
+    return ReportedComparison(
         comparison=comparison,
         titles={arm: _title(comparison, arm) for arm in comparison.arms},
         metrics=table,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.arms import BASELINE, GUARD, MATCHED, title
 from lab.compare.headline import Finding, Quantity
-from lab.report.digest import World
+from lab.report.content.digest import ReportedComparison
 from lab.stats.paired import Estimate
 from lab.stats.words import counted, interval
 
@@ -65,7 +65,7 @@ _DUEL = {
 }
 
 
-def summary(world: World) -> str:
+def summary(world: ReportedComparison) -> str:
     """The comparison and its main numbers with their uncertainty, in sentences."""
     arms, pairs = len(world.comparison.arms), len(world.comparison.pairs)
     size = f"({counted(arms, 'arm')}, {counted(pairs, 'replicate')})"

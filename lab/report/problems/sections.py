@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from lab.figures.style import FATE_COLOURS
-from lab.report.digest import World
-from lab.report.html import Html, join, raw, tag
-from lab.report.life_data import BUDGET, Key, packed_lives
-from lab.report.life_template import life_templates
-from lab.report.packing import Array, pack
-from lab.report.problem_data import WORST_FIRST, problem_columns, problem_ids, redrawn
+from lab.report.content.digest import ReportedComparison
+from lab.report.elements.html import Html, join, raw, tag
+from lab.report.problems.columns import WORST_FIRST, problem_columns, problem_ids, redrawn
+from lab.report.problems.life_data import BUDGET, Key, packed_lives
+from lab.report.problems.life_template import life_templates
+from lab.report.problems.packing import Array, pack
 
 HOW = (
     "One row per problem; click it, or press Enter on its number, for its life: the votes of each "
@@ -46,13 +46,12 @@ _MATCH_RATE = (
 _FLIPS = ("flips", "flips", "label changes in training")
 
 
-def problem_sections(worlds: Sequence[World], budget: int = BUDGET) -> Html:
+def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
     """The table of each comparison, with the numbers and lives that its script draws from.
 
     Args:
         worlds: the comparisons, in the order of the page.
-        budget: characters for all lives; `lab.report.life_data.packed_lives` says which are left
-            out.
+        budget: characters for all lives; see `packed_lives` for which are left out.
     """
     lives = packed_lives(worlds, budget)
     parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
@@ -67,7 +66,7 @@ def problem_assets() -> tuple[str, str]:
     return folder.joinpath(STYLE).read_text(encoding="utf-8"), "\n".join(scripts)
 
 
-def _world(world: World, place: int, lives: Mapping[Key, str]) -> Html:
+def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:
     name = f"problem-table-{place}"
     opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(world.comparison.arms))]
     several = len(world.comparison.pairs) > 1
@@ -89,7 +88,7 @@ def _world(world: World, place: int, lives: Mapping[Key, str]) -> Html:
 
 
 def _about(
-    world: World, place: int, opened: list[list[int]], columns: Mapping[str, Array]
+    world: ReportedComparison, place: int, opened: list[list[int]], columns: Mapping[str, Array]
 ) -> dict[str, Any]:
     """Data of the script other than the numbers; it treats all text as text."""
     arms = world.comparison.arms
@@ -111,14 +110,14 @@ def _about(
     }
 
 
-def _replicates(world: World) -> list[str]:
+def _replicates(world: ReportedComparison) -> list[str]:
     """A name per replicate number; the number is that of the trace of all seeds."""
     pairs = world.comparison.pairs
     alone = len({seed for seed, _ in pairs}) == len(pairs)
     return [f"seed {seed}" if alone else f"{n} (seed {seed})" for n, (seed, _) in enumerate(pairs)]
 
 
-def _which(world: World, opened: list[list[int]]) -> str:
+def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
     """Lives that are on the page."""
     n = len(world.comparison.pairs)
     everyone = len(set(map(tuple, opened))) == 1

@@ -18,7 +18,7 @@ from lab.measures.scissor import PAPER_FATES, scissor
 from lab.measures.sensitivity import SETTINGS, sensitivity
 from lab.measures.window import run_windows
 from lab.measures.window_share import window_share, window_width
-from lab.report.digest import World
+from lab.report.content.digest import ReportedComparison
 
 _OF_VISITS = (
     "replicate",
@@ -32,46 +32,46 @@ _OF_VISITS = (
 )
 
 
-def truth_known(world: World) -> bool:
+def truth_known(world: ReportedComparison) -> bool:
     """The true answers of some problems are known, so that there are fates."""
     return bool(np.isfinite(floats(world.metrics, "TotalDeg")).any())
 
 
-def fates(world: World) -> pd.DataFrame:
+def fates(world: ReportedComparison) -> pd.DataFrame:
     """`lab.fates` of all arms: one row per arm, replicate and problem."""
     return _per_arm(world, lambda arm: world.comparison.fates(arm))
 
 
-def changes(world: World) -> pd.DataFrame:
+def changes(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.change.mean_change` of all arms."""
     return _per_arm(world, lambda arm: mean_change(world.comparison.fates(arm)))
 
 
-def migrations(world: World) -> pd.DataFrame:
+def migrations(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.change.migration` of all arms."""
     return _per_arm(world, lambda arm: migration(world.comparison.fates(arm)))
 
 
-def thirds(world: World) -> pd.DataFrame:
+def thirds(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.scissor.scissor` of all arms, over replicates with degraded problems."""
     return _per_arm(world, lambda arm: scissor(_degraded(world, arm), world.comparison.fates(arm)))
 
 
-def widths(world: World) -> pd.DataFrame:
+def widths(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.window_share.window_width` of all arms."""
     return _per_arm(
         world, lambda arm: window_width(_degraded(world, arm), world.comparison.fates(arm))
     )
 
 
-def windows(world: World) -> pd.DataFrame:
+def windows(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.window.run_windows` of all arms with the column `replicate`."""
     arms = world.comparison.arms
     parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in arms]
     return pd.concat(parts, ignore_index=True)
 
 
-def window_shares(world: World, found: pd.DataFrame) -> pd.DataFrame:
+def window_shares(world: ReportedComparison, found: pd.DataFrame) -> pd.DataFrame:
     """`lab.measures.window_share.window_share` of all arms.
 
     Args:
@@ -85,7 +85,7 @@ def window_shares(world: World, found: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def seconds(world: World) -> pd.DataFrame:
+def seconds(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.overhead.step_seconds` of all arms.
 
     Raises:
@@ -94,7 +94,7 @@ def seconds(world: World) -> pd.DataFrame:
     return step_seconds({arm: trace.steps for arm, trace in world.comparison.traces.items()})
 
 
-def sensitivities(world: World) -> pd.DataFrame:
+def sensitivities(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.sensitivity.sensitivity` over guard settings in which runs of an arm differ.
 
     Raises:
@@ -116,7 +116,7 @@ def sensitivities(world: World) -> pd.DataFrame:
     return sensitivity(rows, measured)
 
 
-def _degraded(world: World, arm: str) -> pd.DataFrame:
+def _degraded(world: ReportedComparison, arm: str) -> pd.DataFrame:
     """Visits of degraded problems, with the columns that the scissor and the window need.
 
     A million visits take long to sort; most belong to problems that these do not look at.
@@ -126,7 +126,7 @@ def _degraded(world: World, arm: str) -> pd.DataFrame:
     return visits.reindex(columns=list(_OF_VISITS)).take(own)
 
 
-def _per_arm(world: World, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+def _per_arm(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
     """Of the arms whose true answers are known, with the column `arm` first."""
     measured = np.isfinite(floats(world.metrics, "TotalDeg"))
     known = set(world.metrics.index.get_level_values("arm")[measured])

@@ -9,8 +9,8 @@ import pandas as pd
 
 from lab.columns import Ints, flags, floats, group_mean, ints
 from lab.measures.fate import FATES, FIRST, LAST, histories
-from lab.report.digest import World
-from lab.report.packing import Array
+from lab.report.content.digest import ReportedComparison
+from lab.report.problems.packing import Array
 
 WORST_FIRST = (
     "Degraded",
@@ -25,7 +25,9 @@ WORST_FIRST = (
 _SHARE_DIGITS = 3
 
 
-def problem_columns(world: World, replicates: Mapping[int, Collection[int]]) -> dict[str, Array]:
+def problem_columns(
+    world: ReportedComparison, replicates: Mapping[int, Collection[int]]
+) -> dict[str, Array]:
     """All problems under all arms.
 
     Args:
@@ -57,7 +59,7 @@ def problem_columns(world: World, replicates: Mapping[int, Collection[int]]) -> 
     return columns
 
 
-def problem_ids(world: World) -> list[str] | None:
+def problem_ids(world: ReportedComparison) -> list[str] | None:
     """The problems' own names, where the runs noted them and agree; not escaped."""
     noted = [
         run.extra.get("problem_ids") for found in world.comparison.runs.values() for run in found
@@ -67,7 +69,7 @@ def problem_ids(world: World) -> list[str] | None:
     return [str(name) for name in first] if agree and first else None
 
 
-def redrawn(world: World) -> bool:
+def redrawn(world: ReportedComparison) -> bool:
     """Every replicate has problems of its own, so that a problem's number means nothing across."""
     runs = (run for found in world.comparison.runs.values() for run in found)
     return len(world.comparison.pairs) > 1 and any(

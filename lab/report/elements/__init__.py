@@ -1,0 +1,1 @@
+"""Building blocks of HTML pages: escaped markup, figures, pages of figures."""

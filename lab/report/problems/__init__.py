@@ -1,0 +1,1 @@
+"""The part of the page that lists every problem with its votes over training."""
