@@ -1,4 +1,4 @@
-"""Every number and choice of the guard in one frozen, self-checking record."""
+"""The settings of the guard in one frozen record that checks itself."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Part = Literal["frs", "mps", "rcsu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """Settings of the guard (SPEC sections 2-9); the defaults are the paper's profile.
+    """Settings of the guard (docs/method.md); the defaults are the paper's profile.
 
     Field names are the paper's symbols. `paper`, `release`, `off` and `only` are the named
-    profiles of SPEC section 8.
+    profiles.
 
     Raises:
         ConfigError: a field has the wrong type, or lies outside its bounds.
     """
 
     frs: bool = True
-    """Flip-rate-aware reward scaling on (SPEC section 4)."""
+    """Flip-rate-aware reward scaling on (docs/method.md, section 4)."""
     mps: bool = True
-    """Minority-preserving sampling on (SPEC section 5)."""
+    """Minority-preserving sampling on (docs/method.md, section 5)."""
     rcsu: bool = True
-    """Risk-conditioned sparse updating on (SPEC section 6)."""
+    """Risk-conditioned sparse updating on (docs/method.md, section 6)."""
 
     tie_break: Literal["random", "first", "incumbent"] = "random"
-    """Who wins a tied vote; `incumbent` falls back to `random` where the old label is not tied."""
+    """The winner of a tie; `incumbent` falls back to `random` where the old label is not tied."""
     label_from: Literal["current", "frozen", "memory"] = "current"
     """This visit's votes, the majority before training, or the votes summed over all visits."""
     discount: PositiveShare = 1.0
@@ -98,7 +98,7 @@ class GuardConfig:
 
     @classmethod
     def release(cls) -> GuardConfig:
-        """TTRL-Guard as the authors' code does it (SPEC section 8)."""
+        """TTRL-Guard as the authors' code does it (docs/differences.md)."""
         return cls(
             flip_rate="instant",
             weight_on="advantage",

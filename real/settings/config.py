@@ -109,7 +109,7 @@ class TrainConfig:
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
     for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
     temperature: Positive = 0.6
-    """Of the votes; log-probs in the loss are those at this temperature."""
+    """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
     top_p: PositiveShare = 1.0
     """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
     max_rows: Count = 512
@@ -128,6 +128,7 @@ class TrainConfig:
     warmup_ratio: Share = 0.03
     """Share of optimizer steps with growing learning rate; a cosine to 0 follows."""
     weight_decay: Share = 0.01
+    """AdamW's decoupled weight decay."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
 
@@ -137,8 +138,9 @@ class TrainConfig:
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
     sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
     clip_low: PositiveShare = 0.2
+    """The probability ratio is clipped from below at 1 - clip_low."""
     clip_high: Positive = 0.2
-    """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    """The probability ratio is clipped from above at 1 + clip_high."""
     drop_uniform: bool = False
     """Problems whose rewards are all equal leave the batch, as DAPO does it."""
     micro_tokens: Count = 16384
@@ -178,7 +180,9 @@ class TrainConfig:
     eval_pass_at: tuple[PassAt, ...] | None = None
     """k of pass@k, powers of two from 2 to 256; if None those of 4, 16, 64 up to `n_votes`."""
     eval_temperature: Positive = 0.6
+    """Sampling temperature of evaluations."""
     eval_top_p: PositiveShare = 1.0
+    """Nucleus of evaluations."""
     eval_completions: Natural = 4
     """Problems of which each evaluation writes down some responses; 0 for none."""
 
@@ -197,6 +201,7 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights."""
     threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0

@@ -51,6 +51,20 @@ def test_a_custom_guard_beside_the_guard_is_its_variant(make):
     assert list(table.query("metric == 'pass_final'")["value"]) == [3, 5]
 
 
+def test_settings_of_a_rule_name_the_arm(make):
+    runs = [make("srt", 0.4).run for _ in range(3)]
+    for run, options in zip(runs, ({}, {"keep": 0.5}, {"keep": 1.0}), strict=True):
+        run.config |= {"rule": "srt", "rule_options": options}
+    assert arm_names(runs) == ["srt", "srt (keep=0.5)", "srt"]
+
+
+def test_a_custom_guard_of_a_rule_is_a_variant_of_its_guard(make):
+    runs = [make("srt+custom", 0.4, W=3).run, make("srt+guard", 0.4).run, make("guard", 0.4).run]
+    for run in runs[:2]:
+        run.config["rule"] = "srt"
+    assert arm_names(runs) == ["srt+guard (W=3)", "srt+guard", "guard"]
+
+
 def test_runs_without_settings_are_alike(make_trace):
     runs = [make_trace("guard", np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)).run] * 2
     assert arm_names(runs) == ["guard", "guard"]
