@@ -28,7 +28,7 @@ class Intuitor(Rule):
     pays: ClassVar[Pays] = "response"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         certainty = obs.of("certainty")[..., : obs.votes.n_samples]
         return namespace(certainty).astype(filled(certainty), obs.real)
 
@@ -52,7 +52,7 @@ class Rent(Rule):
     """Reward of a response without a readable answer, in nats."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         K = obs.votes.n_samples
         entropy, answers = obs.of("entropy")[..., :K], obs.of("answers")[..., :K]
         xp = namespace(answers)

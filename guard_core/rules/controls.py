@@ -28,11 +28,11 @@ class RandomReward(Rule):
     """Of a reward."""
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """See `Rule.n_draws`."""
+        """Implement `Rule.n_draws`."""
         return n_samples
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         draws = obs.drawn(obs.votes.n_samples)
         return namespace(draws).astype(draws < self.chance, obs.real)
 
@@ -50,7 +50,7 @@ class FormatReward(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         xp = namespace(label)
         parsed = xp.astype(obs.columns >= 0, obs.real)
         return xp.broadcast_to(parsed, (*label.shape, parsed.shape[-1]))
@@ -69,7 +69,7 @@ class MajAtN(Rule):
     loss = "none"
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.weigh`; every problem leaves every batch."""
+        """Implement `Rule.weigh`: every problem leaves every batch."""
         return namespace(label).astype(label != label, obs.real)
 
 
@@ -89,7 +89,7 @@ class OneShotEM(Rule):
     loss = "entropy"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`; all 0."""
+        """Implement `Rule.pay`: all 0."""
         xp = namespace(label)
         zero = xp.astype(obs.columns != obs.columns, obs.real)
         return xp.broadcast_to(zero, (*label.shape, zero.shape[-1]))

@@ -28,7 +28,7 @@ class CoVerRL(Rule):
     stays, every readable "wrong", also about the rival, is followed in the same conversation by
     `regenerations` new solutions, see `regeneration_rewards`. Both are the world's to do.
     Verifications are standardised among those of one answer, new solutions among those behind one
-    verdict. Unreadable verdicts are not asked for anew.
+    verdict. Unreadable verdicts are not asked for again.
 
     That code differs in three things. It reads every verdict somehow, an unclear one as right
     unless it speaks of a mistake. It asks for six new solutions, but rounds down to a multiple of
@@ -49,7 +49,7 @@ class CoVerRL(Rule):
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
     def questions(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.questions`; the first half asks about the majority, the second about the rival.
+        """Implement `Rule.questions`: one half about the majority, the other about the rival.
 
         Of the majority the first responses are asked about. The rival is the first response among
         those of the least frequent other answers; an unparseable one where there is no other.
@@ -57,7 +57,7 @@ class CoVerRL(Rule):
         return _questions(obs, label, self.verifications)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.weigh`."""
+        """Implement `Rule.weigh`."""
         trusted = self.trusts(obs.of("verdicts"))
         return namespace(trusted).astype(trusted, obs.real)
 
@@ -70,7 +70,7 @@ class CoVerRL(Rule):
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         return self._format_and_match(obs.columns, label, obs.real)
 
     def verifier_rewards(self, obs: Observations) -> Array:

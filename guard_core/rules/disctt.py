@@ -35,13 +35,13 @@ class DiSCTT(Rule):
     """Size of the diversity reward; not stated."""
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        """See `Rule.is_direct`."""
+        """Implement `Rule.is_direct`."""
         xp = namespace(label)
         share = divide(xp.astype(at_label(obs.votes.counts, label), obs.real), obs.votes.n_votes)
         return (share >= self.agreement) & (label >= 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         xp = namespace(label)
         match = xp.astype(obs.columns == label[..., None], obs.real)
         rare = self.diversity * (1 - obs.shares)

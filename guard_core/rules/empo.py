@@ -32,10 +32,10 @@ class EMPO(Rule):
     pays: ClassVar[Pays] = "answer"
 
     unparseable: Literal["zero", "alone"] = "zero"
-    """What an unparseable response gets."""
+    """Reward of an unparseable response."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         share = obs.shares
         xp = namespace(share)
         none = xp.zeros((*share.shape[:-1], 1), dtype=obs.real, device=device(share))

@@ -34,7 +34,7 @@ class EvolRL(Rule):
     pays: ClassVar[Pays] = "response"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         return self.rewards(obs, label, self._novelty(obs, *_sides(obs, label)))
 
     def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a rule is shown of a batch, and the few reductions that rules share."""
+"""Observations of a batch, and the reductions that rules share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guard_core.votes import Votes
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """One visit of a batch: the votes, and what the rule asked to be told beside them.
+    """One visit of a batch: the votes, and the observations that the rule needs.
 
     A number that is not finite says nothing about its response; what follows from that is in the
     docstring of each rule.
@@ -70,7 +70,7 @@ class Observations:
                 raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {needs}")
 
     def wide(self, n_answers: int) -> Observations:
-        """The same with votes of at least `n_answers` answers, as where a guard remembers more."""
+        """Pad the votes to at least `n_answers` answers, as a guard's memory may have more."""
         return replace(self, votes=_wide(self.votes, n_answers))
 
     @property
@@ -158,7 +158,7 @@ def masked_mean(values: Array, mask: Array) -> Array:
 
 
 def filled(values: Array) -> Array:
-    """The same with the mean of the problem's finite values in place of others, 0 without any."""
+    """Replace values that are not finite by the mean of the problem's others, 0 without any."""
     xp = namespace(values)
     finite = xp.isfinite(values)
     if is_numpy_array(values) and finite.all():

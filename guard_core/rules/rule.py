@@ -1,4 +1,4 @@
-"""What a rule is: from what was observed of a batch to rewards, a label and a weight.
+"""Interface of the rules: from observations of a batch to rewards, a label and a weight.
 
 A rule is a frozen record of its settings with pure methods. It owns no randomness and no state,
 and never sees a true answer. The label is chosen between `scores` and the rest, so that the guard,
@@ -21,11 +21,11 @@ from guard_core.checks import ConfigError, check_fields
 from guard_core.rules.observations import Observations
 
 Pays = Literal["label", "answer", "response"]
-"""What a reward depends on: 1 where the answer is the label, the answer, or the response."""
+"""Dependence of a reward: 1 where the answer is the label; on the answer; on the response."""
 
 
 class Need(StrEnum):
-    """What a rule has to be told beside the answers; a field of `Observations` each."""
+    """Observations of a rule other than the answers; a field of `Observations` each."""
 
     STEP_LOGPROB = "step_logprob"
     ENTROPY = "entropy"
@@ -59,7 +59,7 @@ class Rule:
     the visit's votes cannot be paid by frozen ones."""
     pays: ClassVar[Pays] = "label"
     loss: ClassVar[Literal["rewards", "entropy", "none"]] = "rewards"
-    """What the world minimises: the policy-gradient loss of the rewards, the mean token entropy
+    """Objective that is minimised: the policy-gradient loss of the rewards, the mean token entropy
     itself, or nothing, as the baseline without training."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Rule:
 
     @classmethod
     def labels_by_votes(cls) -> bool:
-        """Whether the label is the answer with most votes, as in plain TTRL."""
+        """Return whether the label is the answer with most votes, as in plain TTRL."""
         return cls.scores is Rule.scores
 
     def questions(self, obs: Observations, label: Array) -> Array:

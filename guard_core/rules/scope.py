@@ -43,23 +43,23 @@ class Scope(Rule):
     follows_label: ClassVar[bool] = False
 
     confidence: Literal["logprob", "release"] = "logprob"
-    """How step log-probs become weights."""
+    """Map from step log-probs to weights."""
     subset: Share = 0.5
     """Share of the V responses that a subgroup's label is drawn from (32 of 64)."""
     balance: Share = 0.7
-    """l, how much the reward counts beside the diversity."""
+    """l, weight of the reward relative to the diversity."""
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """See `Rule.n_draws`; one number per subgroup and response."""
+        """Implement `Rule.n_draws`: one number per subgroup and response."""
         return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
 
     def scores(self, obs: Observations) -> Array:
-        """See `Rule.scores`; the guard watches the confidences of all V responses in order."""
+        """Implement `Rule.scores`: the guard watches the confidences of all V responses in order."""
         answers = obs.of("answers")
         return self._sums(obs, answers, self.weights(obs))
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`; the label is not read."""
+        """Implement `Rule.pay`: the label is not read."""
         answers, V = obs.of("answers"), obs.votes.n_votes
         xp = namespace(answers)
         draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
@@ -176,7 +176,7 @@ def choose_cut(cuts: list[Cut], balance: float) -> Array:
 
     Args:
         cuts: one per size, the smallest first.
-        balance: weight of the mean reward beside the diversity.
+        balance: weight of the mean reward relative to the diversity.
     """
     xp = namespace(cuts[0].mean_reward)
     R = xp.stack([cut.mean_reward for cut in cuts], axis=-1)

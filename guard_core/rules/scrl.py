@@ -39,7 +39,7 @@ class SCRL(Rule):
     """Share below which an answer may be negative."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         positive, negative, excess = self._kinds(obs, label)
         return _with_unparseable(self._rewards(obs, positive, negative, excess))
 
@@ -77,7 +77,7 @@ class SCRLContinuous(SCRL):
     entropy_weight: NotNegative = 0.1
     """l."""
     positive_from: Literal["zero", "t_pos"] = "zero"
-    """What the share of a positive answer is counted from."""
+    """Baseline that the share of a positive answer is counted from."""
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
         xp = namespace(positive)

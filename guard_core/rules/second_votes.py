@@ -26,7 +26,7 @@ class CoRewarding1(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
 
     def scores(self, obs: Observations) -> Array:
-        """See `Rule.scores`."""
+        """Implement `Rule.scores`."""
         return count_second(obs)
 
 
@@ -43,7 +43,7 @@ class CoRewarding2(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEACHER})
 
     def scores(self, obs: Observations) -> Array:
-        """See `Rule.scores`."""
+        """Implement `Rule.scores`."""
         return count_second(obs)
 
 
@@ -62,7 +62,7 @@ class SelfHarmony(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
 
     def scores(self, obs: Observations) -> Array:
-        """See `Rule.scores`."""
+        """Implement `Rule.scores`."""
         xp = namespace(obs.votes.counts)
         first = obs.shares
         second = count_second(obs) / max(1, obs.of("second").shape[-1])

@@ -33,7 +33,7 @@ class SRT(Rule):
     """Share of the batch's problems that are kept, rounded down, at least one."""
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.weigh`."""
+        """Implement `Rule.weigh`."""
         xp = namespace(label)
         share = _share(obs, at_label(obs.votes.counts, label))
         kept = share >= self.threshold
@@ -59,7 +59,7 @@ class SRTSoft(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         counts = obs.votes.counts
         xp = namespace(counts)
         share = _share(obs, xp.astype(counts, obs.real), obs.n_parsed[..., None])

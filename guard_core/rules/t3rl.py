@@ -27,7 +27,7 @@ class T3RL(Rule):
     """Votes that a confirmed response counts for."""
 
     def scores(self, obs: Observations) -> Array:
-        """See `Rule.scores`."""
+        """Implement `Rule.scores`."""
         answers, tool = obs.of("answers"), obs.of("tool")
         xp = namespace(tool)
         weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, obs.real)

@@ -31,12 +31,12 @@ class TTCS(Rule):
     """Highest mean reward that is trained on."""
 
     def check(self) -> None:
-        """See `Rule.check`."""
+        """Implement `Rule.check`."""
         if self.least > self.most:
             raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.weigh`."""
+        """Implement `Rule.weigh`."""
         xp = namespace(label)
         hits = xp.astype(at_label(obs.votes.samples, label), obs.real)
         mean = divide(hits, obs.votes.n_samples)

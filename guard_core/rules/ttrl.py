@@ -37,7 +37,7 @@ class MMUPT(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """See `Rule.pay`."""
+        """Implement `Rule.pay`."""
         xp = namespace(label)
         none = obs.votes.n_votes - obs.n_parsed
         wins = none > xp.max(obs.votes.counts, axis=-1)

@@ -48,7 +48,7 @@ class Family:
 
     @property
     def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
-        """What families of one world are ordered by."""
+        """Key that orders the families of one world."""
         settings = sorted((name, repr(value)) for name, value in self.settings.items())
         return self.task, self.n_problems, self.n_votes, settings
 

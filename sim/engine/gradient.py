@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 
 class Update(NamedTuple):
-    """What the policy is moved by."""
+    """Gradient that moves the policy."""
 
     gradient_RPA: NDArray[np.float64]
     """Weighted gradient in the logits, 0 where the problem is dropped."""

@@ -47,20 +47,20 @@ class CompiledGuard:
         draws: Draws,
         seen_RN: NDArray[np.void],
     ) -> None:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         self._order_RN, self._draws = order_RN, draws
         self._truth_RN, self._seen_RN = truth_RN, seen_RN
 
     def step(
         self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
     ) -> Update:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(at, votes, trained_RPA, None)
         return self._learn(at, trained_RPA, p_RPA, targets)
 
     def end(self) -> None:
-        """See `sim.engine.simulation.Learner`; the state was changed in place."""
+        """Implement `sim.engine.simulation.Learner`: the state was changed in place."""
 
     def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""

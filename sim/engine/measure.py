@@ -125,7 +125,7 @@ def measure(config: SimConfig) -> pd.DataFrame:
 
 
 def measure_trace(trace: Trace) -> pd.DataFrame:
-    """The same numbers of a trace, for runs whose problems are all visited once an epoch."""
+    """Measures of a trace, for runs whose problems are all visited once an epoch."""
     replicates = trace.replicates
     epochs = int(ints(trace.visits, "epoch").max())
     size = 1 + replicates[-1] - replicates[0]

@@ -44,7 +44,7 @@ class ReferenceGuard:
         draws: Draws,
         seen_RN: NDArray[np.void],
     ) -> None:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         along = (
             np.take_along_axis(d, order_RN, axis=1) for d in (draws.tie, draws.skip, draws.pick)
         )
@@ -56,7 +56,7 @@ class ReferenceGuard:
     def step(
         self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
     ) -> Update:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         decision = self.decide(start, votes, None)
         if self._config.labels == "truth":
             decision = decision.trained_on(self._truth_RN[:, start : start + p_RPA.shape[1]])
@@ -99,7 +99,7 @@ class ReferenceGuard:
         return rows, draws
 
     def end(self) -> None:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         joined = (np.concatenate([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
         self._state = self._state.put(self._order_RN, GuardState(*joined))
 

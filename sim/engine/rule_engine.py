@@ -28,7 +28,7 @@ _CHUNK = 64
 
 
 class DecidingGuard(Protocol):
-    """What a rule needs of the guard of an engine."""
+    """Interface between a rule and the guard of an engine."""
 
     def begin(
         self,
@@ -76,17 +76,17 @@ class RuleLearner:
         draws: Draws,
         seen_RN: NDArray[np.void],
     ) -> None:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         self._guard.begin(order_RN, truth_RN, draws, seen_RN)
         self._order_RN, self._truth_RN = order_RN, truth_RN
         self._epoch += 1
 
     def end(self) -> None:
-        """See `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.simulation.Learner`."""
         self._guard.end()
 
     def step(self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats) -> Update:
-        """See `sim.engine.simulation.Learner`; the drawn samples are trained on."""
+        """Implement `sim.engine.simulation.Learner`: the drawn samples are trained on."""
         visit = self._visit(start, votes, p_RPA)
         prior_RPA = self._guard.remembered(start, p_RPA.shape[1])
         fast = self._fast

@@ -20,7 +20,7 @@ def sit_out(
     seen_RP: NDArray[np.void],
     update: Update,
 ) -> Update:
-    """Skip a batch's problems with chance `skip_rate`, beside those that the guard skipped.
+    """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
     Args:
         config: of the run.

@@ -33,7 +33,7 @@ class FastRule(NamedTuple):
     spares: frozenset[Need]
     """Observations that are not drawn."""
     supports: Callable[[Any, int], bool]
-    """Whether it computes a rule with these settings and this number of votes."""
+    """Return whether it computes a rule with these settings and this number of votes."""
 
 
 def fast_rule(rule: Rule, n_votes: int) -> FastRule | None:
