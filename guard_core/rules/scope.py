@@ -54,7 +54,7 @@ class Scope(Rule):
         return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
 
     def scores(self, obs: Observations) -> Array:
-        """Implement `Rule.scores`: the guard watches the confidences of all V responses in order."""
+        """Implement `Rule.scores`: confidences of all V responses, summed per answer."""
         answers = obs.of("answers")
         return self._sums(obs, answers, self.weights(obs))
 
