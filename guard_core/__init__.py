@@ -17,7 +17,8 @@ from guard_core.advantages import (
 )
 from guard_core.checks import ConfigError
 from guard_core.config import GuardConfig
-from guard_core.guard import Decision, Guard, Route
+from guard_core.decision import Decision, Route
+from guard_core.guard import Guard
 from guard_core.state import GuardState
 from guard_core.votes import Draws, Votes, count_answers
 

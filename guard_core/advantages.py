@@ -13,7 +13,7 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, divide, namespace, ordered_sum, square_root, widen
 from guard_core.config import GuardConfig
-from guard_core.guard import Decision
+from guard_core.decision import Decision
 from guard_core.votes import count_answers
 
 STD_FLOOR = 1e-6

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from guard_core.arrays import Array, namespace
 from guard_core.config import GuardConfig
-from guard_core.monitor import Rates
-from guard_core.state import GuardState
+from guard_core.state import GuardState, Rates
 
 
 def frs_weight(rows: GuardState, rates: Rates, config: GuardConfig) -> tuple[Array, Array]:

@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from guard_core.arrays import Array, divide, namespace, ordered_sum
 from guard_core.config import GuardConfig
-from guard_core.state import GuardState
-
-
-class Rates(NamedTuple):
-    """Flip and match statistics of the batch, this visit included."""
-
-    flipped: Array
-    """(..., P) bool; the label differs from the one before."""
-    match_rate: Array
-    """(..., P) share of this visit's votes that the label got (paper equation 2)."""
-    flip_rate: Array
-    """(..., P) share of the last W visits with a flip (equation 3), or 0 / 1 if instant."""
-    contested: Array
-    """(..., P) bool; the flip rate exceeds `tau_FR`."""
-    mean_match_rate: Array
-    """(..., P) mean of the last min(t, W) match rates (equation 5)."""
+from guard_core.state import GuardState, Rates
 
 
 def advance(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from guard_core.arrays import Array, divide, floor_share, namespace
 from guard_core.config import GuardConfig
-from guard_core.monitor import Rates
-from guard_core.state import GuardState
+from guard_core.state import GuardState, Rates
 from guard_core.votes import Votes
 
 

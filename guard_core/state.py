@@ -1,9 +1,9 @@
-"""State of the guard per problem, with access to a batch's rows."""
+"""State of the guard per problem, with access to a batch's rows, and the rates read from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from array_api_compat import device
 
@@ -102,3 +102,18 @@ class GuardState:
         if tuple(index.shape) != shape:
             index = xp.broadcast_to(index, shape)
         return index, self.label.ndim - 1
+
+
+class Rates(NamedTuple):
+    """Flip and match statistics of the batch, this visit included."""
+
+    flipped: Array
+    """(..., P) bool; the label differs from the one before."""
+    match_rate: Array
+    """(..., P) share of this visit's votes that the label got (paper equation 2)."""
+    flip_rate: Array
+    """(..., P) share of the last W visits with a flip (equation 3), or 0 / 1 if instant."""
+    contested: Array
+    """(..., P) bool; the flip rate exceeds `tau_FR`."""
+    mean_match_rate: Array
+    """(..., P) mean of the last min(t, W) match rates (equation 5)."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from guard_core.arrays import floor_share
 from guard_core.config import GuardConfig
-from guard_core.guard import Route
+from guard_core.decision import Route
 
 Numbers = MutableSequence[Any]
 STABLE, AT_RISK, HIGH_RISK, SKIPPED = (int(route) for route in Route)

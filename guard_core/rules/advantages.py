@@ -17,7 +17,7 @@ from guard_core.advantages import (
 )
 from guard_core.arrays import Array, namespace
 from guard_core.config import GuardConfig
-from guard_core.guard import Decision
+from guard_core.decision import Decision
 from guard_core.rules.observations import Observations, own
 from guard_core.rules.rule import Rule
 from guard_core.votes import Votes

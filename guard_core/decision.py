@@ -1,0 +1,69 @@
+"""Decision of the guard on every problem of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, namespace
+
+
+class Route(IntEnum):
+    """Path of a problem, for display and counts (docs/method.md, section 7)."""
+
+    STABLE = 0
+    AT_RISK = 1
+    HIGH_RISK = 2
+    SKIPPED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The guard's output for each problem of the batch."""
+
+    label: Array
+    """(..., P) answer id of the pseudo-label, -1 for none yet."""
+    flipped: Array
+    """(..., P) bool; the label changed at this visit."""
+    tied: Array
+    """(..., P) bool; several answers shared the first place."""
+    visits: Array
+    """(..., P) integers; visits so far, this one included."""
+    match_rate: Array
+    """(..., P) share of all V votes that the label got."""
+    flip_rate: Array
+    """(..., P) flip rate of the problem."""
+    mean_match_rate: Array
+    """(..., P) mean of the last min(t, W) match rates."""
+    had_competition: Array
+    """(..., P) bool; the flip rate once exceeded `tau_FR`."""
+    weight: Array
+    """(..., P) FRS weight, 1 where FRS is off."""
+    beta: Array
+    """(..., P) share of the minority loss, 0 where MPS is off."""
+    high_risk: Array
+    """(..., P) bool; once contested, now confident."""
+    skip: Array
+    """(..., P) bool; sits this step out."""
+    route: Array
+    """(..., P) integers, see `Route`."""
+    minority: Array
+    """(..., P, A) bool; minority candidates."""
+    candidate_votes: Array
+    """(..., P, A) integers; responses per answer that the candidates were chosen by."""
+
+    def trained_on(self, label: Array) -> Decision:
+        """Replace the label that is trained on, as by the true answer in an oracle run.
+
+        The label that is trained on is never a minority candidate.
+
+        Args:
+            label: (..., P) integer answer ids; negative ones stand for an answer that no response
+                gave, and become -1.
+        """
+        xp = namespace(self.minority)
+        label = xp.where(label < 0, -1, label)
+        ids = xp.arange(self.minority.shape[-1], dtype=label.dtype, device=device(self.minority))
+        return replace(self, label=label, minority=self.minority & (ids != label[..., None]))
