@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
 
 from lab.errors import UserError
-from sim.explore.controls import CONTROLS, Control, as_command, as_toml, value_of, with_places
 from sim.explore.redraw import redraw
+from sim.explore.sliders import SLIDERS, Slider, as_command, as_toml, value_of, with_positions
 from sim.settings.config import SimConfig
 
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
@@ -46,22 +46,22 @@ def make_app(base: SimConfig) -> Dash:
     )
     app.index_string = _PAGE.replace("STYLE", _STYLE)
     app.layout = _layout(base)
-    inputs = [Input(_slider(control), "value") for control in CONTROLS]
+    inputs = [Input(_element_id(slider), "value") for slider in SLIDERS]
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
         Output("words", "children"),
         Output("command", "children"),
         Output("toml", "children"),
         Output("problem", "children"),
-        *(Output(f"{_slider(control)}-value", "children") for control in CONTROLS),
+        *(Output(f"{_element_id(slider)}-value", "children") for slider in SLIDERS),
     ]
 
     @app.callback(outputs, inputs)
-    def update(*places: int) -> list[Any]:
-        shown = [f"{c.values[place]:g}" for c, place in zip(CONTROLS, places, strict=True)]
-        names = [control.name for control in CONTROLS]
+    def update(*positions: int) -> list[Any]:
+        shown = [f"{c.values[position]:g}" for c, position in zip(SLIDERS, positions, strict=True)]
+        names = [slider.name for slider in SLIDERS]
         try:
-            config = with_places(base, dict(zip(names, places, strict=True)))
+            config = with_positions(base, dict(zip(names, positions, strict=True)))
             drawn = redraw(config)
         except UserError as error:
             return [no_update] * 6 + [str(error), *shown]
@@ -86,7 +86,7 @@ def _layout(base: SimConfig) -> html.Div:
     left = html.Div(
         [
             html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
-            *(_control(control, value_of(base, control.name)) for control in CONTROLS),
+            *(_control(slider, value_of(base, slider.name)) for slider in SLIDERS),
             html.P(id="problem", className="problem", role="alert"),
             html.H4("This setting"),
             _copyable("command"),
@@ -96,22 +96,22 @@ def _layout(base: SimConfig) -> html.Div:
     return html.Div([html.H1("Explore the extinction window"), left, figures], className="page")
 
 
-def _control(control: Control, value: float) -> html.Div:
-    name = _slider(control)
-    last = len(control.values) - 1
-    slider = dcc.Slider(
+def _control(slider: Slider, value: float) -> html.Div:
+    name = _element_id(slider)
+    last = len(slider.values) - 1
+    widget = dcc.Slider(
         min=0,
         max=last,
         step=1,
-        value=control.place(value),
-        marks={p: f"{control.values[p]:g}" for p in (0, last)},
+        value=slider.position(value),
+        marks={p: f"{slider.values[p]:g}" for p in (0, last)},
         id=name,
         updatemode="mouseup",
         included=False,
         allow_direct_input=False,
     )
-    label = html.Label([control.label, html.B(f"{value:g}", id=f"{name}-value")], htmlFor=name)
-    return html.Div([label, slider], className="control")
+    label = html.Label([slider.label, html.B(f"{value:g}", id=f"{name}-value")], htmlFor=name)
+    return html.Div([label, widget], className="control")
 
 
 def _graph(name: str, css: str) -> html.Div:
@@ -123,5 +123,5 @@ def _copyable(name: str) -> html.Div:
     return html.Div([html.Pre(id=name), dcc.Clipboard(target_id=name)], className="copy")
 
 
-def _slider(control: Control) -> str:
-    return control.name.replace(".", "-")
+def _element_id(slider: Slider) -> str:
+    return slider.name.replace(".", "-")

@@ -101,7 +101,7 @@ def run_grid(
         config: settings shared by all.
         arms: their names.
         out: folder of the comparison.
-        steps: step sizes beside the settings' own.
+        steps: step sizes other than that of the settings.
         null: also run everything with independent problems.
         pool: where to run.
         progress: show a progress bar.

@@ -1,9 +1,9 @@
-"""Controls that do as much as a guard without guarding, found from the guard's own run.
+"""Arms and controls by name. A control does as much as a guard without guarding.
 
 `matched`      the unguarded run with the factor on the step that gives the guard's mean norm of
-               the update per scheduled step (docs/method.md, section 12).
-`random_skip`  the unguarded run in which problems sit visits out at random, at the share that the
-               guard skipped.
+               the update per scheduled step, see `lab.compare.effort`.
+`random_skip`  the unguarded run in which visits are skipped at random, at the share that the guard
+               skipped.
 
 Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
 SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
@@ -35,7 +35,7 @@ from lab.errors import UserError
 from sim.settings.config import SimConfig
 
 CEILING = "truth"
-"""Trains on the true answers, which no label-free rule can: no rival, but the most there is."""
+"""Arm that trains on the true answers, an upper bound for label-free arms and no rival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A control's number and how well it met its target."""
+class ControlRun:
+    """The run of a control with its number, and how well it met its target."""
 
     config: SimConfig
     """Of the control: the unguarded run with its number set."""
@@ -126,12 +126,12 @@ def is_guarded(name: str) -> bool:
 
 
 def rivals(names: Iterable[str]) -> list[str]:
-    """The arms that a guard must beat to be worth its name: all without one, but the ceiling."""
+    """The arms that a guard should beat: all arms without one, except the ceiling."""
     return [name for name in names if not is_guarded(name) and name != CEILING]
 
 
 def check_arms(names: tuple[str, ...]) -> None:
-    """Refuse arms that are unknown, there twice, or lack the arms they are matched to.
+    """Refuse arms that are unknown, given twice, or lack the arms that they are matched to.
 
     Raises:
         UserError: the first of these.
@@ -154,8 +154,8 @@ def find(
     guard: pd.DataFrame,
     unguarded: pd.DataFrame,
     run: Callable[[SimConfig], pd.DataFrame],
-) -> Found:
-    """The control's number, from runs with the same seeds.
+) -> ControlRun:
+    """Run a control, its number set from runs with the same seeds.
 
     Args:
         kind: which control.
@@ -174,12 +174,12 @@ def find(
 
 def _random_skip(
     config: SimConfig, guard: pd.DataFrame, run: Callable[[SimConfig], pd.DataFrame]
-) -> Found:
+) -> ControlRun:
     share = _mean(guard, "skipped") / 100
     config = replace(config, skip_rate=share)
     table = run(config)
     ratio = _mean(table, "skipped") / 100 / share if share else math.nan
-    return Found(config, ratio, table)
+    return ControlRun(config, ratio, table)
 
 
 def _matched(
@@ -187,7 +187,7 @@ def _matched(
     guard: pd.DataFrame,
     unguarded: pd.DataFrame,
     run: Callable[[SimConfig], pd.DataFrame],
-) -> Found:
+) -> ControlRun:
     target, start = _mean(guard, "update_norm"), _mean(unguarded, "update_norm")
     for name, moved in (("the guard's run", target), ("the unguarded run", start)):
         if not moved > 0:
@@ -202,7 +202,7 @@ def _matched(
         return _mean(tables[factor], "update_norm") / target
 
     match = search(ratio_at, start / target)
-    return Found(scaled(match.factor), match.achieved_ratio, tables[match.factor])
+    return ControlRun(scaled(match.factor), match.achieved_ratio, tables[match.factor])
 
 
 def _mean(table: pd.DataFrame, name: str) -> float:

@@ -44,12 +44,12 @@ _EDGE = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much a fit may compute."""
+    """Limits on the computation of a fit."""
 
     candidates: int = 24
     """Mechanisms of the random search, the start among them."""
     rounds: int = 2
-    """Times that populations and mechanism are fitted in turn."""
+    """Number of times that populations and mechanism are fitted in turn."""
     population: int = 20
     """Runs per row and round for a population."""
     mechanism: int = 30
@@ -78,7 +78,7 @@ QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was found; nothing is changed after it."""
+    """The result of a fit, frozen."""
 
     mechanism: str
     reading: Reading
@@ -105,12 +105,12 @@ def fit(
 
     Args:
         mechanism: what is shared.
-        rows: of the paper, or like them; their guard rows are not looked at.
+        rows: of the paper, or like them; their guard rows are not used.
         reading: of label accuracy.
         seed: of the runs and of the random search.
         budget: how much to compute.
         tick: called after every run of a row.
-        loss: what is made small, see `mean_error`.
+        loss: error that is minimised, see `mean_error`.
 
     Raises:
         UserError: there are no rows, or no candidate could be run.
@@ -189,7 +189,7 @@ class _Search:
         return mean_error(table, row.ttrl, self.kind)
 
     def _candidates(self, rng: np.random.Generator) -> list[Unit]:
-        """The start, points near it, and as many anywhere."""
+        """Return the start, points near it, and as many anywhere in the cube."""
         start = self.mechanism.start
         count = self.budget.candidates - 1
         near = start + _EDGE * rng.normal(size=(count, len(start)))
@@ -199,28 +199,28 @@ class _Search:
 
 
 def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
-    """The best point that Nelder-Mead saw within the unit cube."""
-    # Takes as long to import as all else together, and the command line imports this module.
+    """Return the best point of a Nelder-Mead search within the unit cube."""
+    # This import takes as long as all others together, and every command imports this module.
     from scipy.optimize import minimize
 
     simplex = np.tile(start, (len(start) + 1, 1))
-    for place, value in enumerate(start):
+    for i, value in enumerate(start):
         # Into the cube: a vertex outside would be clipped onto the start.
-        simplex[place + 1, place] = value + (_EDGE if value < 0.5 else -_EDGE)
-    seen: list[tuple[float, Unit]] = []
+        simplex[i + 1, i] = value + (_EDGE if value < 0.5 else -_EDGE)
+    visited: list[tuple[float, Unit]] = []
 
-    def watched(unit: Unit) -> float:
-        seen.append((loss(unit), unit.copy()))
-        return seen[-1][0]
+    def recorded(unit: Unit) -> float:
+        visited.append((loss(unit), unit.copy()))
+        return visited[-1][0]
 
     minimize(
-        watched,
+        recorded,
         start,
         method="Nelder-Mead",
         bounds=[(0.0, 1.0)] * len(start),
         options={"maxfev": runs, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3},
     )
-    return min(seen, key=lambda point: point[0])[1]
+    return min(visited, key=lambda point: point[0])[1]
 
 
 def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:

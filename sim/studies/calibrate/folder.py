@@ -33,7 +33,7 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
     """A finished fit."""
 
     settings: dict[str, Any]
-    """What all parts of a folder share."""
+    """Settings that all parts of a folder share."""
     number: int
     """Of the fit, from 0."""
     fit: Fit
@@ -64,7 +64,7 @@ class CalibrationFolder:
             self._check(file)
 
     def has(self, name: str) -> bool:
-        """Whether the part is finished."""
+        """Return True if the part is finished."""
         return self._json(name).exists()
 
     def write(self, name: str, part: Part, predictions: pd.DataFrame) -> None:
@@ -122,13 +122,13 @@ def all_summaries(parts: Parts, rows: Sequence[Row], seed: int) -> pd.DataFrame:
 
 
 def all_parameters(parts: Parts) -> pd.DataFrame:
-    """What was fitted: row (empty for the mechanism's), name, value."""
+    """Every fitted number: row (empty for those of the mechanism), name, value."""
     tables = []
     for part, _ in parts:
-        found = [("", name, value) for name, value in part.fit.shared.items()]
+        numbers = [("", name, value) for name, value in part.fit.shared.items()]
         for row, own in part.fit.own.items():
-            found += [(row, name, value) for name, value in own.items()]
-        table = pd.DataFrame(found, columns=["row", "name", "value"])
+            numbers += [(row, name, value) for name, value in own.items()]
+        table = pd.DataFrame(numbers, columns=["row", "name", "value"])
         tables.append((part, table.astype({"value": float}).assign(loss=part.fit.loss)))
     return _joined(tables)
 

@@ -1,4 +1,4 @@
-"""What is fitted: a few numbers of a mechanism for all rows, and two or three per row."""
+"""The parameters of a fit: a few of a mechanism for all rows, and two or three per row."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Parameter:
     whole: bool = False
 
     def value(self, unit: float) -> float:
-        """From [0, 1] to the field."""
+        """Return the value of the field at a point of [0, 1]."""
         if self.scale == "linear":
             return self.low + unit * (self.high - self.low)
         value = self.low * (self.high / self.low) ** unit
         return round(value) if self.whole else value
 
     def unit(self, value: float) -> float:
-        """From the field to [0, 1]; a value outside the bounds goes to the nearer one."""
+        """Return the point of [0, 1] at a value of the field, clipped to the bounds."""
         value = min(max(value, self.low), self.high)
         if self.scale == "linear":
             return (value - self.low) / (self.high - self.low)
@@ -69,7 +69,7 @@ class Mechanism:
 
     @property
     def start(self) -> Unit:
-        """Where the fit starts."""
+        """The start of the fit."""
         return np.array([p.unit(p.start) for p in self.parameters])
 
     def values(self, unit: Unit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What frozen numbers predict for the guard rows, on seeds that the fit has not seen."""
+"""Predictions of the guard rows from a frozen fit, on seeds that the fit has not used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "updat
 
 def predict(
     mechanism: Mechanism,
-    found: Fit,
+    fitted: Fit,
     rows: Sequence[Row],
     replicates: int,
     seed: int,
@@ -30,10 +30,10 @@ def predict(
 
     Args:
         mechanism: that was fitted.
-        found: the fit.
+        fitted: the fit.
         rows: to predict; each must have been fitted.
         replicates: runs per row and arm.
-        seed: should not be one of the fit's.
+        seed: other than those of the fit.
         tick: called after every row.
 
     Returns:
@@ -46,16 +46,16 @@ def predict(
     """
     parts = []
     for row in rows:
-        config = row_config(mechanism, row, found.shared, found.own[row.name], replicates, seed)
-        parts += [part.assign(row=row.name) for part in _arms(config, found)]
+        config = row_config(mechanism, row, fitted.shared, fitted.own[row.name], replicates, seed)
+        parts += [part.assign(row=row.name) for part in _arms(config, fitted)]
         if tick is not None:
             tick()
     return pd.concat(parts, ignore_index=True).reindex(columns=[*COLUMNS, "achieved_ratio"])
 
 
-def _arms(config: SimConfig, found: Fit) -> list[pd.DataFrame]:
+def _arms(config: SimConfig, fitted: Fit) -> list[pd.DataFrame]:
     def run(config: SimConfig) -> pd.DataFrame:
-        return measure_reading(config, found.reading)
+        return measure_reading(config, fitted.reading)
 
     plain = with_arm(config, arm(BASELINE))
     ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))

@@ -1,4 +1,4 @@
-"""What a sweep varies: fields of `SimConfig` by dotted name, their values, and laws to draw from.
+"""The axes of a sweep: fields of `SimConfig` by dotted name, their values, or laws to draw from.
 
 On the command line an axis is `name=values`: `guard.W=2,3,5`, `step=loguniform:0.01:0.1:5` (five
 values of a grid, equally spaced in the logarithm) or `load_sd=uniform:0:0.5` (drawn at random).
@@ -78,7 +78,7 @@ def assign(config: SimConfig, values: Assignments) -> SimConfig:
     """The settings with some values changed.
 
     Raises:
-        UserError: a value is impossible, alone or beside the others.
+        UserError: a value is impossible, alone or together with the others.
         ConfigError: the same for the guard's.
     """
     own = {name: value for name, value in values.items() if "." not in name}

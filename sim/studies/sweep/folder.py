@@ -33,12 +33,12 @@ _PATIENCE = 2.0
 """Seconds that finished jobs wait in memory at most, once another one ends."""
 _DIFFERENCES = 5
 FACTS = ("step_factor", "skip_rate", "achieved_ratio")
-"""Columns beside the measures: a control's number and how well it met its target."""
+"""Columns other than the measures: the number of a control and the match that it achieved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job left behind."""
+    """The result of a job."""
 
     key: str
     table: pd.DataFrame | None
@@ -94,7 +94,7 @@ class SweepFolder:
 
     @classmethod
     def read(cls, path: Path) -> SweepFolder:
-        """The folder as it is, to look at.
+        """Read the folder as it is.
 
         Raises:
             UserError: there is no sweep in it, or it is damaged.
@@ -159,7 +159,7 @@ class SweepFolder:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """What `sweep.json` says."""
+    """Return the content of `sweep.json`."""
     try:
         facts = msgspec.json.decode((path / FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -206,7 +206,7 @@ def _outcomes(path: Path) -> Iterator[Outcome]:
     try:
         rows = pq.ParquetFile(path).read().to_pandas()
     except (pa.ArrowException, OSError):
-        # Its jobs are simply run again, and the part is written anew under the same name.
+        # Its jobs are run again, and the part is written again under the same name.
         return
     for key, part in rows.groupby("key", sort=False):
         reason = str(part["reason"].iloc[0])

@@ -45,7 +45,7 @@ class RandomCells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Which settings are run.
+    """The settings that are run.
 
     Raises:
         UserError: an axis names no setting or has values of a wrong type, an arm is unknown or
@@ -143,12 +143,12 @@ class Cell:
 
     number: int
     group: str
-    """What is varied around it."""
+    """The group of settings that it is of."""
     values: Assignments
 
 
 def shown(sweep: Sweep, cell: Cell) -> dict[str, Any]:
-    """The value of every varied name in a cell, also of those that its group leaves alone."""
+    """Return the value of every varied setting in a cell, also of those that its group keeps."""
     return {n: cell.values[n] if n in cell.values else read(sweep.base, n) for n in sweep.names}
 
 

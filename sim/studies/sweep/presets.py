@@ -51,7 +51,7 @@ _RULES = {
 
 RULE_ARMS = ("ttrl", "guard", "memory", "frozen", "truth")
 RULE_ARMS += tuple(name for name in RULES if name != BASELINE)
-"""Every rule by itself, beside the named arms; `--arms` takes RULE+guard and RULE+memory too."""
+"""Every rule by itself and the named arms; `--arms` also takes RULE+guard and RULE+memory."""
 
 
 def preset_settings(name: Preset) -> SimConfig:
@@ -66,7 +66,7 @@ def preset_settings(name: Preset) -> SimConfig:
 
 
 def preset_arms(name: Preset) -> tuple[str, ...]:
-    """The arms of a preset; TTRL stands beside the guard as what it departs from."""
+    """The arms of a preset; with the guard always TTRL, its baseline."""
     named = {"winners": RIVALS, "rules": RULE_ARMS}
     return named.get(name, (BASELINE, GUARD))
 

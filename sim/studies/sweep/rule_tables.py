@@ -21,7 +21,7 @@ from sim.studies.sweep.plan import CHOSEN, Sweep
 
 TABLE, PAGE = "rules.csv", "rules.md"
 COST_REPLICATES, COST_PROBLEMS, COST_ROUNDS = 64, 100, 3
-"""What the cost of a visit is measured on."""
+"""Size of the runs on which the cost of a visit is measured."""
 _COST = (
     "The time of a step is CPU per visit on {replicates} replicates x {problems} problems, in turn "
     "with TTRL's. Nothing is corrected for many comparisons."
@@ -106,7 +106,7 @@ def _costs(sweep: Sweep) -> dict[str, float]:
     base = replace(sweep.base, replicates=COST_REPLICATES, n_problems=COST_PROBLEMS)
     costs = {}
     for name in sweep.arms:
-        # Each beside TTRL, whose time is that of the moment on a machine that others use too.
+        # Each is timed in turn with TTRL, since the load of the machine changes.
         pair = {plain: with_arm(base, arm(plain)) for plain in dict.fromkeys((BASELINE, name))}
         found = cpu_per_visit(pair, COST_ROUNDS)
         costs[name] = found[name] / found[BASELINE]

@@ -92,7 +92,7 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
 
 
 def _definition(sweep: Sweep, files: dict[str, str]) -> dict[str, Any]:
-    """What must agree for a sweep to be continued."""
+    """The values that must agree for a sweep to be continued."""
     return sweep.definition() | ({FILES: files} if files else {})
 
 

@@ -28,12 +28,12 @@ SCORE_COLUMNS = ("arm", "score", "gain", "low", "high", "n", "best", "edge")
 def winners(
     rows: pd.DataFrame, by: Sequence[str], *, metric: str = "pass_final", seed: int = 0
 ) -> pd.DataFrame:
-    """The best arm of every cell.
+    """Return the best arm of every cell.
 
     Args:
         rows: of `run_sweep`; failed rows do not count.
         by: columns that make a cell.
-        metric: what is highest at the best.
+        metric: column that is highest at the best.
         seed: of the bootstrap.
 
     Returns:
@@ -56,7 +56,7 @@ def winners_at_best(
     metric: str = "pass_final",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The same with every arm at its own best of the settings `over`."""
+    """Return the best arm of every cell, every arm at its own best of the settings `over`."""
     rows = where(rows, status="done").drop_duplicates([*by, *over, "arm", "replicate"])
     parts = [own_best(part, over, metric) for _, part in groups(rows, by)]
     return winners(pd.concat(parts), by, metric=metric, seed=seed)
@@ -90,7 +90,7 @@ def best_scores(
         rows: of `run_sweep`.
         by: columns that make a cell.
         name: the setting that every arm chooses.
-        metric: what is highest at the best.
+        metric: column that is highest at the best.
 
     Returns:
         One row per cell and arm: the columns of `by`, arm, score (mean of the metric), gain (mean
@@ -112,7 +112,7 @@ def best_scores(
 
 
 def layout(names: Sequence[str]) -> tuple[str, str | None, list[str]]:
-    """Which setting of a chart runs across, which down, and which have one small chart per value.
+    """Return the settings across and down a chart, and those with one small chart per value.
 
     The step runs across where it was varied, since there every arm also has its own best.
     """
@@ -134,8 +134,8 @@ def print_winners(table: pd.DataFrame, names: Sequence[str]) -> None:
         return
     table = table.assign(**{n: table[n].map(_shown) for n in names})
     for cell, part in groups(table, rest):
-        place = ", ".join(f"{n} {v}" for n, v in zip(rest, cell, strict=True))
-        print(f"\nBest final pass@1{': ' if place else ''}{place}; =n: n other arms within noise")
+        panel = ", ".join(f"{n} {v}" for n, v in zip(rest, cell, strict=True))
+        print(f"\nBest final pass@1{': ' if panel else ''}{panel}; =n: n other arms within noise")
         print(chart(part, down, columns).to_string())
 
 
@@ -171,7 +171,7 @@ def _winner(rows: pd.DataFrame, metric: str, seed: int) -> list[object]:
 
 
 def _gap(arm: pd.DataFrame, best: pd.DataFrame, metric: str, seed: int) -> tuple[bool, Estimate]:
-    """Whether an arm is shown to differ from the best one, and by how much."""
+    """Return True if the arm is shown to differ from the best one, and the difference."""
     first, second = (pd.Series(floats(t, metric), t["replicate"].to_numpy()) for t in (arm, best))
     boot = paired_bootstrap(first, second, seed)
     shown = not (boot.within_noise or paired(first, second).within_noise)

@@ -11,41 +11,41 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values
 from sim.cli import Run, main
-from sim.explore.controls import CONTROLS, as_command, as_toml, value_of, with_places
 from sim.explore.redraw import redraw
+from sim.explore.sliders import SLIDERS, as_command, as_toml, value_of, with_positions
 from sim.settings.config import SimConfig
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
 
 
 def places_of(config):
-    return {c.name: c.place(value_of(config, c.name)) for c in CONTROLS}
+    return {c.name: c.position(value_of(config, c.name)) for c in SLIDERS}
 
 
 def test_untouched_sliders_change_nothing():
     odd = SimConfig(step=0.0613, guard=GuardConfig(tau_FR=0.31, W=7))
-    assert with_places(odd, places_of(odd)) == odd
+    assert with_positions(odd, places_of(odd)) == odd
 
 
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
-def test_every_slider_sets_its_own_setting_alone(control):
+@pytest.mark.parametrize("slider", SLIDERS, ids=lambda slider: slider.name)
+def test_every_slider_sets_its_own_setting_alone(slider):
     base = SimConfig(n_votes=256, n_samples=8)
-    for place in (0, len(control.values) - 1):
-        places = places_of(base) | {control.name: place}
-        config = with_places(base, places)
-        assert value_of(config, control.name) == control.values[place] or (
-            control.name == "n_votes" and config.n_samples <= config.n_votes
+    for position in (0, len(slider.values) - 1):
+        positions = places_of(base) | {slider.name: position}
+        config = with_positions(base, positions)
+        assert value_of(config, slider.name) == slider.values[position] or (
+            slider.name == "n_votes" and config.n_samples <= config.n_votes
         )
-        others = {c.name for c in CONTROLS} - {control.name}
-        if control.name != "n_votes":
+        others = {c.name for c in SLIDERS} - {slider.name}
+        if slider.name != "n_votes":
             assert {n: value_of(config, n) for n in others} == {
                 n: value_of(base, n) for n in others
             }
 
 
 def test_more_samples_than_votes_become_all_votes():
-    places = places_of(SimConfig()) | {"n_votes": 0}
-    config = with_places(SimConfig(), places)
+    positions = places_of(SimConfig()) | {"n_votes": 0}
+    config = with_positions(SimConfig(), positions)
     assert (config.n_votes, config.n_samples) == (8, 8)
 
 
@@ -78,7 +78,7 @@ def test_the_copied_toml_makes_the_same_settings():
 
 def test_moving_a_slider_changes_figures_and_words():
     first = redraw(SMALL)
-    weak = with_places(SMALL, places_of(SMALL) | {"step": 0})
+    weak = with_positions(SMALL, places_of(SMALL) | {"step": 0})
     second = redraw(weak)
     assert first.progress.data[1].y.tolist() != second.progress.data[1].y.tolist()
     damage = [float(re.search(r"makes ([\d.]+) %", d.words[0])[1]) for d in (first, second)]
@@ -137,7 +137,7 @@ def test_the_page_redraws_when_a_slider_moves(browser, served):
         "old => document.querySelector('#words').innerText !== old", arg=words, timeout=20_000
     )
     assert "--step" in page.inner_text("#command")
-    assert page.inner_text("#step-value") == f"{CONTROLS[2].values[8]:g}"
+    assert page.inner_text("#step-value") == f"{SLIDERS[2].values[8]:g}"
     assert [text for text in troubles if not text.startswith(("log", "info", "debug"))] == []
     assert [url for url in requests if not url.startswith((served, "data:"))] == []
     page.close()

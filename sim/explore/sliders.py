@@ -12,70 +12,68 @@ from sim.settings.config import SimConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class Slider:
     """One slider over the values that a setting may take."""
 
     name: str
     """Setting of `SimConfig`; `guard.` stands before those of the guard."""
     label: str
     values: Sequence[float]
-    """Ascending; the slider moves over their places, so a scale may be uneven."""
-    of_guard: bool = False
-    """Leaves plain TTRL as it is."""
+    """Ascending; the slider moves over their positions, so a scale may be uneven."""
 
     @property
     def kind(self) -> Callable[[float], float]:
         """Whole numbers stay whole: the settings refuse 8.0 where a count is meant."""
         return int if all(float(value).is_integer() for value in self.values) else float
 
-    def place(self, value: float) -> int:
-        """The place whose value is nearest."""
-        return min(range(len(self.values)), key=lambda place: abs(self.values[place] - value))
+    def position(self, value: float) -> int:
+        """The position whose value is nearest."""
+        return min(range(len(self.values)), key=lambda position: abs(self.values[position] - value))
 
 
 def _grid(first: float, last: float, step: float) -> tuple[float, ...]:
     return tuple(round(first + step * k, 6) for k in range(round((last - first) / step) + 1))
 
 
-CONTROLS = (
-    Control("n_votes", "V, votes", (8, 16, 24, 32, 48, 64, 96, 128, 256)),
-    Control("n_samples", "K, trained samples", (2, 4, 8, 16, 24, 32, 48, 64, 128, 256)),
-    Control("step", "step size", (0.003, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3)),
-    Control("kappa_att", "coupling of the attractors", _grid(0, 0.5, 0.025)),
-    Control("kappa_corr", "coupling of correct answers", _grid(0, 0.06, 0.004)),
-    Control("att_share", "attractor's share of the wrong mass", _grid(0.05, 0.95, 0.05)),
-    Control("guard.tau_FR", "tau_FR, contested above", _grid(0.05, 0.95, 0.05), True),
-    Control("guard.W", "W, window in visits", (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20), True),
-    Control("guard.beta_max", "beta_max, minority loss", _grid(0, 1, 0.05), True),
-    Control("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05), True),
+SLIDERS = (
+    Slider("n_votes", "V, votes", (8, 16, 24, 32, 48, 64, 96, 128, 256)),
+    Slider("n_samples", "K, trained samples", (2, 4, 8, 16, 24, 32, 48, 64, 128, 256)),
+    Slider("step", "step size", (0.003, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3)),
+    Slider("kappa_att", "coupling of the attractors", _grid(0, 0.5, 0.025)),
+    Slider("kappa_corr", "coupling of correct answers", _grid(0, 0.06, 0.004)),
+    Slider("att_share", "attractor's share of the wrong mass", _grid(0.05, 0.95, 0.05)),
+    Slider("guard.tau_FR", "tau_FR, contested above", _grid(0.05, 0.95, 0.05)),
+    Slider("guard.W", "W, window in visits", (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)),
+    Slider("guard.beta_max", "beta_max, minority loss", _grid(0, 1, 0.05)),
+    Slider("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05)),
 )
 """The sliders, from top to bottom."""
 
 
 def value_of(config: SimConfig, name: str) -> float:
-    """The value of a control's setting."""
+    """The value of a slider's setting."""
     owner = config.guard if name.startswith("guard.") else config
     return getattr(owner, name.removeprefix("guard."))
 
 
-def with_places(base: SimConfig, places: Mapping[str, int]) -> SimConfig:
+def with_positions(base: SimConfig, positions: Mapping[str, int]) -> SimConfig:
     """The settings that the sliders stand for.
 
     More trained samples than votes are not possible; there all votes are trained on.
 
     Args:
         base: what no slider sets.
-        places: control name to the slider's place.
+        positions: slider name to the slider's position.
 
     Raises:
         UserError: a combination is impossible.
     """
     chosen: dict[str, Any] = {}
-    for control in CONTROLS:
-        place = places[control.name]
+    for slider in SLIDERS:
+        position = positions[slider.name]
         # A slider only takes values off its list once it is moved.
-        if place != control.place(value_of(base, control.name)):
-            chosen[control.name] = control.kind(control.values[place])
+        if position != slider.position(value_of(base, slider.name)):
+            chosen[slider.name] = slider.kind(slider.values[position])
     prefix = "guard."
     guard = {n.removeprefix(prefix): v for n, v in chosen.items() if n.startswith(prefix)}
     own = {n: v for n, v in chosen.items() if not n.startswith(prefix)}
