@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from guard_core.schedule import scheduled_steps
 from lab.arm_settings import arm_of
 from lab.arms import title
 from lab.settings import to_values
@@ -147,10 +148,9 @@ def _optimizer(
         master_weights=config.master_weights,
         max_refused=config.max_refused,
     )
-    n_full, rest = divmod(n_problems, config.batch_size)
-    per_epoch = n_full * -(-config.batch_size // config.mini_batch) + -(-rest // config.mini_batch)
     scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
     ranks.shard(scorer)
+    per_epoch = sum(scheduled_steps(n_problems, config.batch_size, config.mini_batch))
     n_scheduled = config.epochs * per_epoch
     return PolicyOptimizer(scorer, loss, settings, n_scheduled, ranks.share, reference)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guard_core.schedule import rate_factor
 from lab.errors import UserError
 from real.ranks.sharding import shard_of
 from real.update.adamw import MeasuredAdamW
@@ -116,7 +117,7 @@ class PolicyOptimizer:
         Raises:
             UserError: `max_refused` steps in a row had a gradient that is not finite.
         """
-        lr = self.config.lr * schedule(self.n_done, self.n_scheduled, self.config.warmup_ratio)
+        lr = self.config.lr * rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         self.n_done += 1
         batch = kept(groups, self.loss.drop_uniform)
         if not batch:
@@ -215,21 +216,6 @@ class PolicyOptimizer:
                 f"{self.n_refused_in_a_row} times in a row; lower lr or max_grad_norm, "
                 "or train in float32"
             )
-
-
-def schedule(done: int, n_scheduled: int, warmup_ratio: float) -> float:
-    """Factor on the learning rate: linear warm-up, then a cosine that would reach 0 at the end.
-
-    Args:
-        done: scheduled steps before this one.
-        n_scheduled: scheduled steps of the whole run.
-        warmup_ratio: share of them that warms up.
-    """
-    warmup = math.ceil(warmup_ratio * n_scheduled)
-    if done < warmup:
-        return (done + 1) / warmup
-    progress = (done - warmup) / max(1, n_scheduled - warmup)
-    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def _number(norm: Any) -> float:

@@ -26,7 +26,7 @@ Records = NDArray[np.void]
 Counts = NDArray[Any]
 """Samples per answer: integers, or floats where they are expected ones."""
 
-_njit: Any = partial(njit, _nrt=False)
+_njit: Any = partial(njit, _nrt=False)  # type: ignore[call-overload]
 
 
 def compiled(module: ModuleType) -> SimpleNamespace:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Draws, Guard, GuardState, Votes
+from guard_core import Decision, Draws, Guard, Votes
 from guard_core.votes import choose_majority
 from lab.arms import BASELINE
 from lab.errors import UserError
@@ -100,6 +100,7 @@ class Simulation:
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
+        self._steps = config.steps()
         self._n_kept = min(config.vote_replicates, config.replicates)
         self.rule = None if config.rule == BASELINE else RuleStart(config, self._truth_RN)
 
@@ -115,15 +116,14 @@ class Simulation:
         problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
-        state, self.learner = self._started(votes, p_RNA, tie_RN)
+        first, self.learner = self._started(votes, p_RNA, tie_RN)
         # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
-        vote = choose_majority(votes, state.label * 0 - 1, tie_RN, PLAIN)
+        majority = choose_majority(votes, np.full_like(first.label, -1), tie_RN, PLAIN)
         seen_RN = np.zeros(problems_RN.shape, SEEN)
         tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
-        seen_RN["majority"] = vote.label
-        seen_RN["label"] = state.label
-        seen_RN["tie"] = vote.tied
-        seen_RN["match_rate"] = vote.got / c.n_votes
+        seen_RN["majority"] = majority.label
+        seen_RN["label"], seen_RN["tie"] = first.label, first.tied
+        seen_RN["match_rate"] = first.match_rate
         seen_RN["mean_match_rate"] = np.nan
         seen_RN["weight"] = 1
         counts_SNA = votes.counts[: self._n_kept] if self._n_kept else None
@@ -139,7 +139,7 @@ class Simulation:
         seen_RN = np.empty(order_RN.shape, SEEN)
         norm_RN = np.empty(order_RN.shape)
         counts_SNA = np.empty((self._n_kept, c.n_problems, c.n_answers), np.int32)
-        lr: list[float] = []
+        first_batch = self._batch
         self.learner.begin(order_RN, truth_RN, draws, seen_RN)
         for start in range(0, c.n_problems, c.batch_size):
             at = slice(start, min(start + c.batch_size, c.n_problems))
@@ -152,12 +152,12 @@ class Simulation:
             if c.skip_rate:
                 skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
                 update = sit_out(c, skip_RP, seen_RN[:, at], update)
-            lr.append(c.step_at(self._batch))
-            norm_RN[:, at] = self._update(problems_RP, lr[-1], update, epoch)
+            norm_RN[:, at] = self._update(problems_RP, self._steps[self._batch], update, epoch)
             self._batch += 1
         self.learner.end()
         kept = counts_SNA if self._n_kept else None
-        done = Epoch(epoch, order_RN, truth_RN, seen_RN, np.array(lr), norm_RN, kept)
+        lr_B = np.array(self._steps[first_batch : self._batch])
+        done = Epoch(epoch, order_RN, truth_RN, seen_RN, lr_B, norm_RN, kept)
         return tables(c, done, self.pass_at_1())
 
     def pass_at_1(self) -> NDArray[np.float64]:
@@ -179,19 +179,19 @@ class Simulation:
 
     def _started(
         self, votes: Votes, p_RNA: NDArray[np.float64], tie_RN: NDArray[np.float64]
-    ) -> tuple[GuardState, Learner]:
-        """The guard's state after visit 0, and who decides from then on."""
+    ) -> tuple[Decision, Learner]:
+        """Return the decision that holds visit 0's labels, and the learner of the later visits."""
         c = self.config
         guard = Guard(c.guard)
         state = guard.init(
             c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
         )
         draws = Draws(tie_RN, tie_RN, tie_RN)
-        if self.rule is None:
-            state = guard.prime(state, votes, draws)
-            return state, LEARNERS[c.engine](c, state)
-        state = guard.prime(state, votes, draws, self.rule.first_scores(votes, p_RNA))
-        return state, self.rule.learner(LEARNERS[c.engine](c, state))
+        scores = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
+        # A step from the empty state has the label of `prime`, with its tie and match rate.
+        _, first = guard.step(state, votes, draws, scores)
+        learner = LEARNERS[c.engine](c, guard.prime(state, votes, draws, scores))
+        return first, learner if self.rule is None else self.rule.learner(learner)
 
     def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
         if self.config.update == "sampled":

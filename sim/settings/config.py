@@ -16,12 +16,12 @@ from guard_core.checks import (
     check_fields,
 )
 from guard_core.rules import make_rule
+from guard_core.schedule import batch_factors, scheduled_steps
 from lab.arm_settings import DEFAULT_GUARD, guard_of
 from lab.arms import BASELINE
 from lab.errors import UserError
 from lab.rule_fit import check_fit
 from sim.settings.populations import FREE, NAMED
-from sim.settings.schedule import Schedule, step_size
 
 _LAST_REPLICATE = 32_767
 """The trace stores replicate numbers in 16 bits."""
@@ -131,10 +131,11 @@ class SimConfig:
     advantage; adam: about the change of every logit per optimizer step."""
     step_factor: NotNegative = 1.0
     """Constant factor on `step`, for the control at matched effort."""
-    schedule: Schedule = "cosine"
-    """Cosine decay to 0 after a linear warm-up, or `step` throughout."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Cosine decay to 0 after a linear warm-up, by optimizer step as in the trainer (a batch takes
+    the mean of its steps' rates), or `step` throughout."""
     warmup_ratio: Share = 0.03
-    """Share of all batches that the warm-up of the cosine schedule takes."""
+    """Share of all optimizer steps that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Plain gradient steps, or Adam, see `sim.world.optimizer`."""
     adam_beta_1: ShareBelowOne = 0.9
@@ -196,11 +197,13 @@ class SimConfig:
         """Batches per epoch; the last may be smaller."""
         return math.ceil(self.n_problems / self.batch_size)
 
-    def step_at(self, batch: int) -> float:
-        """Step size of a batch, numbered from 0 over the whole run, `step_factor` included."""
+    def steps(self) -> list[float]:
+        """Return the step size of every batch of the run, `step_factor` included."""
         peak = self.step * self.step_factor
-        batches = self.epochs * self.n_batches
-        return step_size(self.schedule, peak, batch, batches, self.warmup_ratio)
+        if self.schedule == "constant":
+            return [peak] * (self.epochs * self.n_batches)
+        steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
+        return [peak * f for f in batch_factors(steps_of_epoch, self.epochs, self.warmup_ratio)]
 
 
 def _check_sizes(config: SimConfig) -> None:

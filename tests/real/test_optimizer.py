@@ -1,9 +1,8 @@
-"""Optimizer steps: taken, left out, refused; how far they went; the schedule."""
+"""Optimizer steps: taken, left out, refused; how far they went."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from real.tiny.pretrain import Recipe, initial_model
 from real.update.adamw import MeasuredAdamW
 from real.update.group import Group
 from real.update.grpo import LossConfig
-from real.update.optimizer import OptimizerConfig, PolicyOptimizer, schedule
+from real.update.optimizer import OptimizerConfig, PolicyOptimizer
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
 
@@ -300,11 +299,3 @@ def test_gradient_is_clipped():
     assert done.grad_norm > 1e-3
     assert torch.linalg.vector_norm(grads).item() == pytest.approx(1e-3, rel=1e-3)
     assert not torch.equal(weights(before), weights(optimizer.model))
-
-
-def test_schedule_warms_up_and_falls_to_zero():
-    factors = [schedule(done, 100, 0.03) for done in range(100)]
-    assert factors[:4] == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
-    assert all(a >= b for a, b in itertools.pairwise(factors[3:]))
-    assert 0 < factors[-1] < 1e-3
-    assert schedule(0, 10, 0.0) == 1.0

@@ -132,9 +132,10 @@ def test_every_named_population_makes_a_config():
 
 def test_cosine_schedule_warms_up_to_the_peak_and_ends_at_zero():
     config = SimConfig(n_problems=80, epochs=10, batch_size=8, step=0.5, step_factor=0.5)
-    steps = [config.step_at(batch) for batch in range(100)]
-    assert steps[:3] == pytest.approx([0.25 / 3, 0.5 / 3, 0.25])
-    assert steps[3] == 0.25
+    steps = config.steps()
+    # 24 of the 800 optimizer steps warm up: in the first batch those with 1/24 to 8/24 of the rate.
+    assert steps[:3] == pytest.approx([0.25 * k / 24 for k in (4.5, 12.5, 20.5)])
+    assert steps[3] == pytest.approx(0.25, rel=1e-4)
     assert all(later < sooner for sooner, later in pairwise(steps[3:]))
     assert 0 < steps[-1] < 1e-3
     assert steps[3 + 97 // 2] == pytest.approx(0.125, rel=0.02)
@@ -142,7 +143,8 @@ def test_cosine_schedule_warms_up_to_the_peak_and_ends_at_zero():
 
 def test_constant_schedule_and_short_runs():
     constant = SimConfig(schedule="constant", step=0.2, step_factor=2.0)
-    assert {constant.step_at(batch) for batch in (0, 5, 1000)} == {0.4}
+    assert set(constant.steps()) == {0.4} and len(constant.steps()) == 63 * 30
     short = SimConfig(n_problems=3, epochs=1, step=0.2)
-    assert short.step_at(0) == 0.2
-    assert replace(short, warmup_ratio=1.0).step_at(0) == 0.2
+    assert short.steps() == pytest.approx([0.2 * (1 + 1 + 0.5) / 3])
+    assert replace(short, warmup_ratio=1.0).steps() == pytest.approx([0.2 * 2 / 3])
+    assert replace(short, mini_batch=3).steps() == [0.2]

@@ -7,7 +7,9 @@ import pytest
 
 from guard_core.rules import RULES
 from guard_core.rules.scope import Scope
-from lab.arms import can_combine
+from lab.arm_settings import with_arm
+from lab.arms import arm, can_combine
+from sim import SimConfig, simulate
 from sim.engine.simulation import Simulation
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
@@ -172,3 +174,23 @@ def test_true_labels_are_the_ceiling_of_a_rule(runs):
     truth, _ = runs.play(replace(config, labels="truth"))
     last = [tables[-1].evals["pass_at_1"].mean() for tables in (votes, truth)]
     assert last[1] > last[0]
+
+
+@pytest.mark.parametrize("rule", ["scope", "t3rl", "self_harmony", "co_rewarding_2"])
+def test_visit_0_records_the_votes_of_the_rules_own_label(rule):
+    sizes = {"n_problems": 40, "epochs": 1, "replicates": 2, "vote_replicates": 2}
+    trace = simulate(with_arm(SimConfig(n_votes=9, n_samples=5, **sizes), arm(rule)))
+    first = trace.visits[trace.visits["epoch"] == 0]
+    key = ["replicate", "problem"]
+    votes = trace.votes[trace.votes["epoch"] == 0]
+    got = votes.set_index([*key, "answer"])["count"]
+    most = votes.groupby(key)["count"].max()
+    n_other = 0
+    for row in first.itertuples():
+        n_label = got.get((row.replicate, row.problem, row.label), 0)
+        assert row.match_rate == n_label / 9
+        n_other += n_label < most[row.replicate, row.problem]
+    if rule == "scope":
+        assert not first["tie"].any()
+    else:
+        assert n_other > 0
