@@ -9,8 +9,8 @@ import pytest
 from lab.arm_settings import with_arm
 from lab.arms import arm as named
 from sim import SimConfig
-from sim.engine.measure import MEASURES
 from sim.engine.simulation import Simulation
+from sim.engine.tally import MEASURES
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)

@@ -5,8 +5,8 @@ import pytest
 
 from lab import load
 from sim.cli import main
-from sim.engine.measure import measure_trace
 from sim.engine.simulation import Simulation
+from sim.engine.tally import measure_trace
 from sim.studies.sweep.presets import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]

@@ -11,7 +11,7 @@ from lab.arms import BASELINE
 from lab.columns import floats, groups, select, unique, where
 from lab.compare.own_best import best_among, own_best
 from lab.stats.bootstrap import RESAMPLES, contrast_table
-from sim.engine.measure import MEASURES
+from sim.engine.tally import MEASURES
 from sim.studies.arms.controls import is_guarded, rivals
 
 EQUAL, BEST = "equal step", "own best step"

@@ -9,7 +9,7 @@ another number of draws at other parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,8 +18,7 @@ import pandas as pd
 from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
 from lab.errors import UserError
-from sim.engine.measure import Tally
-from sim.engine.simulation import run_epochs
+from sim.engine.measure import measure
 from sim.settings.config import SimConfig
 from sim.studies.calibrate.error import Loss, mean_error
 from sim.studies.calibrate.mechanisms import (
@@ -224,16 +223,12 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
 
 
 def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
-    """`sim.engine.measure.measure` with the fates of one reading.
+    """Return the numbers of a run, see `sim.engine.measure`, with the fates of one reading.
 
     Raises:
         UserError: the logits stopped being finite.
     """
-    tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
-    for epoch, part in enumerate(run_epochs(replace(config, vote_replicates=0))):
-        visits = {**part.visits, "label_accuracy": part.visits[_COLUMN[reading]]}
-        tally.add(epoch, visits, part.steps, part.evals)
-    return tally.table()
+    return measure(config, _COLUMN[reading])
 
 
 def readings_named(names: tuple[str, ...]) -> tuple[Reading, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from sim.engine.measure import MEASURES
+from sim.engine.tally import MEASURES
 from sim.studies.sweep.folder import FACTS, TRACES, Outcome, SweepFolder, together
 from sim.studies.sweep.jobs import Impossible, Job, Task, job_of, perform
 from sim.studies.sweep.plan import Cell, Sweep, check_files, contents, shown
@@ -48,7 +48,7 @@ def run_sweep(
 
     Returns:
         One row per cell, arm and replicate: cell, group, the varied settings, arm, replicate,
-        status ("done" or "failed"), reason, the columns of `sim.engine.measure.MEASURES`,
+        status ("done" or "failed"), reason, the columns of `sim.engine.tally.MEASURES`,
         step_factor,
         skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has NaN numbers.
 
