@@ -23,7 +23,7 @@ FIRST_VISITS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Stakes:
+class Cohort:
     """The problems at stake, what became of them, and what the votes up to each visit tell."""
 
     replicate_S: Ints
@@ -40,7 +40,7 @@ class Stakes:
     names: tuple[str, ...]
     """The F features."""
 
-    def only(self, *names: str) -> Stakes:
+    def only(self, *names: str) -> Cohort:
         """Keep only the named features."""
         places = [self.names.index(name) for name in names]
         return replace(self, features_TSF=self.features_TSF[..., places], names=names)
@@ -82,12 +82,12 @@ def at_stake(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: values[chosen] for name, values in columns.items()})
 
 
-def gather(votes: VotesSoFar, stakes: pd.DataFrame, at: Sequence[int]) -> Stakes:
+def gather(votes: VotesSoFar, cohort: pd.DataFrame, at: Sequence[int]) -> Cohort:
     """Features of the problems of the cohort at some visits.
 
     Args:
         votes: of the whole run, all its problems.
-        stakes: from `at_stake`.
+        cohort: from `at_stake`.
         at: visits; each sees nothing later.
 
     Raises:
@@ -95,23 +95,23 @@ def gather(votes: VotesSoFar, stakes: pd.DataFrame, at: Sequence[int]) -> Stakes
     """
     if outside := [t for t in at if not 1 <= t <= votes.last]:
         raise UserError(f"alarm: visit {outside[0]}: the run has visits 1 to {votes.last}")
-    seen_TSF, trivial_TS = [], {name: np.full((len(at), len(stakes)), np.nan) for name in TRIVIAL}
+    seen_TSF, trivial_TS = [], {name: np.full((len(at), len(cohort)), np.nan) for name in TRIVIAL}
     names: tuple[str, ...] = ()
     for place, t in enumerate(at):
         past = votes.until(t)
-        rows, own = _common(past, stakes)
+        rows, own = _common(past, cohort)
         table = features(past)
         names = tuple(table.columns)
-        seen = np.full((len(stakes), len(names)), np.nan)
+        seen = np.full((len(cohort), len(names)), np.nan)
         seen[own] = table.to_numpy()[rows]
         seen_TSF.append(seen)
         for name, score in TRIVIAL.items():
             trivial_TS[name][place, own] = score(past)[rows]
-    return Stakes(
-        replicate_S=ints(stakes, "replicate"),
-        problem_S=ints(stakes, "problem"),
-        lost_S=flags(stakes, "lost"),
-        last_win_S=ints(stakes, "last_win"),
+    return Cohort(
+        replicate_S=ints(cohort, "replicate"),
+        problem_S=ints(cohort, "problem"),
+        lost_S=flags(cohort, "lost"),
+        last_win_S=ints(cohort, "last_win"),
         at=tuple(at),
         features_TSF=np.stack(seen_TSF),
         trivial_TS=trivial_TS,
@@ -119,9 +119,9 @@ def gather(votes: VotesSoFar, stakes: pd.DataFrame, at: Sequence[int]) -> Stakes
     )
 
 
-def _common(votes: VotesSoFar, stakes: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Rows of `votes` and of `stakes` that are the same problem."""
-    replicate, problem = ints(stakes, "replicate"), ints(stakes, "problem")
+def _common(votes: VotesSoFar, cohort: pd.DataFrame) -> tuple[Ints, Ints]:
+    """Rows of `votes` and of `cohort` that are the same problem."""
+    replicate, problem = ints(cohort, "replicate"), ints(cohort, "problem")
     width = 1 + max(problem.max(initial=0), votes.problem_H.max(initial=0))
     voted = votes.replicate_H * width + votes.problem_H
     _, rows, own = np.intersect1d(voted, replicate * width + problem, return_indices=True)

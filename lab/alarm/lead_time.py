@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.alarm.cohort import Stakes, at_stake, gather
+from lab.alarm.cohort import Cohort, at_stake, gather
 from lab.alarm.features import votes_so_far
 from lab.alarm.risk import SCORES, deal, held_out_scores
 from lab.columns import Bools, Floats, flags, floats, ints
 from lab.errors import UserError
-from lab.stats.auroc import percentile_interval, resamples
+from lab.stats.bootstrap import percentile_interval, resample_counts
 
 LEAD_COLUMNS = ("score", "replicate", "problem", "lost", "last_win", "alarm", "lead")
 FALSE_ALARMS = 0.1
@@ -60,14 +60,14 @@ def lead_times(
         raise ValueError(f"{', '.join(unknown)}: not among {', '.join(SCORES)}")
     chosen = at_stake(visits, fates)
     votes = votes_so_far(visits)
-    stakes = gather(votes, chosen, range(1, votes.last + 1))
+    cohort = gather(votes, chosen, range(1, votes.last + 1))
     alarm_S = {name: np.full(len(chosen), np.nan) for name in scores}
-    for held_S in deal(stakes, folds, rng):
-        _check_classes(stakes, ~held_S)
-        found = held_out_scores(stakes, held_S)
+    for held_S in deal(cohort, folds, rng):
+        _check_classes(cohort, ~held_S)
+        found = held_out_scores(cohort, held_S)
         for name in scores:
-            bound = _threshold(found[name][:, ~held_S & ~stakes.lost_S], false_alarms)
-            alarm_S[name][held_S] = _first_above(found[name][:, held_S], bound, stakes.at)
+            bound = _threshold(found[name][:, ~held_S & ~cohort.lost_S], false_alarms)
+            alarm_S[name][held_S] = _first_above(found[name][:, held_S], bound, cohort.at)
     tables = [chosen.assign(score=name, alarm=alarm_S[name]) for name in scores]
     whole = pd.concat(tables, ignore_index=True)
     whole["lead"] = whole["last_win"] - whole["alarm"]
@@ -92,13 +92,13 @@ def lead_summary(
         problems that were caught); n_lost, n_kept.
     """
     numbers, run = np.unique(ints(leads, "replicate"), return_inverse=True)
-    draws_BR = resamples(len(numbers), n_resamples, rng)
+    draws_BR = resample_counts(len(numbers), n_resamples, rng)
     groups = leads.assign(run=run).groupby("score", sort=False)
     return pd.DataFrame([{"score": name, **_summary(own, draws_BR)} for name, own in groups])
 
 
-def _check_classes(stakes: Stakes, fitted_S: Bools) -> None:
-    for name, there in (("lost", stakes.lost_S), ("kept", ~stakes.lost_S)):
+def _check_classes(cohort: Cohort, fitted_S: Bools) -> None:
+    for name, there in (("lost", cohort.lost_S), ("kept", ~cohort.lost_S)):
         if not (there & fitted_S).any():
             raise UserError(
                 f"lead times: the replicates fitted on have no {name} problem at stake; "

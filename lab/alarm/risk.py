@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.alarm.cohort import Stakes, at_stake, gather
+from lab.alarm.cohort import Cohort, at_stake, gather
 from lab.alarm.features import TRIVIAL, features, votes_so_far
 from lab.alarm.logistic import Logistic, fit_logistic
 from lab.columns import Bools, Floats
@@ -76,42 +76,42 @@ def fit_alarm(visits: pd.DataFrame, fates: pd.DataFrame, at: Sequence[int] = AT)
     Raises:
         UserError: a column is missing, no problem is at stake, or a visit lies outside the run.
     """
-    stakes = gather(votes_so_far(visits), at_stake(visits, fates), at)
-    return _fit(stakes, np.ones(len(stakes.lost_S), bool))
+    cohort = gather(votes_so_far(visits), at_stake(visits, fates), at)
+    return _fit(cohort, np.ones(len(cohort.lost_S), bool))
 
 
-def deal(stakes: Stakes, folds: int, rng: np.random.Generator) -> Iterator[Bools]:
+def deal(cohort: Cohort, folds: int, rng: np.random.Generator) -> Iterator[Bools]:
     """(S,) which problems each fold holds out; a replicate is held out as a whole, and once.
 
     Raises:
         UserError: fewer than two folds or replicates.
     """
-    numbers = rng.permutation(np.unique(stakes.replicate_S))
+    numbers = rng.permutation(np.unique(cohort.replicate_S))
     if min(folds, len(numbers)) < 2:
         raise UserError(
             f"alarm: {len(numbers)} replicates, {folds} folds: at least two of each are needed, "
             "since it is fitted on some replicates and judged on others"
         )
     for held in np.array_split(numbers, min(folds, len(numbers))):
-        yield np.isin(stakes.replicate_S, held)
+        yield np.isin(cohort.replicate_S, held)
 
 
-def held_out_scores(stakes: Stakes, held_S: Bools) -> dict[str, Floats]:
+def held_out_scores(cohort: Cohort, held_S: Bools) -> dict[str, Floats]:
     """(T, S) of every score of `SCORES`, fitted on the problems that are not held out."""
-    models = {MODEL: stakes, MR_MODEL: stakes.only("mr_now")}
+    models = {MODEL: cohort, MR_MODEL: cohort.only("mr_now")}
     fitted = {name: _risk(_fit(seen, ~held_S), seen) for name, seen in models.items()}
-    return fitted | stakes.trivial_TS
+    return fitted | cohort.trivial_TS
 
 
-def _fit(stakes: Stakes, chosen_S: Bools) -> Alarm:
+def _fit(cohort: Cohort, chosen_S: Bools) -> Alarm:
     models = {}
-    for t, seen_SF in zip(stakes.at, stakes.features_TSF, strict=True):
+    for t, seen_SF in zip(cohort.at, cohort.features_TSF, strict=True):
         rows = chosen_S & np.isfinite(seen_SF).all(axis=1)
-        models[t] = fit_logistic(seen_SF[rows], stakes.lost_S[rows])
-    return Alarm(models, stakes.names)
+        models[t] = fit_logistic(seen_SF[rows], cohort.lost_S[rows])
+    return Alarm(models, cohort.names)
 
 
-def _risk(alarm: Alarm, stakes: Stakes) -> Floats:
+def _risk(alarm: Alarm, cohort: Cohort) -> Floats:
     """(T, S) risk of every problem at every visit."""
-    seen = zip(stakes.at, stakes.features_TSF, strict=True)
+    seen = zip(cohort.at, cohort.features_TSF, strict=True)
     return np.stack([alarm.models[t].risk(seen_SF) for t, seen_SF in seen])

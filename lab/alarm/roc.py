@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lab.alarm.risk import SCORES
 from lab.alarm.table import judge
 from lab.columns import Bools, Floats, Ints
-from lab.stats.auroc import resamples
+from lab.stats.bootstrap import resample_counts
 from lab.stats.paired import LEVEL
 
 _GRID = np.linspace(0, 1, 201)
@@ -55,11 +55,11 @@ def roc_table(
     if unknown := sorted(set(scores) - set(SCORES)):
         raise ValueError(f"{', '.join(unknown)}: not among {', '.join(SCORES)}")
     found = judge(visits, fates, rng, (at,), folds)
-    draws_BR = resamples(found.n_replicates, n_resamples, rng)
+    draws_BR = resample_counts(found.n_replicates, n_resamples, rng)
     parts = []
     for name in scores:
         tpr_RG, pairs_R = _curves(
-            found.scores_TS[name][0], found.stakes.lost_S, found.replicate_S, found.n_replicates
+            found.scores_TS[name][0], found.cohort.lost_S, found.replicate_S, found.n_replicates
         )
         points = {"score": name, "fpr": _GRID, **_band(tpr_RG, pairs_R, draws_BR)}
         parts.append(pd.DataFrame(points))

@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.alarm.cohort import Stakes, at_stake, gather
+from lab.alarm.cohort import Cohort, at_stake, gather
 from lab.alarm.features import votes_so_far
 from lab.alarm.risk import AT, MODEL, SCORES, Alarm, deal, fit_alarm, held_out_scores
 from lab.columns import Floats
-from lab.stats.auroc import PairWins, pair_wins, percentile_interval, resamples
+from lab.stats.auroc import PairWins, pair_wins
+from lab.stats.bootstrap import percentile_interval, resample_counts
 
 __all__ = ["AT", "SCORES", "Alarm", "alarm_table", "fit_alarm", "judge"]
 
@@ -30,7 +31,7 @@ Pairs = Literal["same_run", "same_model"]
 class Judged:
     """Every score of the problems at stake, none by a model that has seen their outcome."""
 
-    stakes: Stakes
+    cohort: Cohort
     replicate_S: NDArray[np.int64]
     """Replicates numbered from 0, without gaps."""
     scores_TS: dict[str, Floats]
@@ -63,15 +64,15 @@ def judge(
     Raises:
         UserError: as `alarm_table`.
     """
-    stakes = gather(votes_so_far(visits), at_stake(visits, fates), at)
-    numbers, replicate_S = np.unique(stakes.replicate_S, return_inverse=True)
+    cohort = gather(votes_so_far(visits), at_stake(visits, fates), at)
+    numbers, replicate_S = np.unique(cohort.replicate_S, return_inverse=True)
     scores = {name: np.full((len(at), len(replicate_S)), np.nan) for name in SCORES}
     fold_R = np.zeros(len(numbers), np.int64)
-    for fold, held_S in enumerate(deal(stakes, folds, rng)):
+    for fold, held_S in enumerate(deal(cohort, folds, rng)):
         fold_R[replicate_S[held_S]] = fold
-        for name, score_TS in held_out_scores(stakes, held_S).items():
+        for name, score_TS in held_out_scores(cohort, held_S).items():
             scores[name][:, held_S] = score_TS[:, held_S]
-    return Judged(stakes, replicate_S, scores, fold_R)
+    return Judged(cohort, replicate_S, scores, fold_R)
 
 
 def alarm_table(
@@ -115,11 +116,11 @@ def alarm_table(
             there are fewer than two replicates.
     """
     found = judge(visits, fates, rng, at, folds)
-    draws_BR = resamples(found.n_replicates, n_resamples, rng)
+    draws_BR = resample_counts(found.n_replicates, n_resamples, rng)
     rows = []
     for place, t in enumerate(at):
-        there = found.stakes.trivial_TS["moved"][place] <= (0 if unmoved else 1)
-        lost, own = found.stakes.lost_S[there], found.replicate_S[there]
+        there = found.cohort.trivial_TS["moved"][place] <= (0 if unmoved else 1)
+        lost, own = found.cohort.lost_S[there], found.replicate_S[there]
         counted = {
             n: pair_wins(s[place, there], lost, own, found.n_replicates)
             for n, s in found.scores_TS.items()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lab.figures.curves import lost_votes, training_progress
 from lab.figures.fates import fate_bars
 from lab.figures.guarding import guard_action, routes
 from lab.figures.paired import paired_differences
-from lab.figures.progress import lost_votes, training_progress
 
 __all__ = [
     "fate_bars",

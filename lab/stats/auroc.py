@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lab.columns import Bools, Floats, Ints
-from lab.stats.paired import LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +91,6 @@ def pair_wins(score: Floats, lost: Bools, replicate: Ints, n_replicates: int) ->
         wins_RR[:] = np.nan
     n_lost, n_kept = (np.bincount(replicate[who], minlength=n_replicates) for who in (lost, ~lost))
     return PairWins(wins_RR, np.outer(n_lost, n_kept).astype(np.float64))
-
-
-def resamples(n_replicates: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(n, R) how often each replicate is drawn when R are drawn with replacement."""
-    return rng.multinomial(n_replicates, np.full(n_replicates, 1 / n_replicates), size=n)
-
-
-def percentile_interval(values: Floats) -> tuple[float, float]:
-    """The middle 95 % of bootstrap values, undefined ones left out; NaN where none is defined."""
-    defined = values[np.isfinite(values)]
-    if not len(defined):
-        return np.nan, np.nan
-    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def _ratio(wins: Floats, total: Floats) -> Floats:

@@ -67,6 +67,26 @@ def paired_bootstrap(
     return bootstrap(differences(first, second), seed, resamples)
 
 
+def resample_counts(n: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return (resamples, n) times that each of n replicates is drawn, with replacement.
+
+    Args:
+        n: replicates.
+        resamples: number of resamples.
+        rng: source of randomness.
+    """
+    return rng.multinomial(n, np.full(n, 1 / n), size=resamples)
+
+
+def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The middle 95 % of bootstrap values, undefined ones left out; NaN where none is defined."""
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return np.nan, np.nan
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
 def contrast_table(metrics: pd.DataFrame, seed: int, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Every difference between two arms, for every metric, with both intervals.
 
@@ -141,14 +161,9 @@ def _bounds(
         return np.full(n_columns, np.nan), np.full(n_columns, np.nan)
     # Equal differences must give exactly their value, so the spread is resampled, not the level.
     level_C = values_nC[0]
-    means_BC = _counts(n, seed, resamples) @ (values_nC - level_C) / n
+    rng = np.random.default_rng([seed, n])
+    means_BC = resample_counts(n, resamples, rng) @ (values_nC - level_C) / n
     t = float(stdtrit(n - 1, (1 + LEVEL) / 2))
     tail = float(ndtr(-math.sqrt(n / (n - 1)) * t))
     low_C, high_C = level_C + np.quantile(means_BC, [tail, 1 - tail], axis=0)
     return low_C, high_C
-
-
-def _counts(n: int, seed: int, resamples: int) -> NDArray[np.float64]:
-    """(resamples, n) times that each replicate is in each resample."""
-    rng = np.random.default_rng([seed, n])
-    return rng.multinomial(n, np.full(n, 1 / n), resamples).astype(float)

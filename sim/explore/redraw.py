@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from guard_core import GuardConfig
 from lab.columns import floats
+from lab.figures.curves import lost_votes, training_progress
 from lab.figures.fates import fate_bars
-from lab.figures.progress import lost_votes, training_progress
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import fate_shares, fates
 from lab.measures.window import run_windows

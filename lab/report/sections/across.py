@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lab.figures.fate_groups import fate_groups
+from lab.figures.fates import fate_groups
 from lab.report.content.derived import truth_known
 from lab.report.content.digest import ReportedComparison
 from lab.report.sections.section import Drawing

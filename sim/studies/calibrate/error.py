@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lab.arms import BASELINE, GUARD, MATCHED
 from lab.columns import floats, where
-from lab.stats.auroc import percentile_interval, resamples
+from lab.stats.bootstrap import percentile_interval, resample_counts
 from sim.studies.calibrate.published import CELLS, Row, Shares
 
 Loss = Literal["points", "roots"]
@@ -111,7 +111,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     for kind in KINDS:
         predicted_RC = np.concatenate([predicted(predictions, row, kind) for row in rows], axis=1)
         target_C = np.concatenate([_target(row, kind) for row in rows])
-        n_drawn_BR = resamples(len(predicted_RC), _RESAMPLES, rng)
+        n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
         low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
         single_R = one_run_error(predictions, rows, kind)

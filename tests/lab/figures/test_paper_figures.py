@@ -8,7 +8,7 @@ from lab import Trace, fates
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.figures.change import change_heatmap
-from lab.figures.fate_groups import fate_groups
+from lab.figures.fates import fate_groups
 from lab.figures.migration import label_migration
 from lab.figures.runs import MOST_RUNS, run_lines
 from lab.figures.scissor import scissor_panels

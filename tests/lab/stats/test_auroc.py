@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.stats.auroc import auroc, pair_wins, percentile_interval, resamples
+from lab.stats.auroc import auroc, pair_wins
+from lab.stats.bootstrap import percentile_interval, resample_counts
 
 
 def by_pairs(score, lost):
@@ -71,11 +72,11 @@ def test_pairs_within_a_run_or_a_group_only():
 
 
 def test_resamples_draw_as_many_replicates_as_there_are():
-    draws = resamples(5, 200, np.random.default_rng(0))
+    draws = resample_counts(5, 200, np.random.default_rng(0))
     assert draws.shape == (200, 5)
     assert (draws.sum(axis=1) == 5).all()
     assert draws.mean() == 1
-    assert (draws == resamples(5, 200, np.random.default_rng(0))).all()
+    assert (draws == resample_counts(5, 200, np.random.default_rng(0))).all()
 
 
 def test_interval_leaves_undefined_draws_out():
