@@ -16,9 +16,9 @@ import torch
 from stopwatch import now
 
 from real.engines.rollouts import Rollouts
-from real.vote.observations.similarity import similarities
-from real.vote.observations.steps import step_logprobs
-from real.vote.observations.tool import tool_verdicts
+from real.vote.similarity import similarities
+from real.vote.token_stats import step_logprobs
+from real.vote.tool import tool_verdicts
 
 _PIECE = re.compile(r" ?\\?[A-Za-z]+|\n+| ?\d{1,3}| ?.", re.DOTALL)
 """About what tokenizers of language models cut text into."""

@@ -17,11 +17,9 @@ from unittest.mock import patch
 from stopwatch import Spent, Stopwatch
 
 import real.trainer
-import real.vote.observations.token_stats
-import real.vote.observing
-import real.vote.paying
-import real.vote.supervision
-from guard_core import Decision, Guard, group_advantages, policy_streams
+import real.vote.pay
+import real.vote.token_stats
+from guard_core import Guard, group_advantages, policy_streams
 from guard_core.rules import Need
 from real.engines.decoding import Samples
 from real.engines.token_stats import RunningStats
@@ -29,8 +27,11 @@ from real.engines.transformers_engine import TransformersEngine
 from real.record.batches import Batch
 from real.run import Run
 from real.update.optimizer import PolicyOptimizer
-from real.vote.supervision import Supervisor
-from real.vote.verifying import Verification
+from real.vote.decide import Decided, Supervisor
+from real.vote.judge import Judge
+from real.vote.observe import Observer
+from real.vote.second import SecondVotes
+from real.vote.teacher import Teacher
 
 GENERATION = "generation"
 """The part that is another generation pass, with what its responses' answers cost to read."""
@@ -40,15 +41,14 @@ _TOGETHER = frozenset({Need.ENTROPY, Need.CERTAINTY})
 _OWN: tuple[tuple[Any, str, str], ...] = (
     (Samples, "look", "stats"),
     (RunningStats, "means", "stats"),
-    (real.trainer, "observe", "observe, rest"),
-    (real.vote.observing, "draw_second", GENERATION),
-    (real.vote.observing, "_read", GENERATION),
-    (Verification, "ask", GENERATION),
-    (Supervisor, "_seen", "draws"),
-    (real.vote.supervision, "scores_of", "score"),
-    (real.vote.paying, "weighed", "weigh"),
-    (real.trainer, "mini_batches", "further groups"),
-    (real.trainer, "after_step", "after step"),
+    (SecondVotes, "before", GENERATION),
+    (SecondVotes, "groups", "further groups"),
+    (Judge, "ask", GENERATION),
+    (Judge, "groups", "further groups"),
+    (Supervisor, "_observations", "draws"),
+    (Supervisor, "_scores", "score"),
+    (real.vote.pay, "weighed", "weigh"),
+    (Teacher, "after_step", "after step"),
     (PolicyOptimizer, "step", _UPDATE),
 )
 """The object that holds a function, its name, and the part that it belongs to."""
@@ -117,14 +117,14 @@ def _watched(watch: Stopwatch, passes: list[Pass]) -> Iterator[None]:
             own = _timed(getattr(place, name), watch, part)
             stack.enter_context(patch.object(place, name, own))
         for place, name, make in (
-            (real.vote.observing, "fields_of", _each_need),
-            (real.vote.supervision, "pay", _pay),
+            (Observer, "observe", _each_need),
+            (real.trainer, "pay", _pay),
             (Guard, "step", _label),
         ):
             stack.enter_context(patch.object(place, name, make(getattr(place, name), watch)))
         for place, name, count in (
             (TransformersEngine, "sample", _generated),
-            (real.vote.observations.token_stats, "group_stats", _scored),
+            (real.vote.token_stats, "group_stats", _scored),
         ):
             stack.enter_context(patch.object(place, name, count(getattr(place, name), passes)))
         yield
@@ -138,15 +138,16 @@ def _timed(function: Callable[..., Any], watch: Stopwatch, part: str) -> Callabl
     return timed
 
 
-def _each_need(fields_of: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+def _each_need(observe: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
     """Every observation by itself."""
 
-    def timed(run: Run, observer: Any, needs: frozenset[Any], *rest: Any) -> dict[str, Any]:
+    def timed(observer: Observer, responses: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        needs = observer.needs
         for own in (*(frozenset({need}) for need in sorted(needs - _TOGETHER)), needs & _TOGETHER):
             if own:
                 with watch.part(" + ".join(sorted(own))):
-                    found |= fields_of(run, observer, own, *rest)
+                    found |= observe(observer, responses, own)
         return found
 
     return timed
@@ -155,11 +156,12 @@ def _each_need(fields_of: Callable[..., Any], watch: Stopwatch) -> Callable[...,
 def _pay(pay: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
     """Plain TTRL would pay as well."""
 
-    def timed(rule: Any, seen: Any, decision: Decision, config: Any, *others: Any) -> Any:
+    def timed(rule: Any, decided: Decided, config: Any) -> Any:
         with watch.part("pay"):
-            paid = pay(rule, seen, decision, config, *others)
+            paid = pay(rule, decided, config)
         with watch.part(_INSTEAD + "pay"):
-            answers_PK = seen.answers[:, : seen.votes.n_samples]
+            obs, decision = decided.obs, decided.decision
+            answers_PK = obs.of("answers")[:, : obs.votes.n_samples]
             policy_streams(*group_advantages(answers_PK, decision, config), decision, config)
         return paid
 

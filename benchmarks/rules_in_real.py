@@ -28,7 +28,6 @@ from real.record.meter import torch_threads
 from real.run import Run, prepare
 from real.settings.seeds import Stream, torch_generator
 from real.trainer import prime
-from real.vote.second_votes import second_of
 
 PLAIN = "ttrl"
 NO_STATS = " (no stats)"
@@ -116,8 +115,7 @@ def ready(name: str, size: Size, n_steps: int) -> Iterator[Run]:
         if name.endswith(NO_STATS):
             run = replace(run, sampling=replace(run.sampling, stats=False))
         run.engine.update_weights(run.policy.model, version=0)
-        if (second := second_of(run)) is not None:
-            second.begin(run)
+        run.further.begin()
         prime(run)
         yield run
 

@@ -18,11 +18,8 @@ from guard_core.rules import Need
 from lab.stats.auroc import auroc
 from lab.stats.paired import estimate
 from real import TrainConfig
-from real.record.evaluation import sample_answers
 from real.run import prepare
-from real.settings.seeds import Stream, torch_generator
-from real.vote.observing import Observer, fields_of
-from real.vote.second_votes import make_second
+from real.settings.seeds import Stream
 
 NEEDS = frozenset({Need.STEP_LOGPROB, Need.ENTROPY, Need.CERTAINTY, Need.TOOL})
 SIGNS = {"step_logprob": 1, "entropy": -1, "certainty": 1}
@@ -33,20 +30,17 @@ def measure(seed: int) -> dict[str, float]:
     """All numbers of one seed's votes before training."""
     run = prepare(TrainConfig(rule="self_harmony", guard=_off(), seed=seed).settled())
     run = replace(run, sampling=replace(run.sampling, stats=True))
-    assert run.observer is not None
-    observer: Observer = run.observer
-    parts = []
+    parts, answers = [], []
     with closing(run.engine), closing(run.supervisor):
         run.engine.update_weights(run.policy.model, version=0)
-
-        def watch(problems, rollouts) -> None:
-            parts.append(fields_of(run, observer, NEEDS, problems, rollouts))
-
-        answers_NV = _sample(run, run.prompts, Stream.VOTES, watch)
-        second = make_second(observer.rule, run.policy, run.engine, 1)
-        assert second is not None
-        second.begin(run)
-        second_NV = _sample(run, second.prompts(run.prompts), Stream.SECOND, None)
+        generator, max_rows = run.sampler.generator(Stream.VOTES, 0), run.config.max_rows
+        for responses in run.sampler.sample_all(
+            run.prompts, run.config.n_votes, run.sampling, 0, generator, max_rows
+        ):
+            parts.append(run.observer.observe(responses, NEEDS))
+            answers.append(run.supervisor.read(responses))
+        run.further.begin()
+        answers_NV, second_NV = np.concatenate(answers), run.further.first()["second"]
     truth_N = np.array([run.supervisor.answer_ids.truth_id(n) for n in range(len(answers_NV))])
     right_NV = answers_NV == truth_N[:, None]
     seen = {str(n): np.concatenate([part[str(n)] for part in parts]) for n in NEEDS}
@@ -68,13 +62,6 @@ def measure(seed: int) -> dict[str, float]:
 
 def _off() -> GuardConfig:
     return GuardConfig.off()
-
-
-def _sample(run, prompts, stream, watch):
-    rows, answer_ids, n_votes = run.config.max_rows, run.supervisor.answer_ids, run.config.n_votes
-    draws = torch_generator(run.config.seed, stream, 0, device=run.policy.device)
-    parts = (run.engine, run.policy, prompts, answer_ids, n_votes, run.sampling, rows, draws)
-    return sample_answers(*parts, version=0, watch=watch)
 
 
 def _majority(answers_NV):

@@ -1,12 +1,18 @@
-"""Everything that is set up before the first response is sampled."""
+"""The parts of a run: set up before the first response is sampled, saved and restored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from guard_core.rules import Need, Rule
 from guard_core.schedule import scheduled_steps
 from lab.arm_settings import arm_of
 from lab.arms import title
+from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
@@ -16,6 +22,9 @@ from real.model.policy import Policy, load_policy, prepare_training
 from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import read_problems
 from real.ranks.distributed import ALONE, Ranks
+from real.ranks.sharding import shard_of
+from real.record.checkpoint import State, read_file
+from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
 from real.update.entropy_loss import EntropyScorer
@@ -23,9 +32,17 @@ from real.update.grpo import MEAN_OF_LOSS, LossConfig
 from real.update.logprobs import Scorer
 from real.update.optimizer import OptimizerConfig, PolicyOptimizer
 from real.update.reference import initial_reference
-from real.vote.observing import Observer, make_observer
-from real.vote.ranks import make_supervisor
-from real.vote.supervision import Supervisor
+from real.vote.decide import Supervisor
+from real.vote.further import Further, Parts
+from real.vote.judge import Judge, Judged
+from real.vote.observe import Observer
+from real.vote.read import Sampler
+from real.vote.second import Paraphrases
+from real.vote.teacher import Teacher
+
+MODEL, OPTIMIZER, GUARD = "model.safetensors", "optimizer.safetensors", "guard.safetensors"
+ANSWERS = "answers.json"
+RULE, RULE_VALUES = "rule.safetensors", "rule.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +54,21 @@ class Run:
     prompts: PromptSet
     engine: Engine
     """Samples the votes and the responses of evaluations."""
+    sampler: Sampler
+    """Samples by the engine, with random numbers by purpose and place."""
     sampling: Sampling
     """Of the votes."""
-    eval_sampling: Sampling
-    """Of evaluations."""
+    rule: Rule
+    observer: Observer
+    """Observes what the rule reads of the votes."""
     supervisor: Supervisor
-    """Turns votes into advantages; all that knows of the guard."""
+    """Reads answers and decides on labels; all that knows of the guard."""
+    further: Further
+    """Samples what the rule needs in addition to the votes."""
     optimizer: PolicyOptimizer
+    evaluator: Evaluator
     ranks: Ranks = ALONE
     """The processes of the run, and which of them this is."""
-    observer: Observer | None = None
-    """Tells the rule what it asks for; None under plain TTRL."""
 
     @property
     def n_steps(self) -> int:
@@ -67,26 +88,102 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     """
     rule = rule_of(config)
     problems = read_problems(config)
-    own = starting_checkpoint(config.tiny_verifies)
-    folder = model_folder(config.model) if config.model else own
+    tiny = starting_checkpoint(config.tiny_verifies)
+    folder = model_folder(config.model) if config.model else tiny
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, folder, ranks)
-    sampling = _sampling(config, config.temperature, config.top_p)
+    sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
+    sampler = Sampler(engine, policy, config.seed)
+    supervisor = Supervisor(config, prompts.truths, ranks)
+    optimizer = _optimizer(config, policy, len(prompts), ranks)
+    parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return Run(
         config=config,
         policy=policy,
         prompts=prompts,
         engine=engine,
-        sampling=replace(sampling, stats=needs_stats(rule)),
-        eval_sampling=_sampling(config, config.eval_temperature, config.eval_top_p),
-        supervisor=make_supervisor(config, prompts.truths, ranks),
-        optimizer=_optimizer(config, policy, len(prompts), ranks),
+        sampler=sampler,
+        sampling=sampling,
+        rule=rule,
+        observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
+        supervisor=supervisor,
+        further=_further(parts, n_batches(config, len(prompts))),
+        optimizer=optimizer,
+        evaluator=Evaluator(
+            config,
+            sampler,
+            prompts,
+            supervisor.equality,
+            _sampling(config, config.eval_temperature, config.eval_top_p),
+            config.max_rows * ranks.world,
+        ),
         ranks=ranks,
-        observer=make_observer(config, policy, engine, n_batches(config, len(prompts))),
     )
+
+
+def _further(parts: Parts, n_steps: int) -> Further:
+    """Return the generation that the rule's needs ask for."""
+    rule = parts.rule
+    if Need.PARAPHRASE in rule.needs:
+        return Paraphrases(parts)
+    if Need.TEACHER in rule.needs:
+        return Teacher(parts, n_steps)
+    return Judge(rule, parts) if isinstance(rule, Judged) else Further()
+
+
+def state_of(run: Run) -> State:
+    """Return the run's state for checkpoints, file by file.
+
+    model.safetensors       the trained weights
+    optimizer.safetensors   AdamW's moments, master weights, the place in the schedule
+    guard.safetensors       the guard's memory, (N, ...) arrays
+    answers.json            answer ids of every problem
+    rule.safetensors, rule.json
+                            the memory of a rule's second votes, where there are any
+    """
+    guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
+    further = run.further
+    keeps = further.values() is not None
+    rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
+    return rule | {
+        MODEL: _trained(run),
+        OPTIMIZER: run.optimizer.state_tensors(),
+        GUARD: guard,
+        ANSWERS: run.supervisor.answer_ids.to_values(),
+    }
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Put a newly prepared run where the checkpoint in `folder` was written.
+
+    Raises:
+        UserError: the checkpoint does not fit the model.
+    """
+    _load_model(run, read_file(folder / MODEL), folder)
+    run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
+    arrays = {name: tensor.numpy().copy() for name, tensor in read_file(folder / GUARD).items()}
+    run.supervisor.restore(arrays, read_file(folder / ANSWERS))
+    if run.further.values() is not None:
+        run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
+
+
+def _trained(run: Run) -> dict[str, Tensor]:
+    """Return the weights that training changes, each once where some are shared."""
+    return {n: p for n, p in run.policy.model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def _load_model(run: Run, tensors: dict[str, Tensor], folder: Path) -> None:
+    trained = _trained(run)
+    wrong = sorted(set(trained) ^ set(tensors))
+    wrong += [n for n in set(trained) & set(tensors) if trained[n].shape != tensors[n].shape]
+    if wrong:
+        raise UserError(f"{folder}: {len(wrong)} weights do not fit the model, {wrong[0]} for one")
+    for name, parameter in trained.items():
+        parameter.copy_(shard_of(tensors[name], parameter))
 
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:
@@ -130,7 +227,7 @@ def _optimizer(
 ) -> PolicyOptimizer:
     rule = rule_of(config)
     loss = LossConfig(
-        objective="entropy" if rule and rule.loss == "entropy" else "policy",
+        objective="entropy" if rule.loss == "entropy" else "policy",
         kind=MEAN_OF_LOSS[config.loss],
         clip_low=config.clip_low,
         clip_high=config.clip_high,

@@ -1,4 +1,4 @@
-"""The training loop: sample, vote, ask the guard, update; once per batch of problems.
+"""The training loop: read, observe, decide, pay and update, once per batch of problems.
 
 Shapes end in their axes: N problems, P problems of the batch, V votes, K trained samples, T tokens.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from lab.errors import UserError
 from lab.trace.lock import locked
@@ -21,7 +21,6 @@ from lab.trace.trace import Trace, load
 from real.model.memory import memory_limit
 from real.ranks.distributed import joined_ranks
 from real.record.batches import Batch, batches
-from real.record.evaluation import Evaluator
 from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
@@ -30,25 +29,14 @@ from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
 from real.record.resuming import fingerprint, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
-from real.record.vote_rows import Ballots
-from real.run import Run, new_manifest, prepare
-from real.saved_state import restore, state_of
+from real.record.vote_rows import VoteRows
+from real.run import Run, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
-from real.settings.seeds import Stream, torch_generator
+from real.settings.seeds import Stream
 from real.update.mismatch import compared
-from real.vote.first_votes import begin, first_votes
-from real.vote.further_groups import mini_batches
-from real.vote.grouping import read_answers, trained_groups
-from real.vote.observing import after_step, observe
-
-
-class Seen(NamedTuple):
-    """Rows of one batch's votes, without step and epoch."""
-
-    visits: dict[str, Any]
-    """Columns of the trace's visits."""
-    ballots: Ballots | None
-    """None where votes are not kept."""
+from real.vote.decide import Fields
+from real.vote.observe import OF_LABELS
+from real.vote.pay import mini_batches, pay, shared_streams
 
 
 def train(
@@ -124,7 +112,7 @@ def resume(
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
                 run = prepare(point.config, ranks)
-                opened = reopened(point, _sources(run), partial(restore, run), run.ranks.first)
+                opened = reopened(point, _sources(run), partial(restore, run), ranks.first)
                 with closing(run.engine), closing(run.supervisor), opened as written:
                     run_in_folder(run, written, progress, point.step)
         ranks.wait()
@@ -134,11 +122,11 @@ def resume(
 def run_in_folder(
     run: Run, written: RunFolder | None, progress: Progress = False, done: int | None = None
 ) -> None:
-    """The whole run with all that it leaves on disk.
+    """Do the whole run with all that it leaves on disk.
 
     Args:
         run: from `prepare`.
-        written: None on ranks that leave nothing on disk, and only do their share.
+        written: the run folder; None on ranks that do not write.
         progress: as for `train`.
         done: as for `run_loop`.
     """
@@ -150,121 +138,138 @@ def run_in_folder(
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
-    """The whole run: votes before training, then epochs over the shuffled problems.
+    """Do the whole run: votes before training, then epochs over the shuffled problems.
 
     Args:
         run: from `prepare`, and if resumed put where the checkpoint was.
-        log: records all rows, metrics and checkpoints.
+        log: takes in all that is written down.
         progress: as for `train`.
         done: batches that were done before a resumed run; None for a new one.
     """
     if done is None:
         say(run.prompts.notices)
-    evaluator, state = _evaluator(run), partial(state_of, run)
+    keeps = run.config.keep_votes and run.supervisor.reads
+    votes = VoteRows(run.supervisor.answer_ids) if keeps else None
+    state = partial(state_of, run)
     with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
         run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
-            begin(run, log)
-            _write(log, prime(run), {"step": 0, "epoch": 0})
-            evaluator.log(log, step=0, epoch=0, full=True)
+            log.note(**run.further.begin())
+            for name, values in run.further.files().items():
+                log.write_json(name, values)
+            _write(log, prime(run), {"step": 0, "epoch": 0}, votes)
+            run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
         for batch in batches(run.config, len(run.prompts), after=done or 0):
             place = {"step": batch.step, "epoch": batch.epoch}
-            seen, row, refused = train_batch(run, batch)
-            _write(log, seen, place)
+            visited, row, n_refused = train_batch(run, batch)
+            _write(log, visited, place, votes)
             log.write_steps({**row, **place})
-            log.count_refused(refused)
+            log.count_refused(n_refused)
             report(batch.step)
             if batch.is_evaluated(run.config):
-                evaluator.log(log, **place, full=batch.ends_run)
+                run.evaluator.log(log, **place, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
             asked = stop.agreed(run.ranks.highest)
             log.checkpoint(state, batch.step, asked=batch.ends_run or asked is not None)
             stop.leave_if(asked)
 
 
-def prime(run: Run) -> Seen:
-    """Visit 0: the votes of all problems before training."""
-    answers_NV, observed = first_votes(run)
-    visits = run.supervisor.prime(answers_NV, observed)
-    return Seen(visits, run.supervisor.ballots(np.arange(len(answers_NV)), answers_NV, visit=0))
+class Visited(NamedTuple):
+    """Votes of some problems, as the trace keeps them."""
+
+    problems_P: NDArray[np.int64]
+    """(P,) problem indices."""
+    answers_PV: NDArray[np.int64]
+    """(P, V) answer ids, -1 unparseable."""
+    columns: dict[str, Any]
+    """Columns of the trace's visits, without step and epoch."""
 
 
-def train_batch(run: Run, batch: Batch) -> tuple[Seen, dict[str, Any], int]:
-    """Sample, vote, decide and update for one batch of problems.
+def prime(run: Run) -> Visited:
+    """Visit 0: sample the votes of all problems before training and start the guard with them."""
+    config, needs = run.config, run.rule.needs & OF_LABELS
+    answers: list[NDArray[np.int64]] = []
+    observed: list[Fields] = []
+    generator, max_rows = run.sampler.generator(Stream.VOTES, 0), config.max_rows * run.ranks.world
+    for responses in run.sampler.sample_all(
+        run.prompts, config.n_votes, run.sampling, 0, generator, max_rows
+    ):
+        answers.append(run.supervisor.read(responses))
+        observed.append(run.observer.observe(responses, needs))
+    fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}
+    answers_NV = np.concatenate(answers)
+    columns = run.supervisor.prime(answers_NV, {**fields, **run.further.first()})
+    return Visited(np.arange(len(answers_NV)), answers_NV, columns)
+
+
+def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any], int]:
+    """Sample, observe, decide, pay and update for one batch of problems.
 
     Returns:
-        What was seen, a row of the trace's steps, and how many optimizer steps were refused.
+        The votes, a row of the trace's steps, and how many optimizer steps were refused.
     """
+    config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"), memory_limit("rollout"):
         prompts = [run.prompts.tokens[i] for i in problems_P]
-        votes = _generator(run, Stream.VOTES, batch.step)
-        rollouts = run.engine.sample(prompts, run.config.n_votes, run.sampling, votes)
-        rollouts.of_version(batch.step - 1)
-        look = observe(run, batch, rollouts)
-    with clock.phase("grade"):
-        answers_PV = read_answers(run, problems_P, rollouts)
-    with clock.phase("guard"):
-        supervision = run.supervisor.visit(
-            problems_P, answers_PV, visit=batch.epoch, observed=look and look.observed
+        generator = run.sampler.generator(Stream.VOTES, batch.step)
+        responses = run.sampler.sample(
+            problems_P.tolist(), prompts, config.n_votes, run.sampling, batch.step - 1, generator
         )
-        ballots = run.supervisor.ballots(problems_P, answers_PV, visit=batch.epoch)
+    with clock.phase("further"), memory_limit("rollout"):
+        fields = further.before(problems_P, batch.step)
+    with clock.phase("grade"), memory_limit("rollout"):
+        answers_PV = run.supervisor.read(responses)
+        observed = {**fields, **run.observer.observe(responses)}
+    with clock.phase("guard"):
+        decided = run.supervisor.decide(problems_P, answers_PV, batch.epoch, observed)
+    with clock.phase("further"), memory_limit("rollout"):
+        decided = further.ask(decided, responses)
+    with clock.phase("guard"):
+        paid = decided and pay(run.rule, decided, config.guard)
+        streams = shared_streams(run.ranks, paid)
     run.engine.release()
     with clock.phase("update"), memory_limit("update"):
-        groups = trained_groups(run, problems_P, rollouts, supervision)
-        parts = mini_batches(run, groups, look, supervision)
-        found, mismatch = compared(
+        groups = responses.groups(streams)
+        parts = mini_batches(groups, further.groups(decided, streams), config.mini_batch)
+        trained, mismatch = compared(
             run.optimizer.scorer,
             list(chain(*parts)),
-            run.config.temperature,
-            run.config.micro_tokens,
-            run.config.importance_cap,
+            config.temperature,
+            config.micro_tokens,
+            config.importance_cap,
             run.ranks.share,
         )
-        rest = iter(found)
-        done = [run.optimizer.step(list(islice(rest, len(part)))) for part in parts]
+        left = iter(trained)
+        steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("sync"):
-        after_step(run, batch)
+        further.after_step(batch.step)
         run.engine.update_weights(run.policy.model, version=batch.step)
-    means = step_row(done)
-    n_sampled = int(rollouts.lengths_PN.sum()) + (look.n_sampled if look else 0)
+    means = step_row(steps)
+    n_sampled = responses.n_tokens + further.n_sampled
     row = {
         **means,
         "replicate": 0,
         "n_problems": len(groups),
-        "n_skipped": supervision.n_skipped,
+        "n_skipped": int(decided.decision.skip.sum()) if decided else 0,
         "n_uniform": sum(group.silent and not group.dropped for group in groups),
         "mismatch_kl": mismatch,
         "tokens_sampled": n_sampled,
-        "mean_length": float(rollouts.lengths_PN.float().mean()),
-        **supervision.quality,
+        "mean_length": float(responses.rollouts.lengths_PN.float().mean()),
+        **(decided.quality if decided else {}),
         **clock.columns(n_sampled, means["tokens"]),
     }
-    return Seen(supervision.rows, ballots), row, sum(s.refused for s in done)
+    visited = Visited(problems_P, answers_PV, decided.rows if decided else {})
+    return visited, row, sum(step.refused for step in steps)
 
 
-def _write(log: Journal, seen: Seen, place: dict[str, int]) -> None:
-    log.write_visits({**seen.visits, **place})
-    if seen.ballots is not None:
-        log.write_ballots(seen.ballots, place)
-
-
-def _generator(run: Run, stream: Stream, *place: int) -> torch.Generator:
-    return torch_generator(run.config.seed, stream, *place, device=run.policy.device)
-
-
-def _evaluator(run: Run) -> Evaluator:
-    return Evaluator(
-        config=run.config,
-        engine=run.engine,
-        policy=run.policy,
-        prompts=run.prompts,
-        equality=run.supervisor.equality,
-        sampling=run.eval_sampling,
-        max_rows=run.config.max_rows * run.ranks.world,
-    )
+def _write(log: Journal, visited: Visited, place: dict[str, int], votes: VoteRows | None) -> None:
+    log.write_visits({**visited.columns, **place})
+    if votes is not None:
+        # Every epoch visits every problem once.
+        log.write_votes(votes.count(*visited[:2], visit=place["epoch"]), place)
 
 
 def _sources(run: Run) -> dict[str, Any]:

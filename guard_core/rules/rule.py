@@ -58,6 +58,8 @@ class Rule:
     """Rewards change with the label that is given; a rule that makes several labels of its own from
     the visit's votes cannot be paid by frozen ones."""
     pays: ClassVar[Pays] = "label"
+    trains_second: ClassVar[bool] = False
+    """The responses of the second vote set are trained on as well, with the label of the first."""
     loss: ClassVar[Literal["rewards", "entropy", "none"]] = "rewards"
     """Objective that is minimised: the policy-gradient loss of the rewards, the mean token entropy
     itself, or nothing, as the baseline without training."""

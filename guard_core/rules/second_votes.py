@@ -16,7 +16,7 @@ class CoRewarding1(Rule):
 
     Zhang et al., "Co-rewarding: Stable Self-supervised RL for Eliciting Reasoning in LLMs", part I;
     read in the authors' code (`reward_manager/co_reward.py`, n = 8). There the responses to the
-    paraphrase are trained as well, on the label of the original; a world that trains both says so.
+    paraphrase are trained as well, on the label of the original; the trainer does so, too.
     Where no response to the paraphrase can be parsed, that code rewards nobody; here the label
     stays what it was.
     """
@@ -24,6 +24,7 @@ class CoRewarding1(Rule):
     name: ClassVar[str] = "co_rewarding_1"
     title: ClassVar[str] = "Co-rewarding I"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
+    trains_second: ClassVar[bool] = True
 
     def scores(self, obs: Observations) -> Array:
         """Implement `Rule.scores`."""

@@ -13,6 +13,7 @@ from lab.errors import UserError
 
 PHASES = {
     "seconds_rollout": "Sampling",
+    "seconds_further": "Further sampling",
     "seconds_grade": "Reading answers",
     "seconds_guard": "Guard",
     "seconds_update": "Update",

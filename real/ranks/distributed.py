@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -53,6 +55,26 @@ class Ranks:
         if self.world > 1:
             dist.broadcast(tensor, src=0)
         return tensor
+
+    def from_first(self, values_RC: NDArray[Any] | None) -> NDArray[np.float64]:
+        """The first rank's (R, C) numbers in double precision; all ranks must call this.
+
+        Args:
+            values_RC: of the first rank; those of other ranks are not read.
+
+        Raises:
+            ValueError: the first rank gives none.
+        """
+        if self.first and values_RC is None:
+            raise ValueError("the first rank must give the numbers that all ranks need")
+        values = np.zeros((0, 0)) if values_RC is None or not self.first else values_RC
+        values = values.astype(np.float64)
+        if self.world == 1:
+            return values
+        n_rows, n_columns = self.broadcast(torch.tensor(values.shape)).tolist()
+        if not self.first:
+            values = np.zeros((n_rows, n_columns))
+        return self.broadcast(torch.from_numpy(values)).numpy()
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""

@@ -2,7 +2,7 @@
 
     RUN/checkpoints/step-000123/
         NAME.safetensors, NAME.json
-                                the state of the run, see `real.saved_state`
+                                the state of the run, see `real.run`
         checkpoint.json         place in the run, settings, digests of the files above
 
 No generator's state is saved: every draw has a generator of its own, made from seed, stream and

@@ -1,24 +1,22 @@
-"""Sampling answers, and what they say about the policy."""
+"""Evaluations: responses to all problems, scored by the true answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from real.answers import UNPARSEABLE, AnswerIds, Equality
-from real.engines.rollouts import Engine, Rollouts, Sampling
-from real.model.memory import memory_limit
-from real.model.policy import Policy
+from real.engines.rollouts import Sampling
 from real.problems.prompts import PromptSet
 from real.record.curve import summary
 from real.record.journal import Journal
 from real.settings.config import TrainConfig
-from real.settings.seeds import Stream, torch_generator
+from real.settings.seeds import Stream
+from real.vote.read import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +40,6 @@ class Evaluation:
             "n_responses": self.n_responses,
             **{f"pass_at_{k}": value for k, value in self.pass_at.items()},
         }
-
-
-def sample_answers(
-    engine: Engine,
-    policy: Policy,
-    prompts: PromptSet,
-    answer_ids: AnswerIds,
-    n: int,
-    sampling: Sampling,
-    max_rows: int,
-    generator: torch.Generator,
-    version: int,
-    completions: Completions | None = None,
-    watch: Callable[[Sequence[int], Rollouts], None] | None = None,
-) -> NDArray[np.int64]:
-    """Answer ids of `n` responses to every problem.
-
-    Args:
-        engine: samples them.
-        policy: whose tokenizer reads them.
-        prompts: N problems.
-        answer_ids: gives the ids; new answers are added to it.
-        n: responses per problem, V.
-        sampling: how they are drawn.
-        max_rows: about so many responses are held at once.
-        generator: of the engine's device.
-        version: of the weights; other ones are refused.
-        completions: collects a few responses for readers.
-        watch: is shown problems and their responses as they come, in order.
-
-    Returns:
-        (N, V) ids, -1 unparseable. Only answers are kept, so memory does not grow with N.
-    """
-    at_once = max(1, max_rows // n)
-    answers_NV = np.empty((len(prompts), n), np.int64)
-    for start in range(0, len(prompts), at_once):
-        problems = range(start, min(start + at_once, len(prompts)))
-        tokens = [prompts.tokens[i] for i in problems]
-        with memory_limit("rollout"):
-            rollouts = engine.sample(tokens, n, sampling, generator).of_version(version)
-        if watch is not None:
-            watch(problems, rollouts)
-        for place, problem in enumerate(problems):
-            texts = policy.texts(rollouts.tokens_PNT[place], rollouts.lengths_PN[place])
-            answers_NV[problem] = answer_ids.ids(problem, texts)
-            if completions is not None:
-                finished_N = rollouts.finished_PN[place].tolist()
-                completions.add(problem, texts, answers_NV[problem], finished_N, answer_ids)
-    return answers_NV
 
 
 def evaluate(
@@ -212,8 +161,7 @@ class Evaluator:
     """Evaluates the policy of one run."""
 
     config: TrainConfig
-    engine: Engine
-    policy: Policy
+    sampler: Sampler
     prompts: PromptSet
     equality: Equality | None
     """Of answers; None compares their canonical strings."""
@@ -242,18 +190,15 @@ class Evaluator:
         self, step: int, with_majority: bool, completions: Completions
     ) -> dict[str, float]:
         config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
-        device = self.policy.device
-        answers_NV = sample_answers(
-            self.engine,
-            self.policy,
-            self.prompts,
-            answer_ids,
-            config.n_votes if with_majority else config.eval_samples,
-            self.sampling,
-            self.max_rows,
-            torch_generator(config.seed, Stream.EVALUATION, step, device=device),
-            version=step,
-            completions=completions,
-        )
+        n = config.n_votes if with_majority else config.eval_samples
+        answers_NV = np.empty((len(self.prompts), n), np.int64)
+        generator = self.sampler.generator(Stream.EVALUATION, step)
+        for part in self.sampler.sample_all(
+            self.prompts, n, self.sampling, step, generator, self.max_rows
+        ):
+            finished = part.rollouts.finished_PN.tolist()
+            for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
+                answers_NV[problem] = answer_ids.ids(problem, texts)
+                completions.add(problem, texts, answers_NV[problem], ended, answer_ids)
         ks = config.eval_pass_at or ()
         return {"replicate": 0, **evaluate(answers_NV, answer_ids, with_majority, ks).columns()}

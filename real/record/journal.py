@@ -17,7 +17,7 @@ from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.record.batches import batches_per_epoch
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
-from real.record.vote_rows import Ballots
+from real.record.vote_rows import VoteTables
 from real.settings.config import TrainConfig
 
 COMPLETIONS = "completions"
@@ -97,16 +97,16 @@ class Journal:
         self.recorder.write_evals(columns)
         self._log("eval", columns)
 
-    def write_ballots(self, ballots: Ballots, place: Columns) -> None:
+    def write_votes(self, tables: VoteTables, place: Columns) -> None:
         """Add rows to the trace's votes and answers.
 
         Args:
-            ballots: of a batch.
+            tables: of a batch.
             place: its step and epoch.
         """
-        self.recorder.write_votes({**ballots.votes, **place})
-        if len(ballots.answers["text"]):
-            self.recorder.write_answers({**ballots.answers, **place})
+        self.recorder.write_votes({**tables.votes, **place})
+        if len(tables.answers["text"]):
+            self.recorder.write_answers({**tables.answers, **place})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""

@@ -18,7 +18,10 @@ Progress = bool | Callable[[float], None]
 
 
 class Clock:
-    """Adds up seconds per phase; a GPU is waited for, else its work would count elsewhere."""
+    """Adds up seconds per phase; a phase may be entered several times.
+
+    A GPU is waited for at the end of each, else its work would count elsewhere.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {}
@@ -32,20 +35,22 @@ class Clock:
         yield
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.seconds[f"seconds_{name}"] = time.perf_counter() - start
+        column = f"seconds_{name}"
+        self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
 
     def columns(self, n_sampled: float, n_trained: float) -> dict[str, float]:
         """Seconds per phase and of the whole step, and tokens per second.
 
         Args:
-            n_sampled: response tokens of the phase `rollout`.
+            n_sampled: response tokens of the phases `rollout` and `further`.
             n_trained: those of the phase `update`.
         """
+        seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         return {
-            **self.seconds,
+            **seconds,
             "seconds_step": time.perf_counter() - self._start,
-            "sampled_per_second": n_sampled / self.seconds["seconds_rollout"],
-            "trained_per_second": n_trained / self.seconds["seconds_update"],
+            "sampled_per_second": n_sampled / (seconds["seconds_rollout"] + further),
+            "trained_per_second": n_trained / seconds["seconds_update"],
         }
 
 

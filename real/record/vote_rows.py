@@ -1,4 +1,4 @@
-"""The votes themselves, for a trace that keeps them: each answer's count, and what it says."""
+"""The votes of a trace that keeps them: each answer's count, and its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 Rows = dict[str, Any]
 
 
-class Ballots(NamedTuple):
+class VoteTables(NamedTuple):
     """Rows that a batch's votes add to the trace, without step and epoch."""
 
     votes: Rows
@@ -22,8 +22,8 @@ class Ballots(NamedTuple):
     """Columns of the trace's answers: the texts of those that were given for the first time."""
 
 
-class BallotCount:
-    """Counts the votes of every visit, and knows whose texts were written down before."""
+class VoteRows:
+    """Counts the votes of every visit, and knows the answers whose texts were written before."""
 
     def __init__(self, answer_ids: AnswerIds) -> None:
         """Take every answer of `answer_ids` for written down."""
@@ -32,7 +32,7 @@ class BallotCount:
             [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
         )
 
-    def count(self, problems_P: Ints, answers_PV: Ints, visit: int) -> Ballots:
+    def count(self, problems_P: Ints, answers_PV: Ints, visit: int) -> VoteTables:
         """The rows of one visit of a batch's problems.
 
         Args:
@@ -46,7 +46,7 @@ class BallotCount:
             self._answer_ids.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)
         ]
         names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
-        return Ballots(votes, {"replicate": 0, "visit": visit, **names})
+        return VoteTables(votes, {"replicate": 0, "visit": visit, **names})
 
     def _new(self, problems_P: Ints) -> tuple[Ints, Ints]:
         """Problem and id of the answers that were not written down yet, second votes' among them.

@@ -18,7 +18,6 @@ from guard_core.checks import (
 )
 from guard_core.rules import Need, Rule, make_rule
 from lab.arm_settings import DEFAULT_GUARD, guard_of
-from lab.arms import BASELINE
 from lab.errors import UserError
 from lab.rule_fit import check_fit
 from lab.trace.schema import PassAt
@@ -254,14 +253,14 @@ class TrainConfig:
         return replace(self, **missing)
 
 
-def rule_of(config: TrainConfig) -> Rule | None:
-    """Returns the run's rule; None for plain TTRL, which needs no observations."""
-    return None if config.rule == BASELINE else make_rule(config.rule, config.rule_options)
+def rule_of(config: TrainConfig) -> Rule:
+    """Return the run's rule."""
+    return make_rule(config.rule, config.rule_options)
 
 
-def needs_stats(rule: Rule | None) -> bool:
-    """Whether the rule reads token entropies or certainties, which engines give while sampling."""
-    return rule is not None and bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
+def needs_stats(rule: Rule) -> bool:
+    """Return whether the rule reads token entropies or certainties, which engines can give."""
+    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
 def _check_rule(config: TrainConfig) -> None:

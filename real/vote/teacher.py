@@ -5,54 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lab.errors import UserError
-from real.engines.rollouts import Engine
-from real.problems.prompts import PromptSet
 from real.ranks.sharding import shard_of
-
-if TYPE_CHECKING:
-    from real.run import Run
+from real.vote.further import Parts
+from real.vote.second import SecondVotes
 
 FIRST_RATE, LAST_RATE = 0.01, 1e-5
 """The average moves towards the weights at this rate, along a cosine over the run."""
 
 
-class Teacher:
-    """`w' <- w' + rate * (w - w')` after every batch, in single precision at least.
+class Teacher(SecondVotes):
+    """Votes of a slow average of the weights: `w' <- w' + rate * (w - w')` after every batch.
 
-    It costs that copy of the trained weights (of the adapters alone with LoRA), and a second one
-    while it votes: the model then holds the teacher's weights, for the engine to take over. On
-    several ranks both are sharded as the weights are, and all ranks must take every step.
+    The average is kept in single precision at least. It costs that copy of the trained weights (of
+    the adapters alone with LoRA), and a second one while it votes: the model then holds the
+    teacher's weights, for the engine to take over. On several ranks both are sharded as the weights
+    are, and all ranks must take every step.
     """
 
-    def __init__(self, model: Any, engine: Engine, n_steps: int) -> None:
-        """Start at the model as it is now.
+    def __init__(self, parts: Parts, n_steps: int) -> None:
+        """Start at the model as it is now, before training and before a checkpoint is loaded.
 
         Args:
-            model: that is trained.
-            engine: to hand the teacher's weights to.
+            parts: of the run.
             n_steps: batches of the whole run.
         """
-        self._model, self._engine, self._n_steps = model, engine, n_steps
+        super().__init__(parts)
+        self._model: Any = parts.sampler.policy.model
+        self._engine = parts.sampler.engine
+        self._n_steps = n_steps
         self.weights = {
             name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
             for name, p in self._trained()
         }
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
-
-    def begin(self, run: Run) -> dict[str, Any]:
-        """See `SecondVotes`; nothing to do."""
-        return {}
-
-    def prompts(self, prompts: PromptSet) -> PromptSet:
-        """See `SecondVotes`; the problems themselves."""
-        return prompts
 
     @contextmanager
     def answering(self, version: int) -> Iterator[int]:
@@ -72,7 +64,7 @@ class Teacher:
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """See `SecondVotes`."""
+        """See `Further`."""
         rate = ema_rate(step - 1, self._n_steps)
         for name, p in self._trained():
             mean = self.weights[name]
@@ -80,22 +72,24 @@ class Teacher:
         self.moved = True
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `SecondVotes`."""
+        """See `Further`."""
         return self.weights
 
     def values(self) -> Any:
-        """See `SecondVotes`."""
+        """See `Further`."""
         return {"moved": self.moved}
 
-    def restore(self, run: Run, tensors: dict[str, Tensor], values: Any) -> None:
-        """See `SecondVotes`.
+    def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
+        """See `Further`.
 
         Raises:
             UserError: the weights are those of another model.
         """
         shapes = {name: t.shape for name, t in tensors.items()}
         if shapes != {name: t.shape for name, t in self.weights.items()}:
-            raise UserError("checkpoint: the teacher's weights do not fit the model; start anew")
+            raise UserError(
+                "checkpoint: the teacher's weights do not fit the model; start a new run"
+            )
         for name, mean in self.weights.items():
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
@@ -114,6 +108,6 @@ class Teacher:
 
 
 def ema_rate(done: int, n_steps: int) -> float:
-    """The rate after `done` of `n_steps` batches before this one."""
+    """Return the rate of the average after `done` of `n_steps` batches before this one."""
     share = done / max(1, n_steps - 1)
     return LAST_RATE + (FIRST_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * share))

@@ -7,8 +7,8 @@ import random
 import numpy as np
 from long_texts import Words, cut, seconds_a_token, working
 
-from real.vote.observations.steps import steps_of
-from real.vote.observations.tool import tool_verdicts
+from real.vote.token_stats import steps_of
+from real.vote.tool import tool_verdicts
 
 
 def test_the_texts_have_claims_and_steps():

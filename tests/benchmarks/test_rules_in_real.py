@@ -15,7 +15,6 @@ from rules_in_real import NO_STATS, Size, ready, rule_costs
 from stopwatch import now
 
 import real.trainer
-import real.vote.supervision
 from guard_core.arrays import Array
 from guard_core.rules import RULES, Observations, Pays, Rule
 from real.record.batches import batches
@@ -121,7 +120,7 @@ def test_the_parts_of_a_step_add_up_to_it():
 
 
 def test_timing_changes_nothing():
-    before = real.vote.supervision.pay
+    before = real.trainer.pay
     found = []
     for timed in (False, True):
         with ready("rent", SMALL, 1) as run:
@@ -131,7 +130,7 @@ def test_timing_changes_nothing():
             found.append(_weights(run))
             assert not torch.equal(start, found[-1])
     assert torch.equal(*found)
-    assert real.vote.supervision.pay is before
+    assert real.trainer.pay is before
 
 
 def _weights(run: Run) -> torch.Tensor:

@@ -17,7 +17,7 @@ from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
 from real.record.curve import is_due, lines, summary
-from real.vote.supervision import Supervisor
+from real.vote.decide import Supervisor
 
 SMALL = TrainConfig(
     n_problems=8, batch_size=4, n_votes=16, n_samples=8, epochs=3, max_rows=128, eval_samples=2
@@ -169,7 +169,9 @@ def test_right_labels_and_rewards_by_hand():
             for problem, texts in enumerate(votes)
         ]
     )
-    quality = supervisor.visit(np.arange(4), answers, visit=1).quality
+    decided = supervisor.decide(np.arange(4), answers, 1, {})
+    assert decided is not None
+    quality = decided.quality
     assert quality["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
     assert quality["label_correct"] == pytest.approx(1 / 3)
     # Both rewards of the first problem are wrong, all others right: none for no answer.

@@ -15,8 +15,7 @@ from transformers import BertConfig, BertModel
 from lab.errors import UserError
 from real.tiny import CHECKPOINT
 from real.tiny.vocabulary import build_tokenizer
-from real.vote.observations.embedding import load_embedder
-from real.vote.observations.similarity import BUCKET_BITS, ngrams, similarities
+from real.vote.similarity import BUCKET_BITS, load_embedder, ngrams, similarities
 
 ONE = "First we add three and four, which is seven."
 NEAR = "First we add four and three, which is seven."

@@ -24,7 +24,7 @@ from real.ranks.distributed import Ranks
 from real.tiny import CHECKPOINT, problems
 from real.tiny.vocabulary import encode
 from real.update.logprobs import Scorer
-from real.vote.observations.token_stats import token_stats
+from real.vote.token_stats import token_stats
 
 PROMPTS = [encode(problem.prompt) for problem in problems(5)]
 N = 12

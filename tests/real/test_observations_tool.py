@@ -11,9 +11,8 @@ import pytest
 
 from real.tiny import problems
 from real.tiny.task import Expression, Rule, solution
-from real.vote.observations.arithmetic import MOST_BITS
-from real.vote.observations.claims import MOST_CHARACTERS, claims
-from real.vote.observations.tool import tool_verdicts
+from real.vote.arithmetic import MOST_BITS
+from real.vote.tool import MOST_CHARACTERS, claims, tool_verdicts
 
 
 def found(text: str) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from guard_core import GuardConfig
+from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
+from guard_core.rules import Observations, make_rule
 from lab.errors import UserError
 from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
@@ -22,10 +24,15 @@ from real.model.policy import Policy, load_policy
 from real.problems import Problem
 from real.problems.problem import Turn
 from real.problems.prompts import encode
+from real.ranks.distributed import ALONE
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
-from real.vote.observations.verifier import Asked, Wording, ask, read_verdict, verifier_prompt
+from real.vote.decide import Decided
+from real.vote.further import Parts
+from real.vote.judge import Judge
+from real.vote.read import Responses, Sampler
+from real.vote.wording import Wording
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")
@@ -51,18 +58,18 @@ SAMPLING = Sampling(40)
     ],
 )
 def test_verdicts_are_read_from_the_last_box(text: str, verdict: int):
-    assert read_verdict(text) == verdict
+    assert Wording().verdict(text) == verdict
 
 
 def test_a_question_shows_problem_and_response():
-    question = verifier_prompt(SUM, " I add {them}: \\boxed{5}\n")
+    question = Wording().question(SUM, " I add {them}: \\boxed{5}\n")
     assert "<problem>\nWhat is {2} + 3?\n</problem>" in question.prompt
     assert "<attempt>\nI add {them}: \\boxed{5}\n</attempt>" in question.prompt
     assert question.prompt.endswith("verdict: \\boxed{correct} if the answer is right, "
                                     "\\boxed{wrong} if it is not.")  # fmt: skip
     assert question.before == SUM.before and question.answer is None
     # The question's own boxes are no verdict of anybody, but the model's come after them.
-    assert read_verdict(question.prompt + "\\boxed{correct}") == 1
+    assert Wording().verdict(question.prompt + "\\boxed{correct}") == 1
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +82,8 @@ def letters() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
 
 
-class Judge:
-    """Answers the n-th question it gets with the n-th of its answers."""
+class Answering:
+    """An engine that answers the n-th question it gets with the n-th of its answers."""
 
     def __init__(self, tokenizer: Any, answers: Sequence[str]) -> None:
         self.tokenizer, self.answers, self.version = tokenizer, answers, 4
@@ -98,84 +105,152 @@ class Judge:
     def close(self) -> None: ...
 
 
+class Fixed:
+    """A rule that asks given questions, and rewards verdicts with given numbers."""
+
+    verifications, regenerations = 1, 0
+
+    def __init__(self, questions: list[list[int]], rewards: Any = None) -> None:
+        self.questions_PQ, self.rewards_PQ = np.array(questions), rewards
+
+    def questions(self, obs: Any, label: Any) -> Any:
+        return self.questions_PQ
+
+    def trusts(self, verdicts: Any) -> Any:
+        raise NotImplementedError
+
+    def verifier_rewards(self, obs: Any) -> Any:
+        return self.rewards_PQ
+
+    def regeneration_rewards(self, answers: Any, label: Any) -> Any:
+        raise NotImplementedError
+
+
+def decision() -> Decided:
+    """Two problems of three responses each, decided on."""
+    answers_PV = np.array([[0, 1, -1], [0, 1, 2]])
+    votes = Votes.from_answers(answers_PV, n_samples=2, n_answers=3)
+    guard = Guard(GuardConfig.off())
+    draws = Draws(*np.zeros((3, 2)))
+    _, decided = guard.step(guard.init(2, like=np.zeros(0)), votes, draws)
+    return Decided(Observations(votes, np.zeros((2, 0)), answers_PV), decided, draws.tie, {}, {})
+
+
+def judge_of(
+    policy: Any,
+    engine: Any,
+    rule: Fixed,
+    problems: Sequence[Problem] = (SUM, PRODUCT),
+    sampling: Sampling = SAMPLING,
+    step: int = 5,
+    **settings: Any,
+) -> Judge:
+    config = TrainConfig(chat_template="off", threads=1, **settings)
+    prompts: Any = SimpleNamespace(problems=problems)
+    sampler = Sampler(engine, policy, 0)
+    parts = Parts(config, make_rule("ttrl"), prompts, sampler, sampling, no_answers, ALONE)
+    judge = Judge(rule, parts)
+    judge.before(np.arange(2), step)
+    return judge
+
+
+def no_answers(responses: Responses) -> Any:
+    raise NotImplementedError
+
+
+def streams(n_samples: int = 2) -> PolicyStreams:
+    zeros = np.zeros((2, n_samples))
+    return PolicyStreams(zeros, zeros, np.array([1.0, 0.5]), np.array([False, True]))
+
+
+def letter_policy(tokenizer: Any) -> Policy:
+    text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
+    return Policy(SimpleNamespace(config=text_config), tokenizer, (0,), 0, torch.device("cpu"))
+
+
 def judged(
-    tokenizer: Any, judge: Any, questions: list[list[int]], longest: int = 10**6, version: int = 4
-) -> Asked:
-    policy = Policy(None, tokenizer, (0,), 0, torch.device("cpu"))
-
-    def tokens(problem: Problem) -> list[int]:
-        return encode(tokenizer, problem, "", False)
-
-    return ask(
-        judge, policy, [SUM, PRODUCT], TEXTS, np.array(questions), tokens, longest,
-        SAMPLING, torch.Generator().manual_seed(0), version, Wording(),
-    )  # fmt: skip
+    tokenizer: Any, engine: Any, questions: list[list[int]], **changes: Any
+) -> tuple[Judge, Any]:
+    """The judge and (P, Q) verdicts on `TEXTS`."""
+    policy = letter_policy(tokenizer)
+    judge = judge_of(policy, engine, Fixed(questions), **changes)
+    votes: Any = SimpleNamespace(problems=[0, 1], texts=TEXTS)
+    decided = judge.ask(decision(), votes)
+    assert decided is not None and decided.obs.verdicts is not None
+    return judge, decided.obs.verdicts
 
 
 def test_verdicts_come_back_at_the_questions_places(letters: Any):
-    judge = Judge(
+    engine = Answering(
         letters, ["\\boxed{correct}", "hm", "\\boxed{wrong}", "\\boxed{wrong}", "\\boxed{correct}"]
     )
-    found = judged(letters, judge, [[0, -1, 1, 1], [-1, 2, 2, -1]])
-    assert found.verdicts_PQ.tolist() == [[1, -1, -1, 0], [-1, 0, 1, -1]]
-    assert found.places_PQ.tolist() == [[0, -1, 1, 2], [-1, 3, 4, -1]]
-    assert [text.count("\\boxed{6}") for text in judge.asked] == [0, 1, 1, 0, 0]
-    assert judge.asked[1] == judge.asked[2]  # asked twice, two samples
-    assert all("\\boxed{8}" in text and "2 * 3" in text for text in judge.asked[3:])
-    assert judge.asked[0].startswith("Be {brief}.\n\n")
-    assert found.rollouts is not None and found.rollouts.tokens_PNT.shape[:2] == (5, 1)
+    judge, verdicts_PQ = judged(letters, engine, [[0, -1, 1, 1], [-1, 2, 2, -1]])
+    assert verdicts_PQ.tolist() == [[1, -1, -1, 0], [-1, 0, 1, -1]]
+    assert judge.asked is not None and judge.asked.responses is not None
+    assert judge.asked.questions_PQ.tolist() == [[0, -1, 1, 2], [-1, 3, 4, -1]]
+    assert [text.count("\\boxed{6}") for text in engine.asked] == [0, 1, 1, 0, 0]
+    assert engine.asked[1] == engine.asked[2]  # asked twice, two samples
+    assert all("\\boxed{8}" in text and "2 * 3" in text for text in engine.asked[3:])
+    assert engine.asked[0].startswith("Be {brief}.\n\n")
+    assert judge.asked.responses.rollouts.tokens_PNT.shape[:2] == (5, 1)
+    assert judge.n_sampled == judge.asked.responses.n_tokens > 0
 
 
 def test_nothing_asked_costs_nothing(letters: Any):
-    found = judged(letters, None, [[-1, -1], [-1, -1]])  # None samples nothing
-    assert found.verdicts_PQ.tolist() == [[-1, -1], [-1, -1]]
-    assert found.rollouts is None and found.prompts == []
-    assert found.groups(np.zeros((2, 2))) == [[], []]
+    judge, verdicts_PQ = judged(letters, None, [[-1, -1], [-1, -1]])  # None samples nothing
+    assert verdicts_PQ.tolist() == [[-1, -1], [-1, -1]] and judge.n_sampled == 0
+    judge._rule = Fixed([], rewards=np.zeros((2, 2)))
+    assert judge.groups(decision(), streams()) == [[], []]
 
 
 def test_questions_that_are_too_long_are_not_asked(letters: Any):
     lengths = [
-        len(encode(letters, verifier_prompt(problem, text), "", False))
+        len(encode(letters, Wording().question(problem, text), "", False))
         for problem, text in ((SUM, TEXTS[0][0]), (PRODUCT, TEXTS[1][0]))
     ]
     assert lengths[1] < lengths[0]
-    judge = Judge(letters, ["\\boxed{correct}"])
-    found = judged(letters, judge, [[0], [0]], longest=lengths[1])
-    assert found.verdicts_PQ.tolist() == [[-1], [1]]
-    assert found.places_PQ.tolist() == [[-1], [0]]
+    engine = Answering(letters, ["\\boxed{correct}"])
+    judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
+    assert verdicts_PQ.tolist() == [[-1], [1]]
+    assert judge.asked is not None and judge.asked.questions_PQ.tolist() == [[-1], [0]]
 
 
 def test_verifications_of_other_weights_are_refused(letters: Any):
     with pytest.raises(EngineError, match="version 4"):
-        judged(letters, Judge(letters, ["x"]), [[0], [-1]], version=5)
+        judged(letters, Answering(letters, ["x"]), [[0], [-1]], step=6)
 
 
-def test_a_verification_can_be_trained_on():
+def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):
     """The tiny model judges nothing, but it samples; its log-probs are those of the trainer."""
     policy = load_policy(CHECKPOINT, "cpu")
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
     problems = [Problem("a", "3+0-1*6+0=", None), Problem("b", "1+2*3-4+5=", None)]
-    texts = [["7+0>", "3-6+0>"], ["1+6>", "2"]]
+    votes: Any = SimpleNamespace(problems=[0, 1], texts=[["7+0>", "3-6+0>"], ["1+6>", "2"]])
+    monkeypatch.setattr(Wording, "question", lambda self, problem, text: problem)
+    rule = Fixed([[0, 0, -1], [-1, 1, 0]], rewards=np.array([[2.0, 1.0, 0.0], [0.0, 2.0, 1.0]]))
 
-    def tokens(problem: Problem) -> list[int]:
-        question = problem.prompt.partition("=\n")[0].rpartition("\n")[2]
-        return encode(policy.tokenizer, Problem("", f"{question}=", None), "", False)
+    def asked() -> Judge:
+        judge = judge_of(policy, engine, rule, problems, Sampling(22, 1.5), step=1)
+        judge.ask(decision(), votes)
+        return judge
 
-    def asked() -> Asked:
-        return ask(
-            engine, policy, problems, texts, np.array([[0, 0, -1], [1, -1, 0]]), tokens, 40,
-            Sampling(22, 1.5), torch.Generator().manual_seed(1), 0, Wording(),
-        )  # fmt: skip
-
-    found = asked()
-    assert (found.verdicts_PQ == -1).all()
-    assert found.rollouts is not None and found.prompts[0] == found.prompts[1]
-    assert not torch.equal(found.rollouts.tokens_PNT[0], found.rollouts.tokens_PNT[1])
-    again = asked().rollouts
-    assert again is not None and torch.equal(found.rollouts.tokens_PNT, again.tokens_PNT)
-    nan = float("nan")
-    groups = found.groups(np.array([[1.0, -1.0, nan], [0.5, nan, 2.0]]))
-    assert [[float(g.majority_K) for g in row] for row in groups] == [[1.0, -1.0], [0.5, 2.0]]
+    judge, again = asked(), asked()
+    assert judge.asked is not None and judge.asked.responses is not None
+    assert again.asked is not None and again.asked.responses is not None
+    assert (judge.asked.verdicts_PQ == -1).all()
+    prompts, rollouts = judge.asked.responses.prompts, judge.asked.responses.rollouts
+    assert prompts[0] == prompts[1]
+    assert not torch.equal(rollouts.tokens_PNT[0], rollouts.tokens_PNT[1])
+    assert torch.equal(rollouts.tokens_PNT, again.asked.responses.rollouts.tokens_PNT)
+    groups = judge.groups(decision(), streams())
+    # The first half is the first question: alone in its row, so there is nothing to compare.
+    root = 0.5**0.5
+    majority = [[float(g.majority_K) for g in row] for row in groups]
+    assert majority[0] == [0.0, 0.0] and majority[1] == pytest.approx([root, -root], abs=1e-5)
+    assert [[(g.weight, g.dropped) for g in row] for row in groups] == [
+        [(1.0, False)] * 2,
+        [(0.5, True)] * 2,
+    ]
     flat = [group for row in groups for group in row]
     trainer = group_logprobs(Scorer(policy.model), flat, 1.5, 4096)
     for group, logprobs in zip(flat, trainer, strict=True):

@@ -11,10 +11,7 @@ import pytest
 import torch
 
 import real.run
-import real.vote.observing
-import real.vote.supervision
-from guard_core import GuardConfig
-from guard_core.rules import RULES, make_rule
+from guard_core.rules import RULES
 from guard_core.rules.scope import Scope
 from lab.arms import arm
 from lab.trace.trace import Trace
@@ -22,6 +19,8 @@ from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
+from real.vote.decide import Supervisor
+from real.vote.pay import pay
 
 TINY = TrainConfig(
     n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0
@@ -73,18 +72,6 @@ def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest
         trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
     )
     assert not trace.visits[TRUTH].equals(other.visits[TRUTH])
-
-
-@pytest.mark.parametrize("guard", [GuardConfig.off(), GuardConfig.paper()], ids=["off", "paper"])
-def test_ttrl_by_the_rules_road_is_plain_ttrl(guard: GuardConfig, monkeypatch: pytest.MonkeyPatch):
-    config = replace(TINY, guard=guard, epochs=4)
-    plain = train(config, progress=False)
-    for module in (real.vote.supervision, real.vote.observing):
-        monkeypatch.setattr(module, "rule_of", lambda _: make_rule("ttrl"))
-    ruled = train(config, progress=False)
-    pd.testing.assert_frame_equal(plain.visits, ruled.visits, check_exact=True)
-    pd.testing.assert_frame_equal(untimed(plain), untimed(ruled), check_exact=True)
-    pd.testing.assert_frame_equal(plain.evals, ruled.evals, check_exact=True)
 
 
 def test_rules_differ_in_what_they_train():
@@ -162,10 +149,11 @@ def test_the_order_of_problems_in_a_batch_does_not_matter():
     logprob_PV = -np.arange(1.0, 17.0).reshape(2, 8) / 16
     found = []
     for order in ([0, 1], [1, 0]):
-        supervisor = real.vote.supervision.Supervisor(config, ["1", "2"])
+        supervisor = Supervisor(config, ["1", "2"])
         for problem in (0, 1):
             supervisor.answer_ids.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
-        told = real.vote.observing.Observed({"step_logprob": logprob_PV[order]})
-        done = supervisor.visit(np.array(order), answers_PV[order], 1, told)
-        found.append(done.streams.majority[order])
+        observed = {"step_logprob": logprob_PV[order]}
+        decided = supervisor.decide(np.array(order), answers_PV[order], 1, observed)
+        assert decided is not None
+        found.append(pay(supervisor.rule, decided, config.guard).majority[order])
     np.testing.assert_array_equal(*found)

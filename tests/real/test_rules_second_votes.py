@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,20 @@ import pytest
 import torch
 
 import real.trainer
-from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from lab.arms import arm
 from lab.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
-from real.record.batches import batches
 from real.run import Run, prepare
 from real.tiny import CHECKPOINT
+from real.tiny.rewording import reworded
 from real.tiny.task import Expression, Rule, evaluate, problems
-from real.vote.observing import observe
-from real.vote.paraphrases import REQUEST, Paraphrases
-from real.vote.paying import pay
+from real.vote.decide import Decided
+from real.vote.pay import pay
+from real.vote.second import REQUEST, Paraphrases, SecondVotes
 from real.vote.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
-from real.vote.tiny_rewording import reworded
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=1, checkpoint_every=1
@@ -120,10 +119,25 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
 
+def watched_versions(run: Run) -> list[int]:
+    """Versions of the weights that sampled, from now on."""
+    versions: list[int] = []
+    engine: Any = run.engine
+    sample = engine.sample
+
+    def watched(*arguments: Any) -> Any:
+        rollouts = sample(*arguments)
+        versions.append(rollouts.version)
+        return rollouts
+
+    engine.sample = watched
+    return versions
+
+
 def test_the_teacher_votes_and_leaves_no_trace():
     run = prepare(of_rule("co_rewarding_2").settled())
-    assert run.observer is not None and isinstance(run.observer.second, Teacher)
-    teacher, before = run.observer.second, weights(run)
+    teacher, before = run.further, weights(run)
+    assert isinstance(teacher, Teacher)
     with teacher.answering(0) as version:
         assert version == 0  # it is the model itself
     with torch.no_grad():
@@ -139,16 +153,18 @@ def test_the_teacher_votes_and_leaves_no_trace():
             torch.equal(value, teacher.weights[name]) for name, value in weights(run).items()
         )
     assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
-    batch = next(batches(run.config, 4, after=1))
     rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
     assert rollouts.version == 1
-    seen = observe(run, batch, rollouts)
-    assert seen is not None and seen.second is not None and seen.second.rollouts.version == -2
+    sampled = watched_versions(run)
+    second = teacher.before(np.array([0, 1]), 2)["second"]
+    assert second.shape == (2, run.config.n_votes) and sampled == [-2]
+    assert teacher.n_sampled > 0
 
 
 def test_a_teacher_that_fails_gives_the_weights_back():
     run = prepare(of_rule("co_rewarding_2").settled())
-    teacher = Teacher(run.policy.model, run.engine, 10)
+    teacher = run.further
+    assert isinstance(teacher, Teacher)
     with torch.no_grad():
         next(run.policy.model.parameters()).add_(1.0)
     teacher.after_step(1)
@@ -182,6 +198,21 @@ def test_both_views_of_a_problem_are_trained(monkeypatch: pytest.MonkeyPatch):
     assert any(bool(twin.majority_K.any()) for _, twin in seen)
 
 
+def twin_streams(
+    guard: GuardConfig, answers_PV: Any, second_PV: Any, tie: float
+) -> tuple[Decided, PolicyStreams]:
+    """The decision on one problem, and what the second votes are paid."""
+    config = of_rule("co_rewarding_1")
+    rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
+    votes = Votes.from_answers(answers_PV, n_samples=4, n_answers=3)
+    obs = Observations(votes, np.zeros((1, 0)), answers_PV, second=second_PV)
+    state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
+    _, decision = Guard(guard).step(state, votes, ties, rule.scores(obs))
+    parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule)
+    decided = Decided(obs, decision, np.array([tie]), {}, {})
+    return decided, SecondVotes(parts).pay(decided)
+
+
 @pytest.mark.parametrize(
     ("tie_break", "tie", "label"),
     [("random", 0.9, 2), ("random", 0.1, 0), ("first", 0.9, 0), ("incumbent", 0.1, 2)],
@@ -192,14 +223,8 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
     # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
     guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
-    votes = Votes.from_answers(np.array([[0, 0, 2, 2]]), n_samples=4, n_answers=3)
-    seen = Observations(votes, np.zeros((1, 0)), np.array([[0, 0, 2, 2]]), second=second_PV)
-    rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
-    state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
-    _, decision = Guard(guard).step(state, votes, ties, rule.scores(seen))
-    paid = pay(rule, seen, decision, guard, None, ties.tie)
-    assert paid.second is not None
-    assert ((paid.second.majority > 0) == (second_PV == label)).all()
+    _, paid = twin_streams(guard, np.array([[0, 0, 2, 2]]), second_PV, tie)
+    assert ((paid.majority > 0) == (second_PV == label)).all()
 
 
 def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -216,31 +241,26 @@ def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         type(run.policy), "texts", lambda self, t, n: told if len(t) == 4 else texts(t, n)
     )
-    second = Paraphrases()
-    assert second.begin(run) == {"paraphrases_missing": 2}
+    second = run.further
+    assert isinstance(second, Paraphrases)
+    assert second.begin() == {"paraphrases_missing": 2}
     assert second.texts_N == ["1+1=", "2+2=", None, None]
-    asked = second.prompts(run.prompts).tokens
+    asked = second.asked.tokens
     assert asked[2:] == run.prompts.tokens[2:] and len(asked[0]) == 4
-    other = Paraphrases()
-    other.restore(run, {}, json.loads(json.dumps(second.values())))
-    assert other.prompts(run.prompts).tokens == asked and "Do not solve" in REQUEST
+    other = Paraphrases(second.parts)
+    other.restore({}, json.loads(json.dumps(second.values())))
+    assert other.asked.tokens == asked and "Do not solve" in REQUEST
     monkeypatch.undo()
-    first, again = Paraphrases(), Paraphrases()
-    assert first.begin(run) == again.begin(run) and first.texts_N == again.texts_N
+    first, again = Paraphrases(second.parts), Paraphrases(second.parts)
+    assert first.begin() == again.begin() and first.texts_N == again.texts_N
 
 
 def test_the_other_view_is_trained_on_the_votes_of_the_first():
-    from real.vote.observing import Observed
-    from real.vote.supervision import Supervisor
-
-    supervisor = Supervisor(of_rule("co_rewarding_1"), ["1"])
-    supervisor.answer_ids.ids(0, ["\\boxed{1}", "\\boxed{2}"])
     answers_PV = np.array([[0, 1, 0, 0, 1, 0, 0, 0]])
     second_PV = np.array([[1, 0, 1, 1, 1, 1, 0, -1]])
-    done = supervisor.visit(
-        np.array([0]), answers_PV, 1, Observed({"second": copy.copy(second_PV)})
-    )
-    assert done.rows["label"].tolist() == [1]
-    assert done.paid is not None and done.paid.second is not None
-    assert (np.sign(done.streams.majority[0]) == [-1, 1, -1, -1]).all()
-    assert (np.sign(done.paid.second.majority[0]) == [-1, 1, -1, -1]).all()
+    guard = of_rule("co_rewarding_1").guard
+    decided, twin = twin_streams(guard, answers_PV, second_PV, 0.5)
+    assert decided.decision.label.tolist() == [1]
+    majority_PK = pay(make_rule("co_rewarding_1"), decided, guard).majority
+    assert (np.sign(majority_PK[0]) == [-1, 1, -1, -1]).all()
+    assert (np.sign(twin.majority[0]) == [-1, 1, -1, -1]).all()

@@ -15,7 +15,7 @@ import torch
 
 import real.trainer
 import real.update.optimizer
-import real.vote.observations.verifier as verifier
+import real.vote.wording as wording
 from lab.arms import arm
 from real import TrainConfig, train
 from real.tiny import CHECKPOINT, problems
@@ -49,7 +49,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
-    monkeypatch.setattr(verifier, "_QUESTION", "{attempt}=")
+    monkeypatch.setattr(wording, "_QUESTION", "{attempt}=")
     return seen
 
 
@@ -57,7 +57,7 @@ def test_trusted_problems_train_answers_and_verdicts(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
-    monkeypatch.setattr(verifier, "read_verdict", lambda _: next(verdicts))
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: next(verdicts))
     trace = train(config, progress=False)
     assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
     asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
@@ -75,7 +75,7 @@ def test_trusted_problems_train_answers_and_verdicts(
 def test_doubted_problems_leave(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(verifier, "read_verdict", lambda _: 0)
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: 0)
     train(config, progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(group.dropped for groups in asked for group in groups)
@@ -85,7 +85,7 @@ def test_doubted_problems_leave(
 def test_verdicts_that_nobody_can_read_change_nothing(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(verifier, "read_verdict", lambda _: -1)
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: -1)
     train(config, progress=False)
     assert max(map(len, steps)) > 1 and not any(g.dropped for groups in steps for g in groups)
     assert all(group.silent for groups in steps for group in groups[1:])
@@ -96,8 +96,8 @@ def test_rejected_responses_are_given_anew(
 ):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
-    monkeypatch.setattr(verifier, "read_verdict", lambda _: next(verdicts))
-    monkeypatch.setattr(verifier.Wording, "request", lambda _, problem, *rest: problem)
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(wording.Wording, "request", lambda _, problem, *rest: problem)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)
@@ -115,7 +115,7 @@ def test_rejected_responses_are_given_anew(
 def test_nothing_is_given_anew_for_problems_that_leave(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(verifier, "read_verdict", lambda _: 0)
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: 0)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     assert max(map(len, steps)) == 1 + 2 * Q and any(g.dropped for groups in steps for g in groups)
 
@@ -123,7 +123,7 @@ def test_nothing_is_given_anew_for_problems_that_leave(
 def test_its_numbers_follow_from_the_seed(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(verifier, "read_verdict", lambda text: len(text) % 2)
+    monkeypatch.setattr(wording.Wording, "verdict", lambda self, text: len(text) % 2)
     first, second = (train(replace(config, epochs=1), progress=False) for _ in range(2))
     names = [n for n in first.steps if "second" not in n]
     pd.testing.assert_frame_equal(first.steps[names], second.steps[names], check_exact=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from guard_core import GuardConfig
+from guard_core import GuardConfig, PolicyStreams
 from lab.trace.checked import checked
 from real.settings.config import TrainConfig
-from real.vote.paying import Observed
-from real.vote.supervision import Supervision, Supervisor
+from real.vote.decide import Fields, Supervisor
+from real.vote.pay import pay
 
 OFF = GuardConfig.off()
 
@@ -41,18 +42,32 @@ def halves(*numbers: int, rest: int = -1) -> np.ndarray:
     return np.concatenate([half, half])
 
 
-def contest(made: Supervisor, n_visits: int = 1) -> Supervision:
+class Visit(NamedTuple):
+    rows: dict[str, Any]
+    streams: PolicyStreams
+
+
+def decide(
+    made: Supervisor, problems_P: Any, answers_PV: Any, visit: int, observed: Fields | None = None
+) -> Visit:
+    """What one visit writes down and pays."""
+    decided = made.decide(np.asarray(problems_P), answers_PV, visit, observed or {})
+    assert decided is not None
+    return Visit(decided.rows, pay(made.rule, decided, made.config.guard))
+
+
+def contest(made: Supervisor, n_visits: int = 1) -> Visit:
     """Flip the label at every visit, ending on answer 0; returns the last visit."""
     for visit in range(1, n_visits + 1):
         winner_last = (n_visits - visit) % 2 == 0
         answers = halves(16, 8) if winner_last else halves(8, 16)
-        found = made.visit(np.array([0]), answers[None], visit)
+        found = decide(made, np.array([0]), answers[None], visit)
     return found
 
 
 def test_plain_votes_become_standardised_advantages():
     made = supervisor(OFF, ["0"])
-    found = made.visit(np.array([0]), halves(24, 8)[None], 1)
+    found = decide(made, np.array([0]), halves(24, 8)[None], 1)
     answers = halves(24, 8)[:32]
     std = math.sqrt(24 * 8 / (32 * 31)) + 1e-6
     expected = np.where(answers == 0, 0.25 / std, -0.75 / std)
@@ -64,13 +79,13 @@ def test_plain_votes_become_standardised_advantages():
 def test_sixteen_eight_eight_and_the_minority_stream():
     """docs/method.md, section 5: the candidate's net advantage is -.18, under TTRL -.98."""
     answers = halves(16, 8, 4, 4)
-    plain = supervisor(OFF, ["0"]).visit(np.array([0]), answers[None], 1).streams
+    plain = decide(supervisor(OFF, ["0"]), np.array([0]), answers[None], 1).streams
     assert plain.majority[0][answers[:32] == 1][0] == pytest.approx(-0.984, abs=1e-3)
     # Four flips in the last five visits: FR = .8, so beta = .3 needs a beta_max of .375.
     made = supervisor(GuardConfig(beta_max=0.375), ["0"])
     for visit, turn in enumerate([(16, 8), (8, 16), (16, 8), (8, 16)], start=1):
-        made.visit(np.array([0]), halves(*turn)[None], visit)
-    found = made.visit(np.array([0]), answers[None], 5)
+        decide(made, np.array([0]), halves(*turn)[None], visit)
+    found = decide(made, np.array([0]), answers[None], 5)
     assert found.rows["flip_rate"].tolist() == [0.8]
     assert found.rows["beta"].tolist() == pytest.approx([0.3])
     net = found.streams.majority[0] + found.streams.minority[0]
@@ -97,8 +112,8 @@ def test_skips_leave_the_batch_or_are_masked():
         pattern = [(60, 4), (4, 60), (60, 4), (4, 60), (60, 4), (60, 4)]
         for visit, turn in enumerate(pattern, start=1):
             answers = np.stack([votes(*turn)] * 4)
-            found = made.visit(problems, answers, visit)
-        assert found.n_skipped == 1
+            found = decide(made, problems, answers, visit)
+        assert found.rows["skipped"].sum() == 1
         skipped = np.flatnonzero(found.rows["skipped"])
         assert found.streams.drop[skipped].tolist() == [skip_by == "drop"]
         assert not found.streams.majority[skipped].any()
@@ -112,8 +127,8 @@ def test_everything_follows_its_problem_in_any_order():
     for visit in range(1, 9):
         answers_NV = np.stack([votes(*rng.multinomial(60, [0.3, 0.3, 0.2, 0.2])) for _ in truths])
         order = rng.permutation(len(truths))
-        a = straight.visit(np.arange(len(truths)), answers_NV, visit)
-        b = shuffled.visit(order, answers_NV[order], visit)
+        a = decide(straight, np.arange(len(truths)), answers_NV, visit)
+        b = decide(shuffled, order, answers_NV[order], visit)
         for name in ("majority", "minority", "weight", "drop"):
             np.testing.assert_array_equal(getattr(b.streams, name), getattr(a.streams, name)[order])
         for name in ("label", "flip_rate", "beta", "skipped", "label_accuracy"):
@@ -122,7 +137,7 @@ def test_everything_follows_its_problem_in_any_order():
 
 def test_visit_zero_is_neither_visit_nor_flip():
     made = supervisor(GuardConfig(), ["1", None])
-    rows = made.prime(np.stack([halves(20, 10), votes()]))
+    rows = made.prime(np.stack([halves(20, 10), votes()]), {})
     columns = checked("visits", {**rows, "step": 0, "epoch": 0})
     assert columns["label"].tolist() == [0, -1]
     assert columns["match_rate"].tolist() == [40 / 64, 0.0]
@@ -135,7 +150,7 @@ def test_visit_zero_is_neither_visit_nor_flip():
 
 def test_rows_fit_the_trace():
     made = supervisor(GuardConfig(), ["1"])
-    found = made.visit(np.array([0]), halves(10, 20)[None], 1)
+    found = decide(made, np.array([0]), halves(10, 20)[None], 1)
     columns = checked("visits", {**found.rows, "step": 1, "epoch": 1})
     assert columns["label_correct"].tolist() == [True]
     assert columns["label_accuracy"].tolist() == [40 / 64]
@@ -143,7 +158,7 @@ def test_rows_fit_the_trace():
 
 
 def test_no_parseable_vote_rewards_nothing():
-    found = supervisor(GuardConfig(), ["0"]).visit(np.array([0]), votes()[None], 1)
+    found = decide(supervisor(GuardConfig(), ["0"]), np.array([0]), votes()[None], 1)
     assert not found.streams.majority.any() and not found.streams.minority.any()
     assert found.rows["label"].tolist() == [-1]
 
@@ -151,14 +166,14 @@ def test_no_parseable_vote_rewards_nothing():
 def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
     made = supervisor(OFF, ["1"], labels="truth")
     answers = halves(20, 10)
-    found = made.visit(np.array([0]), answers[None], 1)
+    found = decide(made, np.array([0]), answers[None], 1)
     assert ((found.streams.majority[0] > 0) == (answers[:32] == 1)).all()
     assert found.rows["label"].tolist() == [0] and found.rows["label_correct"].tolist() == [False]
 
 
 def test_a_truth_that_nobody_gave_rewards_nobody():
     made = supervisor(OFF, ["77"], labels="truth")
-    found = made.visit(np.array([0]), halves(20, 10)[None], 1)
+    found = decide(made, np.array([0]), halves(20, 10)[None], 1)
     assert not found.streams.majority.any()
     assert found.rows["label_accuracy"].tolist() == [0.0]
 
@@ -178,8 +193,8 @@ def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule: str
     settings = {"tiny_verifies": True} if rule == "coverrl" else {}
     made = supervisor(OFF, ["77"], rule=rule, labels="truth", **settings)
     answers = halves(15, 10)
-    nothing_read = Observed({"verdicts": np.full((1, 16), -1)} if rule == "coverrl" else {})
-    majority = made.visit(np.array([0]), answers[None], 1, nothing_read).streams.majority[0]
+    nothing_read = {"verdicts": np.full((1, 16), -1)} if rule == "coverrl" else {}
+    majority = decide(made, np.array([0]), answers[None], 1, nothing_read).streams.majority[0]
     unreadable = answers[:32] < 0
     assert unreadable.sum() == 7
     best, worst = majority[unreadable].max(), majority[~unreadable].min()

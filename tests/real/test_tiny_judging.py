@@ -9,8 +9,7 @@ from real.problems import Problem
 from real.problems.problem import Turn
 from real.tiny import PROMPT_TOKENS, RESPONSE_TOKENS, judging, task
 from real.tiny.vocabulary import EOS_ID, PAD_ID, decode, encode
-from real.vote.observations.verifier import Wording
-from real.vote.tiny_wording import TinyWording
+from real.vote.wording import TinyWording, Wording
 
 PROMPT = "3+0-1*6+0="
 EXPRESSION = task.Expression.parse(PROMPT)

@@ -32,30 +32,33 @@ def silent() -> None:
 
 
 def heard() -> None:
-    from real.vote.verifying import Verification
+    from real.vote.judge import Judge
 
-    ask = Verification.ask
+    groups = Judge.groups
 
-    def told(self: Verification, questions_PQ: Any) -> Any:
-        verdicts_PQ, asked_PQ = ask(self, questions_PQ)
-        assert self.asked is not None
-        print("verdicts", verdicts_PQ.tolist(), "again", list(map(len, self.asked.again_P or [])))
-        return verdicts_PQ, asked_PQ
+    def told(self: Judge, *arguments: Any) -> Any:
+        found = groups(self, *arguments)
+        asked = self.asked
+        assert asked is not None
+        again = [sum(len(g.lengths_K) > 1 for g in row) for row in found]
+        print("verdicts", asked.verdicts_PQ.tolist(), "again", again)
+        return found
 
-    Verification.ask = told
+    Judge.groups = told
 
 
 def reword() -> None:
-    import real.vote.paraphrases as paraphrases
-    from real.vote.tiny_rewording import reworded
+    from real.tiny.rewording import reworded
+    from real.vote.second import Paraphrases
 
-    ask = paraphrases._ask
+    kind: Any = Paraphrases
+    ask = kind._ask
 
-    def usable(run: Any) -> list[str | None]:
-        pairs = zip(run.prompts.problems, ask(run), strict=True)
+    def usable(self: Any) -> list[str | None]:
+        pairs = zip(self.parts.prompts.problems, ask(self), strict=True)
         return [reworded(p.prompt) if sum(map(ord, text or "")) % 3 else None for p, text in pairs]
 
-    paraphrases._ask = usable
+    kind._ask = usable
 
 
 PARTS: dict[str, Callable[[], None]] = {"silent": silent, "heard": heard, "reword": reword}

@@ -17,16 +17,14 @@ import torch
 from torch import Generator
 
 import lab
-import real.vote.observing as observing
-from guard_core.rules import Need
+import real.vote.observe as observing
 from lab.arms import arm
 from lab.settings import from_values, to_values
-from real.ranks.distributed import Ranks
 from real.ranks.tensor_files import read_tensors
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
-from real.vote.observing import fields_of
+from real.vote.read import Responses
 
 TOLERANCE = 1e-6
 """In double precision, as in `test_distributed`."""
@@ -240,8 +238,8 @@ def test_ranks_share_the_pass_for_statistics(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(observing, "token_stats", counted)
     config = from_values(of_arm("rent"), TrainConfig, "test").settled()
-    run = replace(prepare(config), ranks=Ranks(1, 2))
+    run = prepare(config)
     rollouts = run.engine.sample([[3, 4]], 2, replace(run.sampling, stats=False), Generator())
-    assert run.observer is not None
-    fields = fields_of(run, run.observer, frozenset({Need.ENTROPY}), [0], rollouts)
+    observer = observing.Observer(run.rule, config, run.prompts, run.optimizer.scorer, (1, 2))
+    fields = observer.observe(Responses([0], [[3, 4]], rollouts, run.policy))
     assert shares == [(1, 2)] and fields["entropy"].shape == (1, 2)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import real.vote.observing
+import real.vote.observe
 from lab.arms import arm
 from real import TrainConfig, train
 from real.engines import make, vllm_host
@@ -23,7 +23,7 @@ from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_stats import BatchRows, stats_processor
 from real.update.logprobs import Scorer
-from real.vote.observations.token_stats import token_stats
+from real.vote.token_stats import token_stats
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [(7 * i) % 30 + 1 for i in range(100)]]
 N = 16
@@ -178,7 +178,7 @@ def test_a_rule_on_vllm_makes_no_pass_of_its_own(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("a pass of the trainer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(real.vote.observing, "token_stats", forbidden)
+        patch.setattr(real.vote.observe, "token_stats", forbidden)
         logged = train(config, progress=False).steps
     monkeypatch.setattr(make, "needs_stats", lambda _: False)
     passed = train(replace(config, engine="vllm_inprocess"), progress=False).steps

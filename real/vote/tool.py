@@ -1,8 +1,14 @@
-r"""Arithmetic claims in a text: `3 + 4 = 7`, chains `a = b = c`, plain or in LaTeX.
+r"""A calculator's verdict on responses: do their arithmetic claims hold?
 
-A text is cut into runs of numbers, operators and brackets; anything else ends a run. A side that
-touches something which may belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim
-is passed over rather than misread.
+Nothing that a model wrote is executed. A response is confirmed if at least one of its claims could
+be checked and all that could be checked hold exactly; `1/3 = 0.33` does not hold. Claims that the
+grammar cannot read are passed over, so a confirmed response may still be wrong, and one without
+arithmetic is never confirmed.
+
+Claims are `3 + 4 = 7` or chains `a = b = c`, plain or in LaTeX. A text is cut into runs of
+numbers, operators and brackets; anything else ends a run. A side that touches something which may
+belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim is passed over rather than
+misread.
 """
 
 from __future__ import annotations
@@ -14,7 +20,12 @@ from fractions import Fraction
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from real.vote.observations.arithmetic import MOST_TOKENS, Token, value
+import numpy as np
+from numpy.typing import NDArray
+
+from real.tiny.scratch import is_scratch, scratch_holds
+from real.tiny.task import Expression
+from real.vote.arithmetic import MOST_TOKENS, Token, value
 
 MOST_CHARACTERS = 20_000
 """Of a longer text this much is read."""
@@ -194,3 +205,39 @@ def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
     first = 1 if tokens[0].text == "-" else 0
     computes = any(token.kind in ("operator", "frac") for token in tokens[first:])
     return value(tokens), computes or sum(token.kind == "number" for token in tokens) > 1
+
+
+def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
+    """Return which responses a calculator confirms.
+
+    Args:
+        texts: (n,) responses; equal ones are looked at once.
+        problem: that they all answer. Only scratch work of the tiny task is held against it, see
+            `real.tiny.scratch`.
+
+    Returns:
+        (n,) bool.
+    """
+    start = problem if problem is not None and _is_expression(problem) else None
+    verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
+    return np.array([verdict_of[text] for text in texts], dtype=bool)
+
+
+def _holds(text: str, problem: str | None) -> bool:
+    text = text.strip()
+    if is_scratch(text):
+        return scratch_holds(text, problem)
+    found = False
+    for claim in claims(text):
+        if not claim.holds:
+            return False
+        found = True
+    return found
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        Expression.parse(text.strip())
+    except ValueError:
+        return False
+    return True

@@ -15,7 +15,7 @@ from lab.measures.life import vote_areas
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.answers import AnswerIds
-from real.record.vote_rows import BallotCount, vote_rows
+from real.record.vote_rows import VoteRows, vote_rows
 
 SMALL = TrainConfig(
     n_problems=5, batch_size=2, n_votes=16, n_samples=4, epochs=2, eval_samples=2, temperature=1.0
@@ -49,7 +49,7 @@ def test_rows_of_one_batch():
 
 def test_a_text_is_written_once():
     answer_ids = AnswerIds([None, None])
-    count = BallotCount(answer_ids)
+    count = VoteRows(answer_ids)
     both = np.array([0, 1])
 
     def texts(*responses: str) -> list[tuple[int, int, str]]:
@@ -61,7 +61,7 @@ def test_a_text_is_written_once():
     assert texts("4 5", "4 4") == [(0, 0, "4"), (0, 1, "5"), (1, 0, "4")]
     assert texts("5 4", "4 4") == []
     assert texts("5 6", "7 4") == [(0, 2, "6"), (1, 1, "7")]
-    count = BallotCount(answer_ids)  # as after a checkpoint
+    count = VoteRows(answer_ids)  # as after a checkpoint
     assert texts("6 8", "7 7") == [(0, 3, "8")]
 
 

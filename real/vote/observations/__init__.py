@@ -1,1 +1,0 @@
-"""Observations of responses that rules ask for, see `guard_core.rules.Observations`."""
