@@ -174,8 +174,8 @@ def _without_outer_braces(text: str) -> str:
     if not (text.startswith("{") and text.endswith("}")):
         return text
     depth = 0
-    for place, character in enumerate(text):
+    for i, character in enumerate(text):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return text[1:-1] if place == len(text) - 1 else text
+            return text[1:-1] if i == len(text) - 1 else text
     return text

@@ -157,12 +157,12 @@ def _value(expression: Any, salt: str = "") -> Any:
     """
     from sympy import Float
 
-    at = {
+    values = {
         letter: Float(1 + zlib.crc32(f"{letter.name}{salt}".encode()) / 2**32, 20)
         for letter in expression.free_symbols
     }
     try:
-        value = expression.evalf(15, subs=at)
+        value = expression.evalf(15, subs=values)
         if not value.is_number or value.is_finite is False:
             raise ValueError(expression)
         return value

@@ -109,9 +109,9 @@ class Equality:
         if known is not None:
             return known
         readable = self._screen(leaf.text)
-        found = None if readable is None else self._ask("key", (readable,), budget)
+        value = None if readable is None else self._ask("key", (readable,), budget)
         # Without a value it is equal to its own string alone.
-        key = f"s:{leaf.text}" if found is None else f"e:{found}"
+        key = f"s:{leaf.text}" if value is None else f"e:{value}"
         if len(self._keys) >= _MAX_CACHED:
             self._keys.clear()
         self._keys[leaf.text] = key

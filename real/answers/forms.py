@@ -90,8 +90,8 @@ def _form(text: str, depth: int) -> Form:
     if depth == 0:
         return Form(EXPRESSION, text)
     readers = (_matrix, _union, _bracketed, _listed, _ranged)
-    found = next((form for read in readers if (form := read(text, depth - 1))), None)
-    return Form(EXPRESSION, text) if found is None else found
+    structure = next((form for read in readers if (form := read(text, depth - 1))), None)
+    return Form(EXPRESSION, text) if structure is None else structure
 
 
 def _matrix(text: str, depth: int) -> Form | None:
@@ -176,7 +176,7 @@ def _signs(text: str) -> list[str]:
 
 def _top(text: str) -> list[re.Match[str]]:
     """Tokens outside all brackets and environments; none where brackets do not match."""
-    found, level = [], 0
+    tokens, level = [], 0
     for match in _TOKENS.finditer(text):
         token = match.group()
         if token in _OPENERS or token.startswith(r"\begin"):
@@ -186,8 +186,8 @@ def _top(text: str) -> list[re.Match[str]]:
             if level < 0:
                 return []
         elif level == 0:
-            found.append(match)
-    return found if level == 0 else []
+            tokens.append(match)
+    return tokens if level == 0 else []
 
 
 def _split(text: str, marks: Collection[str]) -> list[str]:

@@ -37,10 +37,10 @@ def classes(
         truth_id: the truth's id; where no response gives it, the next free id, so that it equals
             no response's; `NO_TRUTH` (-1) without a truth.
     """
-    made = AnswerIds([truth], equality)
-    ids = made.ids(0, responses)
-    truth_id = made.truth_id(0)
-    return ids, (made.n_answers if truth_id == UNSEEN else truth_id)
+    answer_ids = AnswerIds([truth], equality)
+    ids = answer_ids.ids(0, responses)
+    truth_id = answer_ids.truth_id(0)
+    return ids, (answer_ids.n_answers if truth_id == UNSEEN else truth_id)
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Problem:
     """The known answers of one problem."""
 
     truth: str | None
-    """Canonical; empty where the reference answer is unusable, None where there is none."""
+    """Canonical reference answer; empty if it is unusable, None if there is none."""
     ids: dict[str, int] = field(default_factory=dict)
     """Of every writing seen, in order of first appearance."""
     first: list[str] = field(default_factory=list)
@@ -120,8 +120,8 @@ class AnswerIds:
             box = last_box(response)
             answer = "" if box is None else canonical(box)
             if answer:
-                found = known.ids.get(answer)
-                ids_V[vote] = self._place(known, answer, budget) if found is None else found
+                seen = known.ids.get(answer)
+                ids_V[vote] = self._new_writing(known, answer, budget) if seen is None else seen
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
@@ -184,21 +184,21 @@ class AnswerIds:
             raise UserError("answer ids: malformed values, use an undamaged checkpoint")
         made = cls([None] * len(read.truths), equality)
         pairs = zip(read.truths, read.classes, strict=True)
-        made._problems = [_problem(truth, found) for truth, found in pairs]
+        made._problems = [_problem(truth, classes) for truth, classes in pairs]
         if equality is not None:
             equality.restore(read.given_up, read.postponed)
         return made
 
-    def _place(self, known: _Problem, answer: str, budget: Budget | None) -> int:
-        """Id of a writing that was not seen before."""
-        found, key = self._match(known, answer, budget)
-        if found is None:
-            found = len(known.first)
+    def _new_writing(self, known: _Problem, answer: str, budget: Budget | None) -> int:
+        """Return the id of a writing that was not seen before."""
+        equal, key = self._match(known, answer, budget)
+        if equal is None:
+            equal = len(known.first)
             known.first.append(answer)
             if key:
-                known.by_key.setdefault(key, []).append(found)
-        known.ids[answer] = found
-        return found
+                known.by_key.setdefault(key, []).append(equal)
+        known.ids[answer] = equal
+        return equal
 
     def _match(self, known: _Problem, answer: str, budget: Budget | None) -> tuple[int | None, str]:
         """The first id whose first writing equals the answer, and the answer's key."""
@@ -211,10 +211,10 @@ class AnswerIds:
         return None, key
 
     def _find_truth(self, known: _Problem, truth: str) -> int:
-        found = known.ids.get(truth)
-        if found is None and self._equality is not None:
-            found, _ = self._match(known, truth, self._equality.budget())
-        return UNSEEN if found is None else found
+        equal = known.ids.get(truth)
+        if equal is None and self._equality is not None:
+            equal, _ = self._match(known, truth, self._equality.budget())
+        return UNSEEN if equal is None else equal
 
 
 def _read_truth(truth: str) -> str:
@@ -224,17 +224,17 @@ def _read_truth(truth: str) -> str:
 
 def _classes_of(known: _Problem) -> list[dict[str, Any]]:
     keys = {answer: key for key, answers in known.by_key.items() for answer in answers}
-    found: list[dict[str, Any]] = [
+    classes: list[dict[str, Any]] = [
         {"writings": [], "key": keys.get(answer, "")} for answer in range(len(known.first))
     ]
     for text, answer in known.ids.items():
-        found[answer]["writings"].append(text)
-    return found
+        classes[answer]["writings"].append(text)
+    return classes
 
 
-def _problem(truth: str | None, found: list[_Class]) -> _Problem:
+def _problem(truth: str | None, classes: list[_Class]) -> _Problem:
     known = _Problem(truth)
-    for answer, one in enumerate(found):
+    for answer, one in enumerate(classes):
         known.first.append(one.writings[0])
         known.ids.update(dict.fromkeys(one.writings, answer))
         if one.key:

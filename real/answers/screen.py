@@ -108,8 +108,8 @@ def _is_flat(text: str) -> bool:
 def _group(text: str, start: int) -> str:
     """From `start` to the bracket that closes there, or to the end."""
     depth = 1
-    for place in range(start, len(text)):
-        depth += (text[place] in _CLOSING) - (text[place] in ")]}")
+    for i in range(start, len(text)):
+        depth += (text[i] in _CLOSING) - (text[i] in ")]}")
         if depth == 0:
-            return text[start:place]
+            return text[start:i]
     return text[start:]

@@ -1,7 +1,7 @@
-"""Arms times seeds: every arm on the same seeds, then how accurate each of them ended.
+"""Comparisons of arms: every arm on the same seeds, and the final accuracy of each.
 
-Arms at matched effort need to know how far the guard moved the weights, so they come last: one
-factor on the learning rate each, pooled over the seeds, and a note of how well it was met.
+Arms at matched effort run last, since they need the update norms of the others. Each has one factor
+on the learning rate, pooled over the seeds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ArmResult:
 
     @property
     def line(self) -> str:
-        """Mean and spread in one line."""
+        """Mean and standard deviation in one line."""
         if not self.seeds:
             return f"{self.title}: no run finished"
         final = estimate(np.array(self.final))
@@ -86,8 +86,8 @@ def compare(
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
     Args:
-        config: shared settings; what an arm or a seed decides must be left at its default.
-            `rule` and `rule_options` are read together: settings of all arms with that rule.
+        config: shared settings; those of an arm or a seed must be left at their defaults.
+            `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; those of this comparison must not exist.
         arms: names of `lab.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
@@ -132,20 +132,20 @@ def compare_steps(
     """
     _check_list("lrs", lrs, "give learning rates above 0")
     settings = {lr: replace(config, lr=lr) for lr in lrs}
-    for lr, own in settings.items():
-        _check(own, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
-    found: dict[float, ComparedArms] = {}
-    for place, (lr, own) in enumerate(settings.items()):
-        done = place * n_runs(arms, seeds)
-        found[lr] = compare(
-            own,
+    for lr, at_lr in settings.items():
+        _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
+    results: dict[float, ComparedArms] = {}
+    for i, (lr, at_lr) in enumerate(settings.items()):
+        done = i * n_runs(arms, seeds)
+        results[lr] = compare(
+            at_lr,
             Path(folder) / f"lr-{lr:g}",
             arms,
             seeds,
             n_parallel,
             lambda now, done=done: report(done + now),
         )
-    return found
+    return results
 
 
 def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
@@ -154,12 +154,12 @@ def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
 
 
 def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
-    found = [seed for seed in seeds if finished(folder, name, seed)]
-    curves = [load(run_folder(folder, name, seed)).evals["pass_at_1"] for seed in found]
+    complete = [seed for seed in seeds if finished(folder, name, seed)]
+    curves = [load(run_folder(folder, name, seed)).evals["pass_at_1"] for seed in complete]
     return ArmResult(
         name=name,
         title=arm(name).title,
-        seeds=found,
+        seeds=complete,
         start=[float(curve.iloc[0]) for curve in curves],
         final=[float(curve.iloc[-1]) for curve in curves],
     )

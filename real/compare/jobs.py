@@ -46,7 +46,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For readers."""
+        """Name for readers."""
         return f"{self.arm}, seed {self.config.seed}"
 
     @property
@@ -79,7 +79,7 @@ def run_jobs(
     """Run all jobs, `n_parallel` at a time.
 
     On Ctrl-C the running ones are asked to stop, which leaves their folders readable, and
-    KeyboardInterrupt goes on.
+    KeyboardInterrupt is raised.
 
     Args:
         jobs: the runs; their folders must not exist, the folders around them must.
@@ -130,7 +130,7 @@ def _start(context: Any, outcome: Outcome) -> _Child:
 
 
 def _listen(child: _Child) -> bool:
-    """Take in what a child says; False once it has ended."""
+    """Read a child's messages; return False once it has ended."""
     ended = not child.process.is_alive()
     outcome = child.outcome
     try:
@@ -208,7 +208,7 @@ def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection)
 
 
 def _interrupt_once() -> None:
-    """The first Ctrl-C interrupts, later ones cannot disturb the writing of what there is."""
+    """Let the first Ctrl-C interrupt; later ones must not disturb the writing of data."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -220,7 +220,7 @@ def _interrupt_once() -> None:
 
 
 def _redirect(log: str) -> None:
-    """Send everything that the process prints into its log."""
+    """Redirect the output of the process to its log."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()
@@ -236,22 +236,22 @@ def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
 def job_of(
     config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
 ) -> Job:
-    """The run of one arm and seed; `rule_options` are those of arms with the settings' rule."""
+    """Return the run of one arm and seed; `rule_options` apply to arms with the settings' rule."""
     settings = replace(with_arm(config, arm(name, step_factor)), seed=seed)
     return Job(name, settings, run_folder(folder, name, seed))
 
 
 def finished(folder: Path, name: str, seed: int) -> bool:
-    """A run was made to its end."""
+    """Return whether a run was completed."""
     path = run_folder(folder, name, seed)
     return (path / FILE_NAME).is_file() and read_manifest(path).status == "finished"
 
 
 def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """The steps of one arm, all seeds together."""
+    """Return the steps of one arm, all seeds together."""
     return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those that did not end well."""
+    """Return the outcomes of runs that failed."""
     return [outcome for outcome in outcomes if outcome.error is not None]

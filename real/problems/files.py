@@ -1,6 +1,6 @@
 """Rows of problem files: JSON, JSON Lines, Parquet, Arrow, and folders that `datasets` saved.
 
-A reader yields numbered rows and looks into none of them. Nothing here needs more than pyarrow.
+A reader yields numbered rows without looking into them. Only pyarrow is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rows = Iterator[tuple[int, object]]
 
 
 def read_rows(source: str) -> Rows:
-    """Rows of a file or folder.
+    """Yield the rows of a file or folder.
 
     Args:
         source: path; `FOLDER@SPLIT` names one split of a folder that holds several.
@@ -88,7 +88,7 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 
 
 def _read_saved(folder: Path, split: str | None) -> Rows:
-    """Rows of a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
+    """Yield rows of a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
     if (folder / "dataset_dict.json").is_file():
         return _read_saved(folder / _pick(folder, split), None)
     if split is not None:
@@ -141,7 +141,7 @@ def _numbered(rows: Iterator[object]) -> Rows:
 
 
 def _has_lines(text: str) -> bool:
-    """The first line with anything in it is a whole object, and more follows."""
+    """Return whether the first line with text is a whole object and more lines follow."""
     first, _, rest = text.strip().partition("\n")
     try:
         return isinstance(json.loads(first), dict) and bool(rest.strip())
@@ -170,9 +170,9 @@ def _parse(text: str, where: Callable[[int], str]) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        place = f"{where(error.lineno)}, column {error.colno}"
+        position = f"{where(error.lineno)}, column {error.colno}"
         raise UserError(
-            f"{place}: malformed JSON ({error.msg.lower()}), mend it there or just before"
+            f"{position}: malformed JSON ({error.msg.lower()}), mend it there or just before"
         ) from error
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits, or brackets nested thousands deep.

@@ -1,4 +1,4 @@
-"""Problems from the Hugging Face hub: the only place that may reach the network for them."""
+"""Problems from the Hugging Face hub: the only module that may fetch them from the network."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ class HubName:
 
 
 def read_hub(name: HubName) -> Rows:
-    """Rows of a data set on the hub, downloaded or from the local cache.
+    """Return the rows of a data set on the hub, downloaded or from the local cache.
 
     Raises:
         UserError: `datasets` is not installed, or it could not load that name.
     """
-    found = _load(name)
-    if hasattr(found, "keys"):
-        splits = list(found)
+    loaded = _load(name)
+    if hasattr(loaded, "keys"):
+        splits = list(loaded)
         if len(splits) != 1:
             raise UserError(
                 f"{name}: holds several splits ({', '.join(splits)}); "
                 f"give one as in {HubName(name.path, name.config, splits[0])}"
             )
-        found = found[splits[0]]
+        loaded = loaded[splits[0]]
     # As an Arrow table, so that no image or sound is decoded.
-    table = found.with_format("arrow")[:]
+    table = loaded.with_format("arrow")[:]
     return enumerate(table.to_pylist(), start=1)
 
 
@@ -93,7 +93,7 @@ def _load(name: HubName) -> Any:
 
 @contextlib.contextmanager
 def _without_retry_messages() -> Iterator[None]:
-    """The hub's client logs every retry; the error at the end says it once."""
+    """Silence the hub's client, which logs every retry; the final error is raised anyway."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

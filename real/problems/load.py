@@ -122,25 +122,25 @@ def read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) -> 
     Raises:
         UserError: there is no such file, or it holds another number of problems.
     """
-    wanted = NAMED[name]
-    path = _find(name, wanted, data_dir)
+    named = NAMED[name]
+    path = _find(name, named, data_dir)
     if path is not None:
-        found = problem_set(name, str(path), read_rows(str(path)), fields)
+        problems = problem_set(name, str(path), read_rows(str(path)), fields)
     elif hub:
-        found = problem_set(name, str(wanted.hub), read_hub(wanted.hub), wanted.hub_fields)
+        problems = problem_set(name, str(named.hub), read_hub(named.hub), named.hub_fields)
     else:
-        raise UserError(_where_to_get(name, wanted, data_dir))
-    if len(found) != wanted.n_problems:
-        source = wanted.hub if path is None else path
+        raise UserError(_where_to_get(name, named, data_dir))
+    if len(problems) != named.n_problems:
+        source = named.hub if path is None else path
         raise UserError(
-            f"{source}: holds {len(found)} problems, {wanted.title} has {wanted.n_problems}; "
+            f"{source}: holds {len(problems)} problems, {named.title} has {named.n_problems}; "
             "give the whole set, or another one by its path with --problems"
         )
-    return found
+    return problems
 
 
-def _find(name: str, wanted: NamedSet, data_dir: str | None) -> Path | None:
-    """The set's file, in a folder of such files or in the TTRL release's layout."""
+def _find(name: str, named: NamedSet, data_dir: str | None) -> Path | None:
+    """Return the set's file, from a folder of such files or in the TTRL release's layout."""
     given = data_dir or os.environ.get(ENVIRONMENT)
     if not given:
         return None
@@ -149,14 +149,14 @@ def _find(name: str, wanted: NamedSet, data_dir: str | None) -> Path | None:
         option = "data_dir" if data_dir else ENVIRONMENT
         raise UserError(f"{option} = {given}: no such folder; give the one with {name}.json")
     places = [*(name + suffix for suffix in _SUFFIXES)]
-    places += [f"{wanted.folder}/test{suffix}" for suffix in _SUFFIXES]
+    places += [f"{named.folder}/test{suffix}" for suffix in _SUFFIXES]
     return next((folder / place for place in places if (folder / place).is_file()), None)
 
 
-def _where_to_get(name: str, wanted: NamedSet, data_dir: str | None) -> str:
+def _where_to_get(name: str, named: NamedSet, data_dir: str | None) -> str:
     given = data_dir or os.environ.get(ENVIRONMENT)
     what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
     return (
-        f"problems = {name}: {what}; get it ({wanted.home}), save it as {name}.json and give its "
-        f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {wanted.hub} with --hub"
+        f"problems = {name}: {what}; get it ({named.home}), save it as {name}.json and give its "
+        f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {named.hub} with --hub"
     )

@@ -26,7 +26,7 @@ class Problem:
     prompt: str
     """The last message of the user; the settings' suffix is appended to it."""
     answer: str | None
-    """Reference answer as the source writes it; None where there is none. Analysis only."""
+    """Reference answer as written in the source, if it has one. For analysis only."""
     before: tuple[Turn, ...] = ()
     """Earlier messages, such as a system prompt, where the source holds a chat."""
 
@@ -36,7 +36,7 @@ class ProblemSet:
     """Problems in the order of their source."""
 
     name: str
-    """For readers; runs are compared only where it agrees."""
+    """Name for readers; runs are compared only where it agrees."""
     problems: list[Problem]
     fields: dict[str, str] = field(default_factory=dict)
     """Maps what was read to the field it was read from; empty where there are no fields."""
@@ -55,13 +55,13 @@ class ProblemSet:
 
 
 def content_hash(prompt: str, before: Sequence[Turn] = ()) -> str:
-    """16 hexadecimal digits that only the prompt decides, not its place in the file."""
+    """Return 16 hexadecimal digits that depend on the prompt alone, not on its row."""
     turns = [[turn.role, turn.content] for turn in before]
     return _digest([*turns, prompt])[:16]
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
-    """SHA-256 of ids, prompts and answers in order: two runs saw the same set if it agrees."""
+    """Return the SHA-256 of ids, prompts and answers in order, to compare two sets."""
     return _digest(
         [
             [p.id, p.prompt, p.answer, *([turn.role, turn.content] for turn in p.before)]

@@ -1,4 +1,7 @@
-"""The problem set Q as the model sees it: prompts as tokens, overlong ones left out and counted."""
+"""The problem set Q as the model sees it: prompts as token ids, overlong ones left out and counted.
+
+Prompts are written in the tokenizer's chat template, or as plain text for a base model.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class PromptSet:
         return [problem.answer for problem in self.problems]
 
     def facts(self) -> dict[str, Any]:
-        """For the run's manifest."""
+        """Return facts for the run's manifest."""
         return {
             "prompts_left_out": self.left_out,
             "problem_ids": [problem.id for problem in self.problems],
@@ -58,11 +61,11 @@ class PromptSet:
         }
 
 
-def build_prompts(found: ProblemSet, config: TrainConfig, policy: Policy) -> PromptSet:
+def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) -> PromptSet:
     """Encode problems; those that do not fit the limits are left out.
 
     Args:
-        found: from `real.problems.sources.read_problems`.
+        problem_set: from `real.problems.sources.read_problems`.
         config: settled settings.
         policy: whose tokenizer and positions count.
 
@@ -75,7 +78,7 @@ def build_prompts(found: ProblemSet, config: TrainConfig, policy: Policy) -> Pro
     problems: list[Problem] = []
     tokens: list[list[int]] = []
     left_out: list[str] = []
-    for problem in found:
+    for problem in problem_set:
         ids = encode(policy.tokenizer, problem, _suffix(problem, config), in_template)
         if len(ids) > limit:
             left_out.append(problem.id)
@@ -87,38 +90,38 @@ def build_prompts(found: ProblemSet, config: TrainConfig, policy: Policy) -> Pro
             f"all {len(left_out)} prompts are longer than {limit} tokens; "
             "raise max_prompt_tokens or take a model with more positions"
         )
-    notices = [*found.notices, *_notices(found, config, policy, in_template)]
+    notices = [*problem_set.notices, *_notices(problem_set, config, policy, in_template)]
     if left_out:
         notices.append(
             f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens; "
             "their ids are in run.json"
         )
     return PromptSet(
-        _name(found.name, config),
+        _name(problem_set.name, config),
         problems,
         tokens,
         left_out,
-        found.fields,
-        found.found,
+        problem_set.fields,
+        problem_set.found,
         tuple(notices),
     )
 
 
 def as_tensor(prompt: list[int], device: torch.device) -> torch.Tensor:
-    """(L,) token ids."""
+    """Return (L,) token ids."""
     return torch.tensor(prompt, dtype=torch.long, device=device)
 
 
 def prompt_tokens(
     problem: Problem, config: TrainConfig, policy: Policy, suffix: str | None = None
 ) -> list[int]:
-    """Token ids of a further prompt, encoded as those of the run's problems are.
+    """Return the token ids of a further prompt, encoded like those of the run's problems.
 
     Args:
-        problem: what to ask.
+        problem: the prompt.
         config: settled settings.
         policy: whose tokenizer reads it.
-        suffix: put behind it; that of the settings if None.
+        suffix: appended to it; that of the settings if None.
 
     Raises:
         UserError: the tokenizer makes nothing of it.
@@ -129,7 +132,7 @@ def prompt_tokens(
 
 
 def _suffix(problem: Problem, config: TrainConfig) -> str:
-    """The settings' suffix; a prompt that asks for a box itself is not asked twice by default."""
+    """Return the settings' suffix; by default nothing if the prompt itself asks for a box."""
     suffix = config.prompt_suffix or ""
     return "" if suffix == BOX_REQUEST and _asks_for_box(problem) else suffix
 
@@ -139,9 +142,9 @@ def _asks_for_box(problem: Problem) -> bool:
 
 
 def _notices(
-    found: ProblemSet, config: TrainConfig, policy: Policy, in_template: bool
+    problem_set: ProblemSet, config: TrainConfig, policy: Policy, in_template: bool
 ) -> Iterator[str]:
-    asked = sum(map(_asks_for_box, found)) if config.prompt_suffix == BOX_REQUEST else 0
+    asked = sum(map(_asks_for_box, problem_set)) if config.prompt_suffix == BOX_REQUEST else 0
     if asked:
         yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"
     # The tiny task is plain text by design.
@@ -160,7 +163,7 @@ def _notices(
 
 
 def longest_prompt(config: TrainConfig, policy: Policy) -> int:
-    """Most tokens that a prompt may have.
+    """Return the largest number of tokens that a prompt may have.
 
     Raises:
         UserError: the model has no positions left for one.
@@ -182,21 +185,21 @@ def _name(task: str, config: TrainConfig) -> str:
 
 
 FIXED_DATE = "26 Jul 2024"
-"""Given to templates that write today's date into the prompt, as Llama 3.2's does by default:
-prompts must be the same on every day. It is the date that this template itself falls back to."""
+"""Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
+prompts must be the same every day. It is the fallback of that template."""
 
 
-def uses_template(tokenizer: Any, wanted: ChatTemplate) -> bool:
+def uses_template(tokenizer: Any, setting: ChatTemplate) -> bool:
     """True if prompts are wrapped in the chat template.
 
     Raises:
         UserError: a template is required and the tokenizer has none.
     """
-    if wanted == "off":
+    if setting == "off":
         return False
     if tokenizer.chat_template:
         return True
-    if wanted == "require":
+    if setting == "require":
         raise UserError(
             "chat_template = 'require': the model's tokenizer has none; give an instruction-tuned "
             "model, or use auto for plain text prompts"
@@ -205,16 +208,14 @@ def uses_template(tokenizer: Any, wanted: ChatTemplate) -> bool:
 
 
 def encode(tokenizer: Any, problem: Problem, suffix: str, in_template: bool) -> list[int]:
-    """Token ids of one problem's prompt.
-
-    It says nothing of prompts beyond the model's length: those are counted later.
+    """Return the token ids of one problem's prompt, without a check of its length.
 
     Args:
         tokenizer: of the model.
         problem: its earlier messages come first.
-        suffix: put behind the prompt.
-        in_template: as a chat that the model goes on with, else as plain text, messages apart by a
-            blank line.
+        suffix: appended to the prompt.
+        in_template: write it as a chat that the model continues, else as plain text with a blank
+            line between messages.
 
     Raises:
         UserError: the template refuses the messages, or no tokens come out.

@@ -1,4 +1,4 @@
-"""From rows to problems: every value is checked, every mistake names its row."""
+"""Problems from rows of a file: every value is checked, and every error names its row."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _WORKED_SOLUTION_MARK = "####"
 
 
 def problem_set(
-    name: str, source: str, rows: Iterable[tuple[int, object]], wanted: FieldMap
+    name: str, source: str, rows: Iterable[tuple[int, object]], names: FieldMap
 ) -> ProblemSet:
     """Read problems from numbered rows.
 
     Args:
         name: of the set, for readers.
-        source: where the rows come from, named in errors.
+        source: of the rows, named in errors.
         rows: row numbers and rows.
-        wanted: which fields to read.
+        names: the fields to read.
 
     Raises:
         UserError: there are none, or a row is wrong; the message names source, row and remedy.
@@ -36,7 +36,7 @@ def problem_set(
     numbered = [(row, _object(source, row, values)) for row, values in rows]
     if not numbered:
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
-    fields = settle(source, [values for _, values in numbered], wanted)
+    fields = settle(source, [values for _, values in numbered], names)
     problems = [_problem(source, row, values, fields) for row, values in numbered]
     if fields.id is None:
         problems = _number_equal(problems)
@@ -135,7 +135,7 @@ def _answer(where: str, field: str, value: object) -> str | None:
 
 
 def _number_equal(problems: list[Problem]) -> list[Problem]:
-    """Ids made from equal prompts get numbers: the first keeps its id, the next ones -2, -3, ..."""
+    """Number the ids made from equal prompts: the first keeps its id, the next get -2, -3, ..."""
     seen: Counter[str] = Counter()
     numbered = []
     for problem in problems:
@@ -194,15 +194,15 @@ USUAL = {
     ),
     "id": ("id", "unique_id", "idx"),
 }
-"""Names that are looked for. The first is this project's own and wins; of the others one alone."""
+"""Usual names of the fields. The first is this project's and wins; only one other may occur."""
 
 _SHOWN = 12
-"""So many field names stand in an error message."""
+"""Largest number of field names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one source, settled."""
+    """The fields of one source that are read."""
 
     prompt: str
     answer: str | None
@@ -214,7 +214,7 @@ class Fields:
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:
-    """The value of a field, None where the row lacks it; a dot reaches into objects."""
+    """Return the value of a field, None if the row lacks it; a dot reaches into objects."""
     if name in row:
         return row[name]
     head, dot, rest = name.partition(".")
@@ -222,37 +222,37 @@ def value_at(row: dict[str, Any], name: str) -> Any:
     return value_at(inner, rest) if dot and isinstance(inner, dict) else None
 
 
-def settle(source: str, rows: Sequence[dict[str, Any]], wanted: FieldMap) -> Fields:
-    """Decide which fields are read.
+def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fields:
+    """Return the fields to read.
 
     Args:
         source: named in errors.
-        rows: all rows of the source; a field counts if some row has a value in it.
-        wanted: what the user named.
+        rows: all rows of the source; a field exists if some row has a value in it.
+        names: the user's choice.
 
     Raises:
         UserError: a named field is nowhere, or several usual names could be meant.
     """
-    chosen = {name: _choose(source, rows, name, getattr(wanted, name)) for name in USUAL}
-    found = tuple(n for n in USUAL if getattr(wanted, n) is None and chosen[n] is not None)
+    chosen = {name: _choose(source, rows, name, getattr(names, name)) for name in USUAL}
+    found = tuple(n for n in USUAL if getattr(names, n) is None and chosen[n] is not None)
     # Without any prompt the rows themselves are refused, each by name.
     return Fields(chosen["prompt"] or "prompt", chosen["answer"], chosen["id"], found)
 
 
 def _choose(
-    source: str, rows: Sequence[dict[str, Any]], name: str, wanted: str | None
+    source: str, rows: Sequence[dict[str, Any]], name: str, chosen: str | None
 ) -> str | None:
-    if wanted == "":
+    if chosen == "":
         return None
-    if wanted is not None:
-        if not _present(rows, wanted):
+    if chosen is not None:
+        if not _present(rows, chosen):
             raise UserError(
-                f"{source}: fields.{name} = {wanted!r}: no row has it; fields are {_names(rows)}"
+                f"{source}: fields.{name} = {chosen!r}: no row has it; fields are {_names(rows)}"
             )
-        return wanted
-    own, *others = USUAL[name]
-    if _present(rows, own):
-        return own
+        return chosen
+    preferred, *others = USUAL[name]
+    if _present(rows, preferred):
+        return preferred
     present = [other for other in others if _present(rows, other)]
     if len(present) > 1:
         raise UserError(

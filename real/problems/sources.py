@@ -10,25 +10,25 @@ from real.settings.config import TrainConfig
 
 
 def read_problems(config: TrainConfig) -> ProblemSet:
-    """The problems that the settings name, before any look at their length.
+    """Return the problems that the settings name, before a check of their length.
 
     Raises:
         UserError: the source is wrong, has no such number of problems, or lacks needed answers.
     """
     if config.problems is None:
-        # Its package imports transformers, which a look at a problem file does not need.
+        # Imported here: the package imports transformers, which reading a file does not need.
         from real.tiny import problems as tiny_problems
 
         made = tiny_problems(config.n_problems or 64)
         name = "tiny-verifying" if config.tiny_verifies else "tiny"
         return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
-    found = load_problems(config.problems, config.fields, config.data_dir, config.hub)
-    wanted = len(found) if config.n_problems is None else config.n_problems
-    if wanted > len(found):
+    problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
+    n_problems = len(problems) if config.n_problems is None else config.n_problems
+    if n_problems > len(problems):
         raise UserError(
-            f"n_problems = {wanted}: {config.problems} holds {len(found)}; ask for fewer"
+            f"n_problems = {n_problems}: {config.problems} holds {len(problems)}; ask for fewer"
         )
-    chosen = replace(found, problems=found.problems[:wanted])
+    chosen = replace(problems, problems=problems.problems[:n_problems])
     unknown = next((p.id for p in chosen if p.answer is None), None)
     if config.labels == "truth" and unknown is not None:
         raise UserError(

@@ -1,1 +1,1 @@
-"""What a run tells while it goes: trace, metrics, progress, notices."""
+"""The record of a run: trace, metrics, checkpoints, progress, notices."""

@@ -1,4 +1,4 @@
-"""The run's batches in order: which problems when. All of it follows from the seed."""
+"""The run's batches of problems in order, which follow from the seed."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Batch:
     ends_run: bool
 
     def is_evaluated(self, config: TrainConfig) -> bool:
-        """Whether an evaluation follows."""
+        """Return whether an evaluation follows."""
         return self.ends_run or is_due(config, self.step, self.epoch, self.ends_epoch)
 
 
 def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
-    """All batches of a run, epoch by epoch in a new order each.
+    """Yield all batches of a run; each epoch has a new order of the problems.
 
     Args:
         config: settled settings.
         n_problems: N.
-        after: batches that were done already; they are passed over.
+        after: number of batches that are done; these are left out.
     """
     per_epoch = batches_per_epoch(config, n_problems)
     for epoch in range(1 + after // per_epoch, config.epochs + 1):
         order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
-        for place in range(per_epoch):
-            step = (epoch - 1) * per_epoch + place + 1
+        for i in range(per_epoch):
+            step = (epoch - 1) * per_epoch + i + 1
             if step <= after:
                 continue
-            start = place * config.batch_size
-            last = place + 1 == per_epoch
+            start = i * config.batch_size
+            last = i + 1 == per_epoch
             yield Batch(
                 step=step,
                 epoch=epoch,

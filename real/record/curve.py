@@ -1,4 +1,4 @@
-"""When the policy is evaluated, and what the whole curve of evaluations comes to."""
+"""The schedule of evaluations, and the summary of their curve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from real.settings.config import TrainConfig
 
 
 def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
-    """Whether there is an evaluation after a batch, the one after the last batch apart.
+    """Return whether an evaluation follows a batch, apart from the one after the last batch.
 
     Args:
         config: `eval_steps` counts batches and, where it is above 0, replaces `eval_every`, which
@@ -26,13 +26,12 @@ def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool
     return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
 
 
-def summary(known: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The curve with one more evaluation, as it stands in `run.json`.
+def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of the curve with one more evaluation, as in `run.json`.
 
     Args:
-        known: what this function returned for the evaluation before, or what `run.json` holds of
-            it; None at the first. Points at or after the new one's step are dropped, since a
-            resumed run makes them again.
+        previous: the summary up to the evaluation before; None at the first. Points at or after
+            the new one's step are dropped, since a resumed run makes them again.
         row: columns of the trace's evals.
 
     Returns:
@@ -46,11 +45,11 @@ def summary(known: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str
         if name.startswith(("pass_at", "maj")) and math.isfinite(value)
     }
     now = {"step": int(row["step"]), **scores}
-    before = [] if known is None else known["points"]
+    before = [] if previous is None else previous["points"]
     points = [point for point in before if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
-    first = now if known is None or not points[:-1] else known["first"]
+    first = now if previous is None or not points[:-1] else previous["first"]
     best = max(points, key=lambda point: point[1], default=None)
     return {
         "first": first,
@@ -61,18 +60,18 @@ def summary(known: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str
     }
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """The curve for readers.
+def lines(curve: Mapping[str, Any]) -> list[str]:
+    """Return the curve in lines for readers.
 
     Args:
-        found: from `summary`.
+        curve: from `summary`.
     """
-    if found["best"] is None:
+    if curve["best"] is None:
         return ["no true answers: accuracy was not measured"]
-    first, last, best = found["first"], found["last"], found["best"]
-    told = [
+    first, last, best = curve["first"], curve["last"], curve["best"]
+    text = [
         f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
-        f"mean over training {found['area']:.3f}"
+        f"mean over training {curve['area']:.3f}"
     ]
     ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
     parts = [
@@ -80,7 +79,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         for k in ks
         if k > 1 and f"pass_at_{k}" in first
     ]
-    return [*told, ", ".join(parts)] if parts else told
+    return [*text, ", ".join(parts)] if parts else text
 
 
 def _area(points: list[list[float]]) -> float | None:

@@ -44,17 +44,17 @@ def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
     return target
 
 
-def _weights(model: Any, wanted: bool) -> dict[str, Any] | None:
-    """What to write in place of the model's own weights; None for just these.
+def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
+    """Return the weights to write in place of the model's own; None to write its own.
 
-    Sharded weights are gathered one at a time, and on ranks that do not write let go at once.
+    Sharded weights are gathered one at a time, and freed at once on ranks that do not write.
     """
     if not has_adapters(model) and not is_sharded(model):
         return None
     kept = model.state_dict()
-    found = {name: value for name, value in model.named_buffers() if name in kept}
+    weights = {name: value for name, value in model.named_buffers() if name in kept}
     for name, value in merged_weights(model):
         whole = whole_tensor(value)
-        if wanted:
-            found[name] = whole.cpu()
-    return found
+        if writes:
+            weights[name] = whole.cpu()
+    return weights

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run goes on to the end of its batch, writes a checkpoint, and leaves."""
+"""Ctrl-C and SIGTERM: the run continues to the end of its batch, writes a checkpoint, and ends."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ A terminal sends Ctrl-C to all processes, and a parent then often passes it on t
 
 
 class StopRequest:
-    """Whether somebody asked the run to stop."""
+    """A request to stop the run, if any."""
 
     def __init__(self) -> None:
         self.deferred = False
-        """Wait for `leave` with the first signal; set once there is a checkpoint to add to."""
+        """Let the first signal wait for `leave_if`; set once there is a checkpoint to add to."""
         self.asked: signal.Signals | None = None
         self._asked_at = 0.0
 
     def agreed(self, highest: Callable[[int], int]) -> signal.Signals | None:
-        """Which signal asked for the end, if any, by now.
+        """Return the signal that asked for the end so far, if any.
 
         Args:
-            highest: the largest of the numbers that all ranks give it: signals do not reach them
-                all at the same moment.
+            highest: returns the largest of all ranks' numbers, since signals do not reach all ranks
+                at the same moment.
         """
         number = highest(self.asked or 0)
         return signal.Signals(number) if number else None
 
     def leave_if(self, asked: signal.Signals | None) -> None:
-        """End the run, at a place where all it did is on disk.
+        """End the run, at a point where all its work is on disk.
 
         Args:
-            asked: what was agreed on.
+            asked: from `agreed`.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
@@ -56,7 +56,7 @@ class StopRequest:
             _leave(asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take in a signal."""
+        """Handle a signal."""
         now = time.monotonic()
         if self.asked is not None and now - self._asked_at < _SAME_PRESS:
             return
@@ -64,27 +64,27 @@ class StopRequest:
             _leave(signal.Signals(number))
         self.asked, self._asked_at = signal.Signals(number), now
         # Not print: the signal may have come in the middle of one, which cannot be entered twice.
-        # The runs of a comparison leave the talking to their parent.
+        # The parent of a comparison's runs prints the notice for them.
         if multiprocessing.parent_process() is None:
             os.write(2, _NOTICE)
 
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Catch the signals that ask a process to stop; only the main thread can."""
+    """Catch the signals that ask a process to stop; possible in the main thread only."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # What the process was told to ignore, as under nohup, it goes on to ignore.
-    mine = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in mine:
+    # Signals that are ignored, as under nohup, stay ignored.
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, request.handle)
     try:
         yield request
     finally:
-        for number in mine:
+        for number in handled:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
 

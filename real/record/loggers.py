@@ -1,6 +1,6 @@
-"""TensorBoard, W&B and trackio: metrics besides the run folder, for those who watch them there.
+"""Loggers that get metrics in addition to the run folder: TensorBoard, W&B and trackio.
 
-Each library is imported only where it is asked for. None of them uses the network unless its own
+Each library is imported only if it is requested. None of them uses the network unless its own
 settings say so: W&B stays offline while WANDB_MODE is not set.
 """
 
@@ -31,7 +31,7 @@ _INSTALL = {
 
 
 class Logger(Protocol):
-    """Where metrics go."""
+    """A logger of metrics."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of one batch."""
@@ -43,7 +43,7 @@ class Logger(Protocol):
         """Log rows of equal keys."""
 
     def close(self) -> None:
-        """Write out what waits."""
+        """Write out pending data."""
 
 
 def require_loggers(kinds: Sequence[str]) -> None:
@@ -81,13 +81,13 @@ def open_loggers(
 
 
 class Loggers:
-    """Several loggers as one. One that fails is left out from then on: the run matters more."""
+    """Several loggers as one. A logger that fails is left out from then on; the run continues."""
 
     def __init__(self, loggers: Sequence[tuple[str, Logger]]) -> None:
         self._loggers = list(loggers)
 
     def __bool__(self) -> bool:
-        """Whether anybody listens."""
+        """Return whether there is any logger."""
         return bool(self._loggers)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -123,7 +123,7 @@ class TensorBoard:
     def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a killed run logged after its checkpoint is hidden: those batches come again.
+        # Hide what a killed run logged after its checkpoint: those batches are run again.
         purge = None if after is None else after + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
@@ -145,7 +145,7 @@ class TensorBoard:
         self._writer.add_text(name, text, step)
 
     def close(self) -> None:
-        """Write out what waits."""
+        """Write out pending data."""
         self._writer.close()
 
 
@@ -181,7 +181,7 @@ class Wandb:
         self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
 
     def close(self) -> None:
-        """Write out what waits."""
+        """Write out pending data."""
         self._run.finish()
 
 
@@ -213,7 +213,7 @@ class Trackio:
         self._trackio.log({name: self._trackio.Table(dataframe=pd.DataFrame(rows))}, step=step)
 
     def close(self) -> None:
-        """Write out what waits."""
+        """Write out pending data."""
         self._trackio.finish()
 
 
@@ -229,7 +229,7 @@ def _name(folder: Path, manifest: Manifest) -> str:
 
 
 def _identity(folder: Path, manifest: Manifest) -> str:
-    """The same for a run and its resumption, another for every other run."""
+    """Return an id that a run shares with its resumption and with no other run."""
     import hashlib
 
     return hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()[:12]

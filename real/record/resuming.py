@@ -1,4 +1,4 @@
-"""Where a run goes on that was stopped or killed."""
+"""Resuming a stopped run: the point where it continues, and a check of its model and problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from real.settings.config import TrainConfig
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A run that can go on."""
+    """A run that can be resumed."""
 
     folder: Path
     config: TrainConfig
@@ -37,19 +37,16 @@ class ResumePoint:
 
     @property
     def step(self) -> int | None:
-        """Batches that are done; None where not even the votes before training are."""
+        """Batches that are done; None if not even the votes before training are."""
         return None if self.checkpoint is None else self.checkpoint.step
 
 
 def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint | None:
-    """Where a run folder goes on.
+    """Return the point from which a run folder continues; None if the run is finished.
 
     Args:
         folder: held by this process alone, see `lab.trace.lock.locked`.
-        config: settings to go on with; those of the run if None.
-
-    Returns:
-        None where the run is finished.
+        config: settings to continue with; those of the run if None.
 
     Raises:
         UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
@@ -61,17 +58,17 @@ def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint
     check_same(manifest.config, config, folder)
     if manifest.status == "finished":
         return None
-    found = latest(folder)
-    if found is None:
+    checkpoint = latest(folder)
+    if checkpoint is None:
         if before.checkpoint_every == 0:
             raise UserError(f"{folder}: was run without checkpoints; start a new run")
         say([f"{folder}: no checkpoint yet; starts from the beginning"])
         return ResumePoint(folder, config, manifest, None, None)
-    check_same(found[1].config, config, folder)
-    if "answers" not in found[1].parts:
-        # Of a version that kept no votes: begun midway they would read as if nobody voted before.
+    check_same(checkpoint[1].config, config, folder)
+    if "answers" not in checkpoint[1].parts:
+        # Of a version that kept no votes: a table begun midway would lack the earlier ones.
         config = replace(config, keep_votes=False)
-    return ResumePoint(folder, config, manifest, found[1], found[0])
+    return ResumePoint(folder, config, manifest, checkpoint[1], checkpoint[0])
 
 
 @contextlib.contextmanager
@@ -117,7 +114,7 @@ def _note(manifest: Manifest, point: ResumePoint) -> None:
 
 
 _MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken"}
-"""Kinds of file that decide what a model folder loads as; a README does not."""
+"""Kinds of files of a model folder that decide which model is loaded."""
 
 
 def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
@@ -139,12 +136,12 @@ def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str
     """Refuse other problems or another model.
 
     Args:
-        then: `fingerprint` when the run was started.
-        now: that of today.
+        then: `fingerprint` at the start of the run.
+        now: `fingerprint` of today.
         config_model: named in the message.
 
     Raises:
-        UserError: they differ; the message says in what.
+        UserError: they differ; the message names the difference.
     """
     before, after = then.get("model", {}), now["model"]
     names = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))

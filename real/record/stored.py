@@ -1,4 +1,4 @@
-"""The settings of a run folder, and which of them may change when the run is resumed. No torch."""
+"""The settings of a run folder, and those that may change when it is resumed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CHANGEABLE = frozenset(
         "threads",
     }
 )
-"""Settings of where and how the work is done. Some of them round differently, so the run then goes
-on rightly but not to the bit. `model` and `problems` may move: their content is compared."""
+"""Settings of where and how the work is done. Some change the rounding, so that the resumed run is
+correct but not equal to the bit. `model` and `problems` may move: their content is compared."""
 
 
 def stored_config(folder: Path) -> TrainConfig:
-    """The settings of a run folder.
+    """Return the settings of a run folder.
 
     Raises:
         UserError: it is no run folder, or none of the trainer's.
@@ -57,7 +57,7 @@ def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path) -> 
 
     Args:
         before: plain values of the settings it was run with.
-        config: settled settings to go on with.
+        config: settled settings to continue with.
         folder: named in the message.
 
     Raises:

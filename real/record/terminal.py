@@ -1,4 +1,4 @@
-"""What a reader should know before a long run: on stderr at its start, in `run.json` for later."""
+"""Output on the terminal: notices, results, the progress bar of several runs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from real.ranks.launched import speaks
 
 
 def say(notices: Iterable[str]) -> None:
-    """One line each on stderr, from one of several ranks."""
+    """Print notices, one line each, on stderr, from one of several ranks."""
     for notice in notices if speaks() else ():
         print(f"guard-train: notice: {notice}", file=sys.stderr)
 
 
 def tell(lines: Iterable[str]) -> None:
-    """What came out of a run: on stdout, from one of several ranks."""
+    """Print results on stdout, from one of several ranks."""
     for line in lines if speaks() else ():
         print(line)
 
 
 @contextmanager
 def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """A bar that appears with the first report, so that refused settings leave one line alone."""
+    """Draw a bar from the first report on, so that refused settings leave one line alone."""
     form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}]"
     bars: list[Any] = []
 

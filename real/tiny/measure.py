@@ -77,14 +77,14 @@ def sample_texts(
     model: PreTrainedModel, prompts: list[str], max_tokens: int, temperature: float, seed: int
 ) -> list[str]:
     """One response to each prompt; prompts of one length are sampled together."""
-    found = [""] * len(prompts)
+    responses = [""] * len(prompts)
     ids = [encode(prompt) for prompt in prompts]
     tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for length in sorted(set(map(len, ids))):
-            places = [place for place, own in enumerate(ids) if len(own) == length]
-            read = torch.tensor([ids[place] for place in places])
+            rows = [row for row, prompt in enumerate(ids) if len(prompt) == length]
+            read = torch.tensor([ids[row] for row in rows])
             tokens = cast(Any, model).generate(
                 read,
                 attention_mask=torch.ones_like(read),
@@ -94,16 +94,16 @@ def sample_texts(
                 max_new_tokens=max_tokens,
             )
             texts = tokenizer.batch_decode(tokens[:, length:], skip_special_tokens=True)
-            for place, text in zip(places, texts, strict=True):
-                found[place] = text
-    return found
+            for row, text in zip(rows, texts, strict=True):
+                responses[row] = text
+    return responses
 
 
 def boxed_digit(response: str) -> int:
     """The digit in the box that ends ``response``, -1 where there is none."""
     _, box, tail = response.rpartition("\\boxed{")
-    found = box and len(tail) == 2 and tail[0].isdigit() and tail[1] == "}"
-    return int(tail[0]) if found else -1
+    is_digit = box and len(tail) == 2 and tail[0].isdigit() and tail[1] == "}"
+    return int(tail[0]) if is_digit else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ def measure_judging(
     )
 
 
-def _share(found: np.ndarray) -> float:
+def _share(values: np.ndarray) -> float:
     """Share of True; NaN where there is nothing."""
-    return float(found.mean()) if found.size else float("nan")
+    return float(values.mean()) if values.size else float("nan")
 
 
 def _own_digit(verification: str) -> int:

@@ -90,12 +90,12 @@ def sample_distinct(n: int, rng: np.random.Generator, held_out: bool) -> list[Ex
 
     The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed.
     """
-    found: dict[Expression, None] = {}
-    while len(found) < n:
+    distinct: dict[Expression, None] = {}
+    while len(distinct) < n:
         expression = sample_expression(rng)
         if is_held_out(expression) == held_out:
-            found.setdefault(expression)
-    return list(found)
+            distinct.setdefault(expression)
+    return list(distinct)
 
 
 def is_held_out(expression: Expression) -> bool:
