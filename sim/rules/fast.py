@@ -48,7 +48,7 @@ def _evol_rl(
     answers_RPK = obs.of("answers")[..., : obs.votes.n_samples]
     novelty_RPK = np.empty(answers_RPK.shape)
     ordinary_RPK = observer.ordinary(visit)
-    strength = observer.strength.similarity_answer
+    strength = observer.strength.signal
     novelties(answers_RPK, label_RP, ordinary_RPK, strength, novelty_RPK)
     return rule.rewards(obs, label_RP, novelty_RPK)
 

@@ -1,4 +1,4 @@
-"""Every number of a simulated run in one frozen, self-checking record."""
+"""The settings of a simulation in one frozen record that checks itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SimConfig:
     policy: Literal["independent", "attractor", "features", "kernel"] = "attractor"
     """How problems influence each other, see `sim.world.policies`."""
     population: str = "llama-math500"
-    """What the model knows before training, see `sim.world.populations`: a named one, or `beta`,
+    """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
     ability_mean: Share | None = None
     """Mean probability of the correct answer before training; in place of the population's own."""
@@ -76,15 +76,14 @@ class SimConfig:
     """`truth` trains on the true answers while the guard goes on watching the votes."""
 
     rule: str = "ttrl"
-    """Which label-free rule pays the responses, see `guard_core.rules`."""
+    """Name of the label-free rule that rewards the responses, see `guard_core.rules`."""
     rule_options: dict[str, int | float | bool | str] = field(default_factory=dict, hash=False)
-    """Settings of the rule by name; what is left out takes the rule's default."""
+    """Settings of the rule by name; those left out take the rule's defaults."""
 
     signal: ShareBelowOne = 0.3
-    """How much a rule's observations beside the votes know of the truth, in [0, 1): nothing at 0.
-    The settings below say it one by one, see `sim.world.observe.strength`."""
-    confidence_signal: ShareBelowOne | None = None
-    """Lead of right responses in confidence, in place of `signal`."""
+    """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
+    at all. The settings below override it for single observations, see
+    `sim.world.observe.strength`."""
     confidence_share: ShareBelowOne = 0.0
     """Share of the confidence that follows the answer's own log-probability."""
     tool_tpr: Share | None = None
@@ -95,18 +94,10 @@ class SimConfig:
     """Chance that the verifier judges a right response right; (1 + signal) / 2 if left out."""
     verifier_fpr: Share | None = None
     """Chance that the verifier judges a wrong response right; (1 - signal) / 2 if left out."""
-    second_independence: Share | None = None
-    """How far a rewording makes other errors than the question, in place of `signal`."""
     second_errors: Literal["permuted", "fresh"] = "permuted"
-    """The rewording's own wrong answers: the same at every visit, or drawn anew."""
+    """The rewording's own wrong answers: the same at every visit, or drawn at every visit."""
     second_votes: Draws | None = None
     """Responses of the second vote set; `n_votes` if left out."""
-    similarity_answer: Share | None = None
-    """How much more alike responses with one answer are, in place of `signal`."""
-    teacher_rate: Share = 0.01
-    """Rate of the moving-average teacher at the first batch; it falls along a cosine."""
-    teacher_rate_end: Share = 1e-5
-    """The same at the last batch."""
 
     skip_rate: Share = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.skips`."""
@@ -262,10 +253,9 @@ def _check_rule(config: SimConfig) -> None:
 
 
 def _check_confidence(config: SimConfig) -> None:
-    signal = config.signal if config.confidence_signal is None else config.confidence_signal
-    total = signal**2 + config.confidence_share**2
+    total = config.signal**2 + config.confidence_share**2
     if total > 1:
         raise UserError(
             f"confidence_share = {config.confidence_share}: its square and that of the signal "
-            f"({signal:g}) sum to {total:g}, must be at most 1"
+            f"({config.signal:g}) sum to {total:g}, must be at most 1"
         )

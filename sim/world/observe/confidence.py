@@ -3,7 +3,7 @@
     x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i of
     `sim.world.observe.bell`
 
-s is `confidence_signal`, h `confidence_share`, and l(a) the answer's log-probability, standardised
+s is `signal`, h `confidence_share`, and l(a) the answer's log-probability, standardised
 over the problem's A answers (0 for unparseable responses, which count as wrong). What the answer
 contributes is cut where x could leave the scales below, which takes h > .5. The scales are of the
 size that language models show; rules that standardise or compare do not depend on them.

@@ -91,7 +91,7 @@ class Observer:
             observed["second"] = second_RPV
         if Need.SIMILARITY in needs and visit.epoch:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
-            strength = self.strength.similarity_answer
+            strength = self.strength.signal
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
         draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
@@ -114,7 +114,7 @@ class Observer:
         """(R, P, M) confidence of the first M responses, see `sim.world.observe.confidence`."""
         out_RPM = np.empty(answers_RPM.shape) if out_RPM is None else out_RPM
         of, by = self.strength, (visit.p_RPA, answers_RPM)
-        strength = (of.confidence_signal, of.confidence_share)
+        strength = (of.signal, of.confidence_share)
         draw_confidence(*self._at(visit), *by, *strength, scale, out_RPM)
         return out_RPM
 
@@ -127,7 +127,7 @@ class Observer:
 
     def second(self, visit: Visit) -> NDArray[np.int64]:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
-        p_RPA, independence = visit.p_RPA, self.strength.second_independence
+        p_RPA, independence = visit.p_RPA, self.strength.signal
         if self._teacher is not None:
             p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
             independence = 0.0

@@ -1,13 +1,13 @@
 """A second vote set: answers to a rewording of the problem, or of a slower teacher.
 
-Rewording: V2 answers from (1 - d) p + d p', with d = `second_independence`. p' keeps the right
+Rewording: V2 answers from (1 - d) p + d p', with d = `signal`. p' keeps the right
 answer's probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one
 per problem for the whole run (`permuted`) or one per visit (`fresh`). At d = 0 it makes the very
 errors of the question, so it adds votes and no news; at d = 1 the most popular errors of the two
 agree by chance alone.
 
 Teacher: V2 answers from q, the exponential moving average of the problem's answer probabilities,
-started before training. Its rate falls from `teacher_rate` to `teacher_rate_end` along a cosine,
+started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
 batch by batch. A problem's average is brought up to date when it is visited: the batches since its
 last visit count as if its probabilities had been today's all along.
 """
@@ -23,6 +23,9 @@ from sim.world.random import SECOND, SECOND_ORDER, fold, stream, unit, word
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""Rates of the teacher's average at the first and the last batch."""
 
 _HALF, _S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MOST = 2.0**32 - 1
@@ -111,7 +114,7 @@ class Teacher:
         """Know the schedule; the average itself starts at visit 0."""
         batches = max(config.epochs * config.n_batches, 1)
         along_B = np.arange(batches) / max(batches - 1, 1)
-        low, high = config.teacher_rate_end, config.teacher_rate
+        low, high = LAST_RATE, FIRST_RATE
         rate_B = low + (high - low) * (1 + np.cos(np.pi * along_B)) / 2
         with np.errstate(divide="ignore"):
             self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))

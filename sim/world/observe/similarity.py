@@ -2,7 +2,7 @@
 
     s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j),    s_ii = 1
 
-b is `similarity_answer` and u_i, uniform in [-1, 1], how ordinary a response is: some resemble all
+b is `signal` and u_i, uniform in [-1, 1], how ordinary a response is: some resemble all
 others, some none. Unparseable responses share no answer. All lies in [.3, 1]; at b = 0 novelty
 knows nothing of the answer. The truth has no part in it.
 """

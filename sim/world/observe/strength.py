@@ -1,6 +1,6 @@
 """Strength of every observation, and the settings that a rule's observations read.
 
-One number, `SimConfig.signal` = s, sets all of them; each can be set on its own.
+One number, `SimConfig.signal` = s, sets all of them; tool and verifier can be set on their own.
 
     confidence   right responses lead wrong ones by 2 s in units where the variance at even odds is
                  1 and s is the correlation with being right there: AUROC = Phi(s sqrt(2 / (1-s^2)))
@@ -19,12 +19,12 @@ from guard_core.rules import Need, make_rule
 from sim.settings.config import SimConfig
 
 READS: dict[Need, tuple[str, ...]] = {
-    Need.STEP_LOGPROB: ("signal", "confidence_signal", "confidence_share"),
-    Need.ENTROPY: ("signal", "confidence_signal", "confidence_share"),
-    Need.CERTAINTY: ("signal", "confidence_signal", "confidence_share"),
-    Need.SIMILARITY: ("signal", "similarity_answer"),
-    Need.PARAPHRASE: ("signal", "second_independence", "second_errors", "second_votes"),
-    Need.TEACHER: ("teacher_rate", "teacher_rate_end", "second_votes"),
+    Need.STEP_LOGPROB: ("signal", "confidence_share"),
+    Need.ENTROPY: ("signal", "confidence_share"),
+    Need.CERTAINTY: ("signal", "confidence_share"),
+    Need.SIMILARITY: ("signal",),
+    Need.PARAPHRASE: ("signal", "second_errors", "second_votes"),
+    Need.TEACHER: ("second_votes",),
     Need.VERDICTS: ("signal", "verifier_tpr", "verifier_fpr"),
     Need.TOOL: ("signal", "tool_tpr", "tool_fpr"),
 }
@@ -35,35 +35,26 @@ READS: dict[Need, tuple[str, ...]] = {
 class Strength:
     """The numbers of the observation models, all given."""
 
-    confidence_signal: float
+    signal: float
+    """Of confidences, rewordings and similarities."""
     confidence_share: float
     tool_tpr: float
     tool_fpr: float
     verifier_tpr: float
     verifier_fpr: float
-    second_independence: float
-    similarity_answer: float
 
     @classmethod
     def of(cls, config: SimConfig) -> Strength:
         """Strengths of the settings; those left out follow from `signal`."""
         s = config.signal
         usual = {
-            "confidence_signal": s,
             "tool_tpr": (1 + s) / 2,
             "tool_fpr": (1 - s) / 2,
             "verifier_tpr": (1 + s) / 2,
             "verifier_fpr": (1 - s) / 2,
-            "second_independence": s,
-            "similarity_answer": s,
         }
         given = {f.name: getattr(config, f.name) for f in fields(cls)}
         return cls(**{n: float(usual[n] if v is None else v) for n, v in given.items()})
-
-
-def needs_signal(rule: str) -> bool:
-    """Return whether `signal` sets the strength of an observation of the rule."""
-    return any("signal" in READS[need] for need in make_rule(rule).needs)
 
 
 def only_read(config: SimConfig) -> SimConfig:
