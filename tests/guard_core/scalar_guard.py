@@ -1,19 +1,17 @@
-"""docs/method.md, sections 2 to 8, as a slow scalar program: dictionaries, exact fractions.
-
-It shares no code with `guard_core`, so that both can only agree by both following docs/method.md.
-Settings are a plain dictionary; every decimal in them is taken as the decimal that was written.
-"""
+"""The guard by `guard_core.visit`, problem by problem, on Python's own numbers and lists."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
-STABLE, AT_RISK, HIGH_RISK, SKIPPED = range(4)
+from guard_core import GuardConfig, visit, visit_advantages
+from guard_core.rcsu import skip_cap
+
+N_ANSWERS = 16
+"""More than any test has."""
 
 
 @dataclass
@@ -29,199 +27,106 @@ class Visit:
     pick: float = 0.0
 
     @property
-    def votes(self) -> Counter[int]:
-        return Counter(answer for answer in self.answers if answer >= 0)
+    def counts(self) -> list[int]:
+        return counted(self.answers)
 
     @property
-    def samples(self) -> Counter[int]:
-        return Counter(answer for answer in self.answers[: self.n_samples] if answer >= 0)
+    def samples(self) -> list[int]:
+        return counted(self.answers[: self.n_samples])
 
 
-@dataclass
-class Verdict:
-    """The guard's output for one problem of the batch."""
-
-    label: int | None
-    tied: bool
-    flipped: bool
-    visits: int
-    match_rate: Fraction
-    flip_rate: Fraction
-    mean_match_rate: Fraction
-    had_competition: bool
-    c1: bool = False
-    c2: bool = False
-    weight: Fraction = Fraction(1)
-    beta: Fraction = Fraction(0)
-    candidates: dict[int, int] = field(default_factory=dict)
-    high_risk: bool = False
-    skip: bool = False
-    route: int = STABLE
+def counted(answers: Sequence[int]) -> list[int]:
+    return [sum(answer == a for answer in answers) for a in range(N_ANSWERS)]
 
 
 @dataclass
 class Problem:
     """A problem's whole history."""
 
-    label: int | None = None
-    flips: list[bool] = field(default_factory=list)
-    match_rates: list[Fraction] = field(default_factory=list)
-    ballots: list[Counter[int]] = field(default_factory=list)
+    flips: list[int]
+    match_rates: list[float]
+    memory: list[float] = field(default_factory=lambda: [0.0] * N_ANSWERS)
+    label: int = -1
+    visits: int = 0
+    c2_fired: int = 0
+    steady: int = 0
     had_competition: bool = False
-    c2_visits: int = 0
-    protected: bool = False
-    calm: int = 0
+    mps_active: bool = False
 
 
 class ScalarGuard:
     """The guard over a dictionary of problems."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings = {
-            name: Fraction(str(value)) if isinstance(value, float) else value
-            for name, value in settings.items()
-        }
+    def __init__(self, config: GuardConfig) -> None:
+        self.config = config
         self.problems: dict[Hashable, Problem] = {}
 
     def prime(self, batch: Sequence[Visit]) -> None:
-        for visit in batch:
-            problem = self.problems.setdefault(visit.problem, Problem())
-            problem.ballots.append(visit.votes)
-            problem.label, _ = self.choose_label(problem, visit)
+        for seen in batch:
+            problem = self.problem(seen)
+            problem.label, _ = self.choose_label(problem, seen)
 
-    def step(self, batch: Sequence[Visit]) -> list[Verdict]:
-        verdicts = []
-        for visit in batch:
-            problem = self.problems.setdefault(visit.problem, Problem())
-            verdict = self.monitor(problem, visit)
-            contested = verdict.flip_rate > self.settings["tau_FR"]
-            if self.settings["frs"]:
-                self.scale(problem, verdict, contested)
-            self.find_candidates(verdict, visit)
-            if self.settings["mps"]:
-                self.protect(problem, verdict, contested)
-            verdict.high_risk = (
-                problem.had_competition
-                and len(problem.flips) >= self.settings["W"]
-                and verdict.mean_match_rate > self.settings["theta_MR"]
-            )
-            verdict.route = AT_RISK if contested else STABLE
-            verdict.route = HIGH_RISK if verdict.high_risk else verdict.route
+    def problem(self, seen: Visit) -> Problem:
+        width = self.config.W
+        return self.problems.setdefault(seen.problem, Problem([0] * width, [0.0] * width))
+
+    def settings(self, seen: Visit) -> visit.Settings:
+        return visit.settings(self.config, len(seen.answers), seen.n_samples)
+
+    def choose_label(self, problem: Problem, seen: Visit) -> tuple[int, bool]:
+        s, scores = self.settings(seen), seen.counts
+        if s.memory:
+            visit.remember(problem.memory, scores, s.discount)
+            scores = problem.memory
+        return visit.choose_label(s, scores, seen.counts, problem.label, seen.tie)
+
+    def step(self, batch: Sequence[Visit]) -> list[Any]:
+        """Decide on a batch; every verdict has the columns of a visit, and the candidates."""
+        verdicts, keys = [], []
+        for seen in batch:
+            s, problem = self.settings(seen), self.problem(seen)
+            label, tied = self.choose_label(problem, seen)
+            votes = seen.counts if self.config.minority_over == "votes" else seen.samples
+            minority = [False] * N_ANSWERS
+            verdict = SimpleNamespace(tied=tied, candidate_votes=votes, minority=minority)
+            histories = (problem.flips, problem.match_rates)
+            visit.decide(s, problem, *histories, label, seen.counts, votes, minority, verdict)
+            verdict.visits = problem.visits
+            verdict.high_risk = verdict.route == visit.HIGH_RISK
+            keys.append(visit.skip_key(s, verdict, seen.skip, seen.pick))
             verdicts.append(verdict)
-        if self.settings["rcsu"]:
-            self.leave_out(batch, verdicts)
+        cap = skip_cap(len(batch), self.config)
+        if self.config.rcsu and cap:
+            visit.choose_skips(keys, cap, verdicts)
         return verdicts
 
-    def choose_label(self, problem: Problem, visit: Visit) -> tuple[int | None, bool]:
-        """The label after this visit, and whether the first place was tied."""
-        if not visit.votes:
-            return problem.label, False
-        scores = self.scores(problem)
-        best = max(scores.values())
-        tied = sorted(answer for answer, score in scores.items() if score == best)
-        if self.settings["label_from"] == "frozen" and problem.label is not None:
-            return problem.label, len(tied) > 1
-        if self.settings["tie_break"] == "first":
-            winner = tied[0]
-        elif self.settings["tie_break"] == "incumbent" and problem.label in tied:
-            winner = problem.label
-        else:
-            winner = tied[math.floor(Fraction(visit.tie) * len(tied))]
-        return winner, len(tied) > 1
-
-    def scores(self, problem: Problem) -> dict[int, Fraction]:
-        """Scores of the answers: this visit's votes, or the discounted sum over all visits."""
-        if self.settings["label_from"] != "memory":
-            return {answer: Fraction(n) for answer, n in problem.ballots[-1].items()}
-        sums: dict[int, Fraction] = {}
-        for age, ballot in enumerate(reversed(problem.ballots)):
-            for answer, n in ballot.items():
-                value = n * Fraction(self.settings["discount"]) ** age
-                sums[answer] = sums.get(answer, Fraction(0)) + value
-        return sums
-
-    def monitor(self, problem: Problem, visit: Visit) -> Verdict:
-        problem.ballots.append(visit.votes)
-        label, tied = self.choose_label(problem, visit)
-        flipped = problem.label is not None and label != problem.label
-        problem.label = label
-        problem.flips.append(flipped)
-        got = 0 if label is None else visit.votes[label]
-        problem.match_rates.append(Fraction(got, len(visit.answers)))
-        width = self.settings["W"]
-        flip_rate = Fraction(sum(problem.flips[-width:]), width)
-        if self.settings["flip_rate"] == "instant":
-            flip_rate = Fraction(int(flipped))
-        if flip_rate > self.settings["tau_FR"]:
-            problem.had_competition = True
-        recent = problem.match_rates[-width:]
-        return Verdict(
-            label=label,
-            tied=tied,
-            flipped=flipped,
-            visits=len(problem.flips),
-            match_rate=problem.match_rates[-1],
-            flip_rate=flip_rate,
-            mean_match_rate=sum(recent, Fraction(0)) / len(recent),
-            had_competition=problem.had_competition,
-        )
-
-    def scale(self, problem: Problem, verdict: Verdict, contested: bool) -> None:
-        """FRS."""
-        s = self.settings
-        verdict.c1 = contested and verdict.match_rate > s["tau_MR"]
-        verdict.c2 = (
-            not problem.had_competition
-            and verdict.visits >= s["W"]
-            and verdict.mean_match_rate > s["tau_MR"]
-            and problem.c2_visits < s["W"]
-        )
-        weight = 1 - s["l1"] * verdict.flip_rate
-        if verdict.c1:
-            weight *= 1 - s["l2"]
-        if verdict.c2:
-            problem.c2_visits += 1
-            weight *= 1 - Fraction(s["l2"]) / 2
-        verdict.weight = max(Fraction(s["w_min"]), Fraction(weight))
-
-    def find_candidates(self, verdict: Verdict, visit: Visit) -> None:
-        least = max(1, math.floor(Fraction(str(self.settings["minority_share"])) * visit.n_samples))
-        over_votes = self.settings["minority_over"] == "votes"
-        for answer, n in (visit.votes if over_votes else visit.samples).items():
-            if answer != verdict.label and n >= least:
-                verdict.candidates[answer] = n
-
-    def protect(self, problem: Problem, verdict: Verdict, contested: bool) -> None:
-        """MPS."""
-        s = self.settings
-        if contested:
-            problem.protected, problem.calm = True, 0
-        else:
-            problem.calm += 1
-            if problem.calm >= s["T_steady"]:
-                problem.protected = False
-        if not problem.protected or (s["empty_minority"] == "plain" and not verdict.candidates):
-            return
-        strength = verdict.flip_rate
-        if s["beta_schedule"] == "saturating":
-            # At a threshold of 0 every flip rate above it saturates.
-            ratio = strength / Fraction(s["tau_FR"]) if s["tau_FR"] else strength * 10**9
-            strength = min(ratio, Fraction(1))
-        verdict.beta = s["beta_max"] * strength
-
-    def leave_out(self, batch: Sequence[Visit], verdicts: Sequence[Verdict]) -> None:
-        """RCSU."""
-        s = self.settings
-        cap = math.floor(Fraction(str(s["skip_share"])) * len(batch))
-        if s["skip_cap"] == "at_least_one":
-            cap = max(1, cap)
-        drawn = [
-            place
-            for place, verdict in enumerate(verdicts)
-            if verdict.high_risk and Fraction(batch[place].skip) < s["p_skip"]
+    def advantages(self, batch: Sequence[Visit], verdicts: Sequence[Any]) -> list[list[float]]:
+        """The sum of both streams per answer of every problem, mixed with beta."""
+        hits = [
+            (sums(v.label, b.samples), sums(v.minority, b.samples))
+            for b, v in zip(batch, verdicts, strict=True)
         ]
-        if s["skip_order"] == "random":
-            drawn.sort(key=lambda place: batch[place].pick)
-        for place in drawn[:cap]:
-            verdicts[place].skip = True
-            verdicts[place].route = SKIPPED
+        stds = (0.0, 0.0)
+        s = self.settings(batch[0])
+        if s.scale_batch:
+            by_stream = zip(*hits, strict=True)
+            factors = (1.0, s.minority_reward)
+            stds = tuple(
+                visit_advantages.batch_std(s, own, factor, verdicts)
+                for own, factor in zip(by_stream, factors, strict=True)
+            )
+        advantages = []
+        for verdict, own in zip(verdicts, hits, strict=True):
+            out = [0.0] * N_ANSWERS
+            visit_advantages.answer_advantages(
+                s, verdict, verdict.label, verdict.minority, verdict.candidate_votes, own, stds, out
+            )
+            advantages.append(out)
+        return advantages
+
+
+def sums(chosen: int | list[bool], samples: list[int]) -> int:
+    """Samples on one answer, or on all that are marked."""
+    if isinstance(chosen, list):
+        return sum(n for n, marked in zip(samples, chosen, strict=True) if marked)
+    return samples[chosen] if chosen >= 0 else 0

@@ -1,8 +1,9 @@
-"""The guard against the scalar reference, over random histories and every option."""
+"""Array form and scalar form of the guard agree, over random histories and every option."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,13 @@ from guard_histories import (
     Batch,
     History,
     Library,
-    Walked,
     checked,
     configs,
     vote_histories,
     walk,
 )
 from hypothesis import given
-from scalar_advantages import scalar_advantages
-from scalar_guard import ScalarGuard, Verdict, Visit
+from scalar_guard import ScalarGuard, Visit
 
 from guard_core import GuardConfig
 
@@ -43,73 +42,71 @@ def visits(batch: Batch, n_samples: int, lead: tuple[int, ...]) -> list[Visit]:
 
 def expected(
     history: History, config: GuardConfig
-) -> Iterator[tuple[int, tuple[int, ...], list[Visit], list[Verdict]]]:
-    """The reference's verdicts on every batch of every replicate."""
-    guard = ScalarGuard(config.to_dict())
+) -> Iterator[tuple[int, tuple[int, ...], list[Any], list[list[float]]]]:
+    """The verdicts and the advantages per answer of every batch of every replicate."""
+    guard = ScalarGuard(config)
     for lead in np.ndindex(history.leading):
         if history.prime is not None:
             guard.prime(visits(history.prime, history.n_samples, lead))
         for number, batch in enumerate(history.batches):
             shown = visits(batch, history.n_samples, lead)
-            yield number, lead, shown, guard.step(shown)
+            verdicts = guard.step(shown)
+            yield number, lead, verdicts, guard.advantages(shown, verdicts)
 
 
 def compare(history: History, config: GuardConfig, library: Library = NUMPY) -> None:
-    """Assert that guard and reference agree on the whole history."""
+    """Assert that arrays and plain numbers agree on the whole history: to the bit in doubles."""
     walked, _ = walk(history, config, library)
-    for number, lead, shown, verdicts in expected(history, config):
-        compare_decision(walked[number], lead, verdicts, library)
-        compare_advantages(walked[number], lead, shown, verdicts, config, library)
+    for number, lead, verdicts, advantages in expected(history, config):
+        got = {name: values[lead] for name, values in walked[number].decision.items()}
+        compare_decision(got, verdicts, library)
+        streams = {name: values[lead] for name, values in walked[number].streams.items()}
+        compare_advantages(streams, got, verdicts, advantages, config, library)
 
 
-def compare_decision(
-    walked: Walked, lead: tuple[int, ...], verdicts: list[Verdict], library: Library
-) -> None:
-    got = {name: values[lead] for name, values in walked.decision.items()}
-    labels = [-1 if v.label is None else v.label for v in verdicts]
-    assert got["label"].tolist() == labels
-    for name in ("flipped", "tied", "visits", "had_competition", "high_risk", "skip", "route"):
+def compare_decision(got: dict[str, Any], verdicts: list[Any], library: Library) -> None:
+    for name in ("label", "flipped", "tied", "visits", "had_competition", "route"):
         assert got[name].tolist() == [getattr(v, name) for v in verdicts], name
+    assert got["skip"].tolist() == [v.skipped for v in verdicts]
+    assert got["high_risk"].tolist() == [v.high_risk for v in verdicts]
     for name in ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta"):
-        want = [float(getattr(v, name)) for v in verdicts]
-        np.testing.assert_allclose(got[name], want, rtol=precision(library), err_msg=name)
+        close(got[name], [getattr(v, name) for v in verdicts], library, name)
     for place, verdict in enumerate(verdicts):
-        candidates = {int(a) for a in np.flatnonzero(got["minority"][place])}
-        assert candidates == set(verdict.candidates)
-        for answer, n in verdict.candidates.items():
-            assert got["candidate_votes"][place, answer] == n
+        candidates = np.flatnonzero(got["minority"][place]).tolist()
+        assert candidates == [a for a, marked in enumerate(verdict.minority) if marked]
+        for answer in candidates:
+            assert got["candidate_votes"][place, answer] == verdict.candidate_votes[answer]
 
 
 def compare_advantages(
-    walked: Walked,
-    lead: tuple[int, ...],
-    shown: list[Visit],
-    verdicts: list[Verdict],
+    streams: dict[str, Any],
+    got: dict[str, Any],
+    verdicts: list[Any],
+    advantages: list[list[float]],
     config: GuardConfig,
     library: Library,
 ) -> None:
-    got = {name: values[lead] for name, values in walked.streams.items()}
-    want = scalar_advantages(shown, verdicts, config.to_dict())
-    close = {"rtol": 20 * precision(library), "atol": 20 * precision(library)}
-    for stream, values in zip(("A1", "A2"), want, strict=True):
-        np.testing.assert_allclose(got[stream], values, err_msg=stream, **close)
-        kept = np.array([visit.answers[: visit.n_samples] for visit in shown])
-        by_answer = np.take_along_axis(got[f"{stream}_answer"], kept, axis=-1)
-        np.testing.assert_array_equal(by_answer, got[stream], err_msg=stream)
-    shares = np.array([[1.0, 1.0]] * len(shown))
-    if config.mix == "loss":
-        shares = np.array([[1 - float(v.beta), float(v.beta)] for v in verdicts])
-    for place, name in enumerate(("policy_majority", "policy_minority")):
-        mixed = shares[:, place, None] * np.array(want[place])
-        np.testing.assert_allclose(got[name], mixed, err_msg=name, **close)
-    weights = [float(v.weight) if config.weight_on == "loss" else 1.0 for v in verdicts]
-    np.testing.assert_allclose(got["policy_weight"], weights, **close)
-    dropped = [v.skip and config.skip_by == "drop" for v in verdicts]
-    assert got["policy_drop"].tolist() == dropped
+    shares = (1 - got["beta"][:, None], got["beta"][:, None])
+    if config.mix == "bonus":
+        shares = (1, 1)
+    width = streams["A1_answer"].shape[-1] - 1
+    majority, minority = (
+        share * streams[f"{name}_answer"][:, :width]
+        for share, name in zip(shares, ("A1", "A2"), strict=True)
+    )
+    wanted = [values[:width] for values in advantages]
+    close(majority + minority, wanted, library, "advantages", 20)
+    weights = [v.weight if config.weight_on == "loss" else 1.0 for v in verdicts]
+    close(streams["policy_weight"], weights, library, "weight")
+    dropped = [v.skipped and config.skip_by == "drop" for v in verdicts]
+    assert streams["policy_drop"].tolist() == dropped
 
 
-def precision(library: Library) -> float:
-    return 1e-13 if library in DOUBLE else 1e-6
+def close(got: Any, want: Any, library: Library, name: str, factor: int = 1) -> None:
+    if library in DOUBLE:
+        np.testing.assert_array_equal(got, want, err_msg=name)
+    else:
+        np.testing.assert_allclose(got, want, rtol=factor * 1e-6, atol=factor * 1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "frs", "mps", "rcsu"])
