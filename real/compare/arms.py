@@ -63,7 +63,7 @@ class ComparedArms:
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
     matches: list[MatchedArm] = field(default_factory=list)
-    """How well each arm at matched effort met its target."""
+    """Match of each arm at matched effort with its target."""
 
     @property
     def notices(self) -> list[str]:

@@ -52,7 +52,7 @@ class TrainConfig:
     labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
-    """What pays the responses: a rule of `guard_core.rules` by its name, such as srt or empo."""
+    """Rule that rewards the responses, by its name in `guard_core.rules`, such as srt or empo."""
     rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
     similarity_model: str | None = None
@@ -94,14 +94,14 @@ class TrainConfig:
     n_samples: Annotated[int, Interval("[2, inf)")] = 32
     """K, the first of them that are trained on; a group of one teaches nothing."""
     engine: EngineKind = "transformers"
-    """What samples: `transformers` with the trainer's own model, `vllm` in a process of its own,
+    """Engine that samples: `transformers` with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
     engine_url: str | None = None
     """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
     engine_timeout: Positive = 900.0
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
     restart_engine: Natural = 0
-    """How often an engine that died or hung is started again, with the last weights."""
+    """Restarts of an engine that died or hung, with the last weights."""
     engine_memory: PositiveShare = 0.5
     """Share of the GPU's memory that vLLM takes."""
     importance_cap: Positive | None = None
@@ -132,7 +132,7 @@ class TrainConfig:
     """Gradients are scaled down to this L2 norm."""
 
     loss: LossKind = "dapo"
-    """How tokens are averaged, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
+    """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
     sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
@@ -192,7 +192,7 @@ class TrainConfig:
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
     log: tuple[LogKind, ...] = ()
-    """Where metrics go besides the run folder: tensorboard, wandb (offline unless WANDB_MODE says
+    """Destinations of metrics other than the run folder: tensorboard, wandb (offline unless WANDB_MODE says
     otherwise), trackio."""
 
     seed: Natural = 0
@@ -237,7 +237,7 @@ class TrainConfig:
         return self.problems is None
 
     def settled(self) -> TrainConfig:
-        """The same run with a value in every setting that the task decides."""
+        """Return the run with a value in every setting that the task decides."""
         tiny = self.is_tiny
         chosen = {
             "prompt_suffix": "" if tiny else BOX_REQUEST,

@@ -69,7 +69,7 @@ SHARED = (
     Choice("chat_template", "require", "ours", "all three models are chat models"),
     Choice("dtype", "bfloat16", "ours", "the paper does not say"),
 )
-"""What all 12 presets set. The paper's micro-batch of 2 rows is a matter of memory alone, here
+"""Settings of all 12 presets. The paper's micro-batch of 2 rows is a matter of memory alone, here
 `micro_tokens`."""
 
 REMARKS = (
@@ -85,7 +85,7 @@ REMARKS = (
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """What a preset sets, as plain values.
+    """Settings of a preset, as plain values.
 
     Args:
         name: one of `NAMES`.

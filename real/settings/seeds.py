@@ -14,7 +14,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What random numbers are for."""
+    """Purpose of random numbers."""
 
     ORDER = 0
     """Place: epoch."""
@@ -25,7 +25,7 @@ class Stream(IntEnum):
     GUARD = 3
     """Place: problem, visit."""
     RULE = 4
-    """What a rule draws; place: problem, visit."""
+    """Random numbers of a rule; place: problem, visit."""
     SECOND = 5
     """A rule's second votes; place: step, 0 before training."""
     REWORDING = 6

@@ -18,7 +18,7 @@ class Ability(NamedTuple):
     base_pass_at_1: float
     """Percent, row "Base Model" of the paper's `tab:main`."""
     fitted_to: Literal["fates", "text", "nothing"] = "fates"
-    """What the law was fitted to, see `NAMED`."""
+    """Source of the law's fit, see `NAMED`."""
 
 
 FREE: dict[str, tuple[str, ...]] = {

@@ -96,7 +96,7 @@ def run_grid(
     pool: Pool,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """The same arms over step sizes, and under the null model, as a sweep in `out/grid`.
+    """Run the arms over step sizes, and under the null model, as a sweep in `out/grid`.
 
     Args:
         config: settings shared by all.

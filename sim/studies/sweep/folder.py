@@ -44,7 +44,7 @@ class Outcome:
     table: pd.DataFrame | None
     """One row per replicate, columns `MEASURES` and `FACTS`; None where it failed."""
     reason: str = ""
-    """Why it failed."""
+    """Reason of its failure."""
 
 
 class SweepFolder:
