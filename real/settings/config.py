@@ -192,8 +192,8 @@ class TrainConfig:
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
     log: tuple[LogKind, ...] = ()
-    """Destinations of metrics other than the run folder: tensorboard, wandb (offline unless WANDB_MODE says
-    otherwise), trackio."""
+    """Destinations of metrics other than the run folder: tensorboard, wandb (offline unless
+    WANDB_MODE says otherwise), trackio."""
 
     seed: Natural = 0
     """Fixes votes, problem order, guard draws and evaluation draws."""
