@@ -52,7 +52,7 @@ class GuardConfig:
     w_min: Share = 0.1
     """Floor of the weight."""
     weight_on: Literal["loss", "advantage", "reward"] = "loss"
-    """What the weight multiplies; on the reward it is a no-op under group standardisation."""
+    """Factor's target; on the reward it is a no-op under group standardisation."""
 
     beta_max: Share = 0.3
     """Largest share of the minority loss."""
@@ -61,7 +61,7 @@ class GuardConfig:
     T_steady: Count = 3
     """Visits in a row with a flip rate of at most `tau_FR` after which MPS turns off."""
     minority_over: Literal["samples", "votes"] = "samples"
-    """Where a minority candidate must reach its count: the K samples, or the V votes (release)."""
+    """Responses that a minority candidate is counted over: K samples, or V votes (release)."""
     minority_share: Share = 0.25
     """A candidate needs `max(1, floor(minority_share * K))` responses."""
     minority_reward: PositiveShare = 0.1
@@ -80,7 +80,7 @@ class GuardConfig:
     skip_cap: Literal["floor", "at_least_one"] = "floor"
     """`floor(skip_share * P)`, or at least one (release)."""
     skip_order: Literal["random", "first"] = "random"
-    """Which candidates fill the cap: smallest `pick` draws, or first in the batch (release)."""
+    """Candidates that fill the cap: smallest `pick` draws, or first in the batch (release)."""
     skip_by: Literal["drop", "mask"] = "drop"
     """Skipped samples leave the batch, or stay in it with advantage 0 (release)."""
 

@@ -153,7 +153,7 @@ class TokenStatsLog:
 
     @property
     def watching(self) -> bool:
-        """Whether any response is watched."""
+        """True if any response is watched."""
         return bool(self.row_of)
 
     def watch(self, names: Iterable[int]) -> None:

@@ -79,7 +79,7 @@ class Journal:
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether checkpoints are written."""
+        """True if checkpoints are written."""
         return self._checkpoints is not None
 
     def write_visits(self, columns: Columns) -> None:
@@ -119,7 +119,7 @@ class Journal:
         self._loggers.table(step, COMPLETIONS, rows)
 
     def write_json(self, name: str, values: Any) -> None:
-        """Write a file of plain values beside the trace."""
+        """Write a file of plain values next to the trace."""
         if self._folder is not None:
             with whole(self._folder / name) as temporary:
                 temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))

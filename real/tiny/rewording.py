@@ -10,7 +10,7 @@ import re
 
 
 def reworded(prompt: str) -> str | None:
-    """The same expression written differently; None where nothing can be swapped.
+    """Expression rewritten with swapped operands; None where nothing can be swapped.
 
     The digits of the first product whose two differ change places; without one, the first term and
     the first other that is added.

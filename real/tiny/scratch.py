@@ -17,12 +17,12 @@ _SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)
 
 
 def is_scratch(text: str) -> bool:
-    """Whether a text is scratch work and nothing else, steps such as `3-6+0>`, then the box."""
+    """Return whether a text is scratch work only, steps such as `3-6+0>`, then the box."""
     return text.endswith("}") and _SCRATCH.fullmatch(text) is not None
 
 
 def scratch_holds(text: str, problem: str | None = None) -> bool:
-    """Whether every step follows from the one before by one operation, right modulo 10.
+    """Return whether each step follows from the last by one operation, right modulo 10.
 
     Args:
         text: of a response, see `is_scratch`.
@@ -44,7 +44,7 @@ def scratch_holds(text: str, problem: str | None = None) -> bool:
 
 
 def _follows(before: str, after: str) -> bool:
-    """Whether one of the operators, carried out, gives the other expression."""
+    """Return whether carrying out one operator gives the other expression."""
     if len(after) + 2 != len(before):
         return False
     return any(_reduced(before, place) == after for place in range(0, len(after), 2))

@@ -50,7 +50,7 @@ class Visit(NamedTuple):
 def decide(
     made: Supervisor, problems_P: Any, answers_PV: Any, visit: int, observed: Fields | None = None
 ) -> Visit:
-    """What one visit writes down and pays."""
+    """Rows and rewards of one visit."""
     decided = made.decide(np.asarray(problems_P), answers_PV, visit, observed or {})
     assert decided is not None
     return Visit(decided.rows, pay(made.rule, decided, made.config.guard))
