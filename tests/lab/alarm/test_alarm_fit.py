@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from lab.alarm.logistic import RIDGE, fit_logistic
-from lab.alarm.risk import fit_alarm
+from lab.alarm.risk import RIDGE, fit_alarm, fit_logistic
 
 
 def test_logistic_fit_is_the_penalised_optimum():
