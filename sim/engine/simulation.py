@@ -17,11 +17,11 @@ from guard_core import Decision, Draws, Guard, Votes
 from guard_core.votes import choose_majority
 from lab.arms import BASELINE
 from lab.errors import UserError
+from sim.engine.array import PLAIN, ReferenceGuard
+from sim.engine.array import gradient as gradient
 from sim.engine.expected import expected_samples
 from sim.engine.gradient import Update
 from sim.engine.learner import CompiledGuard
-from sim.engine.reference import PLAIN, ReferenceGuard
-from sim.engine.reference import gradient as gradient
 from sim.engine.rows import SEEN, Epoch, Tables, tables, tally
 from sim.engine.rule_engine import RuleStart
 from sim.engine.skips import sit_out

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig
+from sim.engine.array import ReferenceGuard
 from sim.engine.expected import expected_samples
 from sim.engine.kernel import settings_record
 from sim.engine.learner import CompiledGuard
-from sim.engine.reference import ReferenceGuard
 from sim.engine.rows import SEEN
 from sim.engine.simulation import Simulation
 

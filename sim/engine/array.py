@@ -1,4 +1,4 @@
-"""The guard of a run by guard_core itself: slower than `sim.engine.guard`, and equal to it."""
+"""The guard of a run by guard_core's arrays; `sim.engine.learner` gives the same bits, faster."""
 
 from __future__ import annotations
 
