@@ -18,6 +18,7 @@ from lab.figures.style import (
     PALE,
     PURPLE,
     SKY,
+    VERMILLION,
     arm_order,
     arm_title,
     safe,
@@ -29,7 +30,11 @@ from lab.stats.paired import Estimate, estimate
 from lab.stats.words import mean_sd
 
 _COLOURS = dict(
-    zip((*PHASES.values(), OTHER), (SKY, GREEN, ORANGE, BLUE, PURPLE, PALE), strict=True)
+    zip(
+        (*PHASES.values(), OTHER),
+        (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE),
+        strict=True,
+    )
 )
 _PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
 
