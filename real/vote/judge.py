@@ -63,7 +63,7 @@ class Again:
     """N new solutions after each of M verdicts that a response is wrong."""
 
     rows_M: list[int]
-    """Which of the P problems of the batch each verdict belongs to."""
+    """Index of the batch's problem that each verdict belongs to."""
     responses: Responses
     """(M, N) new solutions."""
     advantages_MN: Floats
@@ -87,12 +87,12 @@ class Judge(Further):
         self._again: Again | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
-        """See `Further`; forget the batch before."""
+        """Implement `Further`: forget the batch before."""
         self._step, self.n_sampled, self.asked, self._again = step, 0, None, None
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """See `Further`; let the model judge, and solve again what it finds wrong.
+        """Implement `Further`: let the model judge, and solve again what it finds wrong.
 
         The first question about a problem is about a response that gives the label.
         """
@@ -106,7 +106,7 @@ class Judge(Further):
         return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """See `Further`; a group of one per verification, then one of N per wrong verdict.
+        """Implement `Further`: a group of one per verification, then one of N per wrong verdict.
 
         A doubted majority is no measure for the verifier either: its problem leaves as a whole.
         """

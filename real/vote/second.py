@@ -53,7 +53,7 @@ class SecondVotes(Further):
         yield version
 
     def first(self) -> Fields:
-        """See `Further`; the second voter is the model itself before training."""
+        """Implement `Further`: the second voter is the model itself before training."""
         parts, sampler = self.parts, self.parts.sampler
         drawn = sampler.sample_all(
             self.asked,
@@ -66,7 +66,7 @@ class SecondVotes(Further):
         return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
-        """See `Further`."""
+        """Implement `Further`."""
         parts, problems = self.parts, problems_P.tolist()
         prompts = [self.asked.tokens[problem] for problem in problems]
         generator = parts.sampler.generator(Stream.SECOND, step)
@@ -78,7 +78,7 @@ class SecondVotes(Further):
         return {"second": parts.read(self._drawn)}
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """See `Further`; the second votes, where the rule trains them."""
+        """Implement `Further`: the second votes, where the rule trains them."""
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
         paid = None if decided is None else self.pay(decided)
@@ -125,22 +125,22 @@ class Paraphrases(SecondVotes):
         return self._asked
 
     def begin(self) -> dict[str, Any]:
-        """See `Further`."""
+        """Implement `Further`."""
         problems = self.parts.prompts.problems
         tiny = self.parts.config.is_tiny
         self._take([reworded(p.prompt) for p in problems] if tiny else self._ask())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
 
     def files(self) -> dict[str, Any]:
-        """See `Further`."""
+        """Implement `Further`."""
         return {"paraphrases.json": self.values()}
 
     def values(self) -> Any:
-        """See `Further`."""
+        """Implement `Further`."""
         return {"paraphrases": self.texts_N}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        """See `Further`."""
+        """Implement `Further`."""
         self._take(values["paraphrases"])
 
     def _take(self, texts_N: list[str | None]) -> None:

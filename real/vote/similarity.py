@@ -1,4 +1,4 @@
-"""How much the responses to one problem resemble each other.
+"""Similarities of the responses to one problem.
 
 By default texts are bags of character n-grams, counted into buckets by a checksum: no model, no
 download, equal on every machine. An embedding model in a local folder may take their place, as in

@@ -48,7 +48,7 @@ class Teacher(SecondVotes):
 
     @contextmanager
     def answering(self, version: int) -> Iterator[int]:
-        """See `SecondVotes`; the model holds the teacher's weights meanwhile."""
+        """Implement `SecondVotes`: the model holds the teacher's weights meanwhile."""
         if not self.moved:
             yield version
             return
@@ -64,7 +64,7 @@ class Teacher(SecondVotes):
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """See `Further`."""
+        """Implement `Further`."""
         rate = ema_rate(step - 1, self._n_steps)
         for name, p in self._trained():
             mean = self.weights[name]
@@ -72,11 +72,11 @@ class Teacher(SecondVotes):
         self.moved = True
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `Further`."""
+        """Implement `Further`."""
         return self.weights
 
     def values(self) -> Any:
-        """See `Further`."""
+        """Implement `Further`."""
         return {"moved": self.moved}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:

@@ -61,11 +61,11 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
 
 
 _TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
-"""What is known of a tokenizer's tokens; they are few, and the same on every step."""
+"""Properties of a tokenizer's tokens; they are few, and the same on every step."""
 
 
 def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
-    """What each token adds to a text that it continues; special tokens add nothing.
+    """Text that each token adds to the one before; special tokens add nothing.
 
     Parts of a character that is spread over tokens come as replacement characters.
     """

@@ -54,7 +54,7 @@ _LEXER = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
 _PART_END = re.compile(r"(?<!\\)(?: [.,;:]\s | \$ | \\[()\[\]] ) | \n(?=[^\s&=])", re.VERBOSE)
-"""Always an `end` for the lexer, which also begins anew behind it."""
+"""Always an `end` for the lexer, which also begins again after it."""
 _OPERATORS = {
     **dict.fromkeys(["**", "^"], "^"),
     **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
@@ -68,7 +68,7 @@ _OF_SUMS = re.compile(
     "squared|cubed|than|from|dozen|hundred|thousand|million|billion|remainder",
     re.IGNORECASE,
 )
-"""Words that make something else of the numbers beside them."""
+"""Words that make something else of the numbers next to them."""
 _MOST_UNITS = 2
 """So many words may stand between a number and an operator on it: 3 red apples + 4 red apples."""
 _EQUAL = Token("equal", "=")
@@ -82,7 +82,7 @@ class Claim(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether they are equal, exactly."""
+        """Return whether they are equal, exactly."""
         return self.left == self.right
 
 

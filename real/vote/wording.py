@@ -69,15 +69,15 @@ class TinyWording(Wording):
     max_tokens = judging.VERIFICATION_TOKENS
 
     def question(self, problem: Problem, response: str) -> Problem:
-        """See `Wording`."""
+        """Implement `Wording`."""
         asked = judging.question(problem.prompt, response)
         return Problem(f"{problem.id}/verify", asked, None)
 
     def verdict(self, text: str) -> int:
-        """See `Wording`; plus is right, minus wrong."""
+        """Implement `Wording`: plus is right, minus wrong."""
         return judging.read_verdict(text)
 
     def request(self, problem: Problem, response: str, verification: str) -> Problem:
-        """See `Wording`."""
+        """Implement `Wording`."""
         asked = judging.request(problem.prompt, response, verification)
         return Problem(f"{problem.id}/again", asked, None)
