@@ -1,4 +1,4 @@
-"""Label-free rules of the field behind one interface: what is seen to rewards, label and weight."""
+"""Label-free rules of the field behind one interface: observations to rewards, label and weight."""
 
 from guard_core.rules.advantages import answer_streams, response_streams, rule_advantages, weighed
 from guard_core.rules.named import RULES, make_rule

@@ -18,7 +18,7 @@ from guard_core.advantages import (
 from guard_core.arrays import Array, namespace
 from guard_core.config import GuardConfig
 from guard_core.decision import Decision
-from guard_core.rules.observations import Observations, own
+from guard_core.rules.observations import Observations, per_response
 from guard_core.rules.rule import Rule
 from guard_core.votes import Votes
 
@@ -43,10 +43,10 @@ def response_streams(
     answers = obs.of("answers")[..., : obs.votes.n_samples]
     if rule.pays != "response":
         majority, minority = answer_streams(rule, obs, decision, config)
-        return own(majority, answers), own(minority, answers)
+        return per_response(majority, answers), per_response(minority, answers)
     votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
     minority = minority_advantages(votes.samples, votes.n_samples, decision, config)
-    return majority, own(minority, answers)
+    return majority, per_response(minority, answers)
 
 
 def answer_streams(
@@ -121,7 +121,7 @@ def _bonus(majority: Array, count: Array | None, obs: Observations, decision: De
     xp, shares = namespace(majority), bonus_shares(decision)
     size = xp.abs(majority)
     if count is None:
-        shares = own(shares, obs.of("answers")[..., : obs.votes.n_samples])
+        shares = per_response(shares, obs.of("answers")[..., : obs.votes.n_samples])
     else:
         size = xp.astype(count, majority.dtype) * size
     mean = xp.sum(size, axis=-1) / obs.votes.n_samples

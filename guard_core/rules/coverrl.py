@@ -9,7 +9,7 @@ from array_api_compat import device
 
 from guard_core.arrays import Array, namespace, widen
 from guard_core.checks import Count, Natural, NotNegative
-from guard_core.rules.observations import Observations, own
+from guard_core.rules.observations import Observations, per_response
 from guard_core.rules.rule import Need, Pays, Rule
 
 
@@ -141,5 +141,5 @@ def _rival(obs: Observations, wins: Array) -> Array:
     counts = obs.votes.counts
     xp = namespace(counts)
     unparseable = xp.full_like(counts[..., :1], V + 1)
-    votes = own(xp.concat([counts, unparseable], axis=-1), answers)
+    votes = per_response(xp.concat([counts, unparseable], axis=-1), answers)
     return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)

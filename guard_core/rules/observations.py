@@ -15,8 +15,8 @@ from guard_core.votes import Votes
 class Observations:
     """One visit of a batch: the votes, and the observations that the rule needs.
 
-    A number that is not finite says nothing about its response; what follows from that is in the
-    docstring of each rule.
+    A number that is not finite is a missing observation; the docstring of each rule says how it is
+    replaced.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -49,7 +49,7 @@ class Observations:
     that of the votes. None where labels do not remember."""
 
     def __post_init__(self) -> None:
-        """Check the shapes, and make room for an answer where nobody gave one."""
+        """Check the shapes; give the votes a column where no answer is known yet."""
         object.__setattr__(self, "votes", _wide(self.votes, 1))
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
         for name, last in (
@@ -98,7 +98,7 @@ class Observations:
         return divide(namespace(counts).astype(counts, self.real), self.votes.n_votes)
 
     def of(self, name: str) -> Array:
-        """An observation that the rule asked for.
+        """Return an observation that the rule needs.
 
         Raises:
             ValueError: it is missing.
@@ -126,7 +126,7 @@ def _wide(votes: Votes, n_answers: int) -> Votes:
     return replace(votes, counts=counts, samples=samples)
 
 
-def own(by_answer: Array, answers: Array) -> Array:
+def per_response(by_answer: Array, answers: Array) -> Array:
     """(..., P, M) entries of an array by answer (..., P, A + 1), one per response."""
     xp = namespace(by_answer)
     place = xp.where(answers < 0, by_answer.shape[-1] - 1, answers)

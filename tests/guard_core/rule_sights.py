@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from guard_core import Votes
 from guard_core.rules import Observations, Rule
-from guard_core.rules.observations import own
+from guard_core.rules.observations import per_response
 
 INTEGERS = {"answers", "second", "verdicts"}
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
@@ -74,7 +74,7 @@ def paid(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
     """(..., P, K) rewards of the trained responses."""
     rewards = rule.pay(seen, label)
     if rule.pays != "response":
-        rewards = own(rewards, seen.of("answers")[..., : seen.votes.n_samples])
+        rewards = per_response(rewards, seen.of("answers")[..., : seen.votes.n_samples])
     return np.asarray(rewards)
 
 

@@ -22,7 +22,7 @@ from guard_core.rules import (
     response_streams,
     weighed,
 )
-from guard_core.rules.observations import own
+from guard_core.rules.observations import per_response
 
 OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays == "label"]
@@ -51,7 +51,9 @@ class ByResponse(Rule):
     name, title, pays = "by_response", "By response", "response"
 
     def pay(self, seen, label):
-        return own(Rule.pay(self, seen, label), seen.of("answers")[..., : seen.votes.n_samples])
+        return per_response(
+            Rule.pay(self, seen, label), seen.of("answers")[..., : seen.votes.n_samples]
+        )
 
 
 def decided(
@@ -108,10 +110,10 @@ def test_answers_stand_for_their_responses(
     seen, decision = shown.seen(), decided(shown, config, rule, seed)
     answers = shown.answers[..., : shown.n_samples]
     per_answer = answer_streams(rule, seen, decision, config)
-    per_response = response_streams(rule, seen, decision, config)
-    for one, two in zip(per_answer, per_response, strict=True):
+    by_response = response_streams(rule, seen, decision, config)
+    for one, two in zip(per_answer, by_response, strict=True):
         assert one.shape == (*answers.shape[:-1], decision.minority.shape[-1] + 1)
-        assert own(one, answers).tobytes() == two.tobytes()
+        assert per_response(one, answers).tobytes() == two.tobytes()
 
 
 def paying(rewards: list[list[float]], config: GuardConfig = OFF, **changes) -> np.ndarray:

@@ -13,7 +13,7 @@ from guard_core.rules import Need, Observations, Rule
 from sim.settings.config import SimConfig
 from sim.world.observe.confidence import CERTAINTY, ENTROPY, LOGPROB, Scale, draw_confidence
 from sim.world.observe.judged import draw_tool, draw_verdicts
-from sim.world.observe.responses import expand, expand_counts
+from sim.world.observe.responses import expand
 from sim.world.observe.second import Teacher, draw_second
 from sim.world.observe.similarity import draw_ordinary, similarities
 from sim.world.observe.strength import Strength
@@ -86,8 +86,8 @@ class Observer:
         if Need.TOOL in needs:
             observed["tool"] = self.tool(visit, answers_RPV)
         if needs & {Need.PARAPHRASE, Need.TEACHER}:
-            second_RPV = np.empty((*shape, self.n_second), np.int32)
-            expand_counts(self.second(visit), second_RPV)
+            second_RPA, second_RPV = self.second(visit), np.empty((*shape, self.n_second), np.int32)
+            expand(second_RPA, second_RPA, self.n_second, second_RPV)
             observed["second"] = second_RPV
         if Need.SIMILARITY in needs and visit.epoch:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
@@ -96,27 +96,19 @@ class Observer:
         draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
-    def answers(self, visit: Visit, n: int | None = None) -> NDArray[np.int32]:
-        """(R, P, V) answers of all responses, or of the K trained ones with n = K."""
+    def answers(self, visit: Visit) -> NDArray[np.int32]:
+        """(R, P, V) answers of all responses."""
         votes = visit.votes
-        n = votes.n_votes if n is None else n
-        answers_RPV = np.empty((*visit.p_RPA.shape[:2], n), np.int32)
+        answers_RPV = np.empty((*visit.p_RPA.shape[:2], votes.n_votes), np.int32)
         expand(votes.counts, votes.samples, votes.n_samples, answers_RPV)
         return answers_RPV
 
-    def confidence(
-        self,
-        visit: Visit,
-        answers_RPM: NDArray[np.int32],
-        scale: Scale,
-        out_RPM: Floats | None = None,
-    ) -> Floats:
-        """(R, P, M) confidence of the first M responses, see `sim.world.observe.confidence`."""
-        out_RPM = np.empty(answers_RPM.shape) if out_RPM is None else out_RPM
-        of, by = self.strength, (visit.p_RPA, answers_RPM)
-        strength = (of.signal, of.confidence_share)
-        draw_confidence(*self._at(visit), *by, *strength, scale, out_RPM)
-        return out_RPM
+    def confidence(self, visit: Visit, answers_RPV: NDArray[np.int32], scale: Scale) -> Floats:
+        """(R, P, V) confidence of the responses, see `sim.world.observe.confidence`."""
+        out_RPV = np.empty(answers_RPV.shape)
+        strength = (self.strength.signal, self.strength.confidence_share)
+        draw_confidence(*self._at(visit), visit.p_RPA, answers_RPV, *strength, scale, out_RPV)
+        return out_RPV
 
     def tool(self, visit: Visit, answers_RPV: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(R, P, V) whether a tool confirms each response."""
@@ -162,10 +154,10 @@ class Observer:
         draw_verdicts(*self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
         return verdicts_RPQ
 
-    def draws(self, visit: Visit, n: int | None = None) -> Floats:
-        """(R, P, D) uniform numbers for the rule's own use, D as it asks or given."""
+    def draws(self, visit: Visit) -> Floats:
+        """(R, P, D) uniform numbers for the rule's own use."""
         c, votes = self._config, visit.votes
-        n = self.rule.n_draws(votes.n_votes, votes.n_samples) if n is None else n
+        n = self.rule.n_draws(votes.n_votes, votes.n_samples)
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
         _fill(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, draws_RPD)
         return draws_RPD

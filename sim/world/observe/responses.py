@@ -47,19 +47,3 @@ def expand(
             while v < V:
                 answers_RPV[r, p, v] = -1
                 v += 1
-
-
-@njit(cache=True)
-def expand_counts(counts_RPA: NDArray[np.int64], answers_RPV: NDArray[np.int32]) -> None:
-    """Write the answers of a second vote set, of which no response is trained on."""
-    R, P, A = counts_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            v = 0
-            for a in range(A):
-                for _ in range(counts_RPA[r, p, a]):
-                    answers_RPV[r, p, v] = a
-                    v += 1
-            while v < answers_RPV.shape[2]:
-                answers_RPV[r, p, v] = -1
-                v += 1
