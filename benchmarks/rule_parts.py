@@ -39,7 +39,7 @@ _STEP, _UPDATE, _INSTEAD = "step", "update", "instead of "
 _TOGETHER = frozenset({Need.ENTROPY, Need.CERTAINTY})
 """Observed in one pass."""
 _OWN: tuple[tuple[Any, str, str], ...] = (
-    (Samples, "look", "stats"),
+    (Samples, "observe", "stats"),
     (RunningStats, "means", "stats"),
     (SecondVotes, "before", GENERATION),
     (SecondVotes, "groups", "further groups"),

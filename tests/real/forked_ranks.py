@@ -63,8 +63,8 @@ def in_double() -> None:
 
 
 def plant(fault: dict[str, Any]) -> None:
-    import real.trainer
     import real.update.optimizer
+    import real.vote.decide
     from lab.errors import UserError
 
     def fail(*_: Any) -> None:
@@ -75,7 +75,7 @@ def plant(fault: dict[str, Any]) -> None:
     if fault["what"] == "nan":
         on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
     else:
-        on_call(real.trainer, "read_answers", fault["call"], fail, nothing)
+        on_call(real.vote.decide.Supervisor, "decide", fault["call"], fail, nothing)
 
 
 def sample_scripted(config: Any) -> None:
