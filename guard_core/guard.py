@@ -8,11 +8,12 @@ from guard_core.arrays import Array, divide, namespace, widen
 from guard_core.config import GuardConfig
 from guard_core.decision import Decision, Route
 from guard_core.frs import frs_weight
+from guard_core.label import Label, choose_label
 from guard_core.monitor import advance
 from guard_core.mps import candidate_votes, minority_candidates, protect
 from guard_core.rcsu import at_high_risk, choose_skips
 from guard_core.state import GuardState, Rates
-from guard_core.votes import Draws, Label, Votes, choose_label
+from guard_core.votes import Draws, Votes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from guard_core import PolicyStreams, group_advantages, policy_streams
-from guard_core.votes import choose_majority
+from guard_core.label import choose_majority
 from real.problems import Problem
 from real.problems.prompts import PromptSet, longest_prompt, prompt_tokens
 from real.settings.seeds import Stream

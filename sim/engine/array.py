@@ -18,7 +18,7 @@ from guard_core import (
     answer_advantages,
     policy_streams,
 )
-from guard_core.votes import choose_majority
+from guard_core.label import choose_majority
 from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update, logit_gradient
 from sim.settings.config import SimConfig

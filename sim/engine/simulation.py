@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, Votes
-from guard_core.votes import choose_majority
+from guard_core.label import choose_majority
 from lab.arms import BASELINE
 from lab.errors import UserError
 from sim.engine.array import PLAIN, ReferenceGuard
