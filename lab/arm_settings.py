@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from guard_core import GuardConfig
-from guard_core.rules import RULES
 from lab.arms import (
     ALL_ARMS,
     BASELINE,
@@ -55,24 +54,6 @@ class ArmSettings(Protocol):
 
 
 Settings = TypeVar("Settings", bound=ArmSettings)
-
-DEFAULT_GUARD = GuardConfig.paper()
-"""Stands for the guard of settings that do not mention one. It is recognised by identity, since an
-equal guard that was given is kept under every rule."""
-
-
-def guard_of(guard: GuardConfig, rule: str) -> GuardConfig:
-    """Returns the guard that settings mean.
-
-    Args:
-        guard: of the settings; `DEFAULT_GUARD` where they do not mention it: the paper's guard for
-            plain TTRL, that of the rule alone for any other rule.
-        rule: name of the rule.
-    """
-    if guard is not DEFAULT_GUARD:
-        return guard
-    # A copy: settings that were made have a guard of their own, whatever rule they get later.
-    return replace(guard) if rule == BASELINE or rule not in RULES else arm(rule).guard
 
 
 def with_arm(settings: Settings, arm: Arm) -> Settings:

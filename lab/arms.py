@@ -18,7 +18,7 @@ from typing import Literal
 from guard_core import GuardConfig
 from guard_core.rules import RULES, Rule
 from lab.errors import UserError
-from lab.rule_fit import misfit
+from lab.rule_fit import BASELINE, guard_alone, misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,6 @@ class Arm:
     """Name of the rule that pays the responses, see `guard_core.rules`."""
 
 
-BASELINE = "ttrl"
-"""Plain TTRL, as an arm and as a rule."""
 GUARD = "guard"
 MATCHED = "matched"
 RANDOM_SKIP = "random_skip"
@@ -132,8 +130,9 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         )
     if reason := _refusal(rule, other):
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
-    _, guard, labels = _ARMS["memory" if rule.loss == "none" else other]
-    return Arm(name, title(name), guard(), labels, step_factor, rule.name)
+    _, guard, labels = _ARMS[other]
+    settings = guard_alone(rule) if other == BASELINE else guard()
+    return Arm(name, title(name), settings, labels, step_factor, rule.name)
 
 
 def can_combine(rule: str, other: str) -> bool:

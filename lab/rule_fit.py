@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from guard_core import GuardConfig
-from guard_core.rules import Rule
+from guard_core.rules.rule import Rule
 from lab.errors import UserError
+
+BASELINE = "ttrl"
+"""Name of the rule, and of the arm, that others are compared with."""
+
+
+DEFAULT_GUARD = GuardConfig.paper()
+"""Stands for the guard of settings that do not mention one. It is recognised by identity, since an
+equal guard that was given is kept under every rule."""
+
+
+def guard_of(guard: GuardConfig, rule: type[Rule] | None) -> GuardConfig:
+    """Return the guard that settings mean.
+
+    Args:
+        guard: of the settings; `DEFAULT_GUARD` where they do not mention it: the paper's guard for
+            plain TTRL, that of the rule alone for any other rule.
+        rule: of the settings; None where they name none that exists, which other checks refuse.
+    """
+    if guard is not DEFAULT_GUARD:
+        return guard
+    # A copy: settings that were made have a guard of their own, whatever rule they get later.
+    return replace(guard) if rule is None or rule.name == BASELINE else guard_alone(rule)
+
+
+def guard_alone(rule: type[Rule]) -> GuardConfig:
+    """Return the settings under which a rule stands alone: it labels, and nothing is held back."""
+    # A rule that trains nothing is read by the votes of all its visits.
+    trains = rule.loss != "none"
+    return GuardConfig.off() if trains else replace(GuardConfig.off(), label_from="memory")
 
 
 def misfit(

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guard_core import Route
+from guard_core.decision import Route
 
 SCHEMA_VERSION = 1
 """Raised when a reader of the old schema would misread a folder of the new one."""

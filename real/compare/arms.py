@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.arm_settings import DEFAULT_GUARD, guard_of
+from guard_core.rules import RULES
 from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
 from lab.errors import UserError
+from lab.rule_fit import DEFAULT_GUARD, guard_of
 from lab.stats.paired import estimate
 from lab.stats.words import counted, mean_sd
 from lab.trace.manifest import read_manifest
@@ -169,7 +170,7 @@ def _check(
     config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int], n_parallel: int
 ) -> None:
     for name in _PER_ARM:
-        usual = guard_of(DEFAULT_GUARD, config.rule) if name == "guard" else _DEFAULTS[name]
+        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
         if getattr(config, name) != usual:
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:

@@ -16,10 +16,10 @@ from guard_core.checks import (
     Share,
     check_fields,
 )
-from guard_core.rules import Need, Rule, make_rule
-from lab.arm_settings import DEFAULT_GUARD, guard_of
+from guard_core.rules.named import RULES, make_rule
+from guard_core.rules.rule import Need, Rule
 from lab.errors import UserError
-from lab.rule_fit import check_fit
+from lab.rule_fit import DEFAULT_GUARD, check_fit, guard_of
 from lab.trace.schema import PassAt
 from real.settings.fields import FieldMap
 
@@ -208,7 +208,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        object.__setattr__(self, "guard", guard_of(self.guard, self.rule))
+        object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         check_fields(self, error=UserError)
         if self.n_samples > self.n_votes:
             raise UserError(

@@ -15,12 +15,10 @@ from guard_core.checks import (
     ShareBelowOne,
     check_fields,
 )
-from guard_core.rules import make_rule
+from guard_core.rules.named import RULES, make_rule
 from guard_core.schedule import batch_factors, scheduled_steps
-from lab.arm_settings import DEFAULT_GUARD, guard_of
-from lab.arms import BASELINE
 from lab.errors import UserError
-from lab.rule_fit import check_fit
+from lab.rule_fit import BASELINE, DEFAULT_GUARD, check_fit, guard_of
 from sim.settings.populations import FREE, NAMED
 
 _LAST_REPLICATE = 32_767
@@ -176,7 +174,7 @@ class SimConfig:
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""
-        object.__setattr__(self, "guard", guard_of(self.guard, self.rule))
+        object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         check_fields(self, error=UserError)
         _check_sizes(self)
         _check_population(self)

@@ -9,8 +9,8 @@ from pathlib import Path
 import tyro
 
 from guard_core import GuardConfig
-from lab.arm_settings import DEFAULT_GUARD
 from lab.cli import read_option, with_arm_options
+from lab.rule_fit import DEFAULT_GUARD
 from lab.settings import from_values, toml_values
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
