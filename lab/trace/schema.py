@@ -183,7 +183,8 @@ EVALS = (
         "maj_accuracy",
         "float64",
         "share of problems",
-        "problems whose majority vote is right; NaN where not measured",
+        "problems whose majority of V votes after the step is right, a tie counting by its chance "
+        "and no answer as wrong; measured before and after training, NaN where not measured",
         needs_truth=True,
     ),
     Column("n_responses", "float64", "responses", "responses drawn per problem", required=False),

@@ -18,13 +18,10 @@ from guard_core import (
     answer_advantages,
     policy_streams,
 )
-from guard_core.label import choose_majority
 from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update, logit_gradient
 from sim.settings.config import SimConfig
 
-PLAIN = GuardConfig.off()
-"""Labels from this visit's votes, ties at random."""
 _FIELDS = tuple(f.name for f in fields(GuardState))
 
 
@@ -85,11 +82,6 @@ class ReferenceGuard:
         for name, decided in DECIDED.items():
             self._seen_RN[name][:, at] = getattr(decision, decided)
         self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
-        by_votes = self._config.guard.label_from == "current" and scores_RPA is None
-        label_RP = decision.label
-        self._seen_RN["majority"][:, at] = (
-            label_RP if by_votes else _majority(votes, label_RP, draws)
-        )
         return decision
 
     def _batch(self, at: slice) -> tuple[GuardState, Draws]:
@@ -102,10 +94,6 @@ class ReferenceGuard:
         """Implement `sim.engine.simulation.Learner`."""
         joined = (np.concatenate([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
         self._state = self._state.put(self._order_RN, GuardState(*joined))
-
-
-def _majority(votes: Votes, label_RP: NDArray[np.int32], draws: Draws) -> NDArray[np.int32]:
-    return choose_majority(votes, label_RP, draws.tie, PLAIN).label
 
 
 def gradient(

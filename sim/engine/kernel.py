@@ -1,7 +1,7 @@
 """A batch's visits in compiled code: the functions of `guard_core.visit` in loops over the batch.
 
 The functions are compiled as they stand in guard_core, so the law is written there alone. What is
-added here is the simulator's: the majority of the votes, the truth as a label, and the gradient.
+added here is the simulator's: the truth as a label, and the gradient.
 
 Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
 of the rows that the functions are given would take half of the time.
@@ -40,7 +40,7 @@ def compiled(module: ModuleType) -> SimpleNamespace:
 
 
 _visit = compiled(visit)
-_choose_label, _remember, _winner = _visit.choose_label, _visit.remember, _visit.winner
+_choose_label, _remember = _visit.choose_label, _visit.remember
 _decide, _skip_key, _choose_skips = _visit.decide, _visit.skip_key, _visit.choose_skips
 _pay = compiled(visit_advantages)
 _batch_std, _answer_advantages = _pay.batch_std, _pay.answer_advantages
@@ -136,10 +136,7 @@ def decide(
                 label, tied = _choose_label(s, memory_RNA[r, n], counts_A, problem.label, tie)
             else:
                 label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
-            seen.tie, seen.majority = tied, label
-            if not (by_votes and s.current):
-                top, _n_tied, majority = _winner(counts_A, -1, tie, False, False)
-                seen.majority = majority if top > 0 else label
+            seen.tie = tied
             _decide(
                 s,
                 problem,

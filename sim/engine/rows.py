@@ -29,13 +29,12 @@ class Tables(NamedTuple):
     """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
-SEEN = record_dtype(("majority", np.int32), ("right", np.int32))
+SEEN = record_dtype(("right", np.int32))
 """Record of one visit: 64 bytes, a line of the cache.
 
-`majority` is the winner of the visit's own votes, whatever the labels are taken from, `right` how
-many of them are the true answer; the other fields are columns of the trace.
+`right` is the number of votes for the true answer; the other fields are columns of the trace.
 """
-_COLUMNS = tuple(name for name in SEEN.names or () if name not in ("majority", "right"))
+_COLUMNS = tuple(name for name in SEEN.names or () if name != "right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +82,38 @@ def tally(
             seen_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
 
 
-def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Tables:
+def majority_right(
+    counts_RPA: NDArray[np.int64], truth_RP: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """(R, P) chance that the majority vote is the true answer, ties broken at random.
+
+    Args:
+        counts_RPA: votes per answer; without any vote the majority is wrong.
+        truth_RP: true answers.
+    """
+    wins_RPA = (counts_RPA == counts_RPA.max(axis=-1, keepdims=True)) & (counts_RPA > 0)
+    right_RP = np.take_along_axis(wins_RPA, truth_RP[..., None], axis=-1)[..., 0]
+    return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
+
+
+def tables(
+    config: SimConfig,
+    epoch: Epoch,
+    pass_at_1_R: NDArray[np.float64],
+    majority_R: NDArray[np.float64],
+) -> Tables:
     """The rows of one epoch.
 
     Args:
         config: of the run.
         epoch: the visits.
         pass_at_1_R: chance of a right response at the end of the epoch.
+        majority_R: share of problems whose majority vote is right then; NaN where not measured.
     """
     visits = _visits(config, epoch)
     steps = _steps(config, epoch) if epoch.epoch else None
-    return Tables(visits, steps, _evals(config, epoch, pass_at_1_R), _votes(config, epoch))
+    evals = _evals(config, epoch, pass_at_1_R, majority_R)
+    return Tables(visits, steps, evals, _votes(config, epoch))
 
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
@@ -193,14 +213,19 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 
 
-def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: NDArray[np.float64]) -> Columns:
+def _evals(
+    config: SimConfig,
+    epoch: Epoch,
+    pass_at_1_R: NDArray[np.float64],
+    majority_R: NDArray[np.float64],
+) -> Columns:
     shape = (config.replicates,)
     columns = {
         "replicate": _numbers(config),
         "step": np.array(epoch.epoch * config.n_batches),
         "epoch": np.array(epoch.epoch),
         "pass_at_1": pass_at_1_R,
-        "maj_accuracy": (epoch.seen_RN["majority"] == epoch.truth_RN).mean(axis=1),
+        "maj_accuracy": majority_R,
     }
     return {name: np.broadcast_to(c, shape).copy() for name, c in columns.items()}
 

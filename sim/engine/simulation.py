@@ -14,15 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, Votes
-from guard_core.label import choose_majority
 from lab.arms import BASELINE
 from lab.errors import UserError
-from sim.engine.array import PLAIN, ReferenceGuard
+from sim.engine.array import ReferenceGuard
 from sim.engine.array import gradient as gradient
 from sim.engine.expected import expected_samples
 from sim.engine.gradient import Update
 from sim.engine.learner import CompiledGuard
-from sim.engine.rows import SEEN, Epoch, Tables, tables, tally
+from sim.engine.rows import SEEN, Epoch, Tables, majority_right, tables, tally
 from sim.engine.rule_engine import RuleStart
 from sim.engine.skips import sit_out
 from sim.settings.config import SimConfig
@@ -117,18 +116,16 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         first, self.learner = self._started(votes, p_RNA, tie_RN)
-        # Visit 0 counts this visit's votes, whatever the guard will take its labels from.
-        majority = choose_majority(votes, np.full_like(first.label, -1), tie_RN, PLAIN)
         seen_RN = np.zeros(problems_RN.shape, SEEN)
         tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
-        seen_RN["majority"] = majority.label
         seen_RN["label"], seen_RN["tie"] = first.label, first.tied
         seen_RN["match_rate"] = first.match_rate
         seen_RN["mean_match_rate"] = np.nan
         seen_RN["weight"] = 1
         counts_SNA = votes.counts[: self._n_kept] if self._n_kept else None
         done = Epoch(0, problems_RN, self._truth_RN, seen_RN, counts_SNA=counts_SNA)
-        return tables(c, done, self.pass_at_1())
+        right_R = majority_right(votes.counts, self._truth_RN).mean(axis=1)
+        return tables(c, done, self.pass_at_1(), right_R)
 
     def epoch(self, epoch: int) -> Tables:
         """Visit every problem once and learn from it."""
@@ -158,7 +155,20 @@ class Simulation:
         kept = counts_SNA if self._n_kept else None
         lr_B = np.array(self._steps[first_batch : self._batch])
         done = Epoch(epoch, order_RN, truth_RN, seen_RN, lr_B, norm_RN, kept)
-        return tables(c, done, self.pass_at_1())
+        majority_R = np.full(c.replicates, np.nan)
+        if epoch == c.epochs:
+            majority_R = self.majority_accuracy()
+        return tables(c, done, self.pass_at_1(), majority_R)
+
+    def majority_accuracy(self) -> NDArray[np.float64]:
+        """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
+        total_R = np.zeros(self.config.replicates)
+        for problems_RP, _ in self._chunks:
+            # The random numbers of the epoch after the last, which no visit uses.
+            votes, _ = self._vote(problems_RP, self.config.epochs + 1)
+            truth_RP = np.take_along_axis(self._truth_RN, problems_RP, axis=1)
+            total_R += majority_right(votes.counts, truth_RP).sum(axis=1)
+        return total_R / self.config.n_problems
 
     def pass_at_1(self) -> NDArray[np.float64]:
         """(R,) chance that one response to a problem is right, mean over all problems."""
