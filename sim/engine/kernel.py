@@ -95,7 +95,6 @@ def decide(
     pick_RN: Floats,
     order_RP: Ints,
     scores_RPA: Counts,
-    by_votes: bool,
     counts_RPA: Ints,
     candidate_votes_RPA: Ints,
     cap: int,
@@ -116,7 +115,6 @@ def decide(
         pick_RN: `Draws.pick`, by problem.
         order_RP: the batch's problems.
         scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
-        by_votes: they are the votes.
         counts_RPA: votes per answer.
         candidate_votes_RPA: responses per answer that minority candidates are chosen by.
         cap: largest number of problems that are skipped.

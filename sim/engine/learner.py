@@ -110,7 +110,6 @@ class CompiledGuard:
             draws.pick,
             self._order_RN[:, at],
             votes.counts if scores_RPA is None else scores_RPA,
-            scores_RPA is None,
             votes.counts,
             candidate_votes_RPA,
             skip_cap(shape[1], config.guard),

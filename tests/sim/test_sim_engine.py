@@ -260,7 +260,9 @@ def test_every_trace_is_complete_and_finite(config):
     assert visits.loc[undefined, "mean_match_rate"].isna().all()
     assert np.isfinite(visits[~undefined].to_numpy(float)).all()
     assert np.isfinite(trace.steps.to_numpy(float)).all()
-    assert np.isfinite(trace.evals.to_numpy(float)).all()
+    between = trace.evals["epoch"].between(1, config.epochs - 1)
+    assert (trace.evals["maj_accuracy"].isna() == between).all()
+    assert np.isfinite(trace.evals.drop(columns="maj_accuracy").to_numpy(float)).all()
     shares = visits[["match_rate", "flip_rate", "beta", "label_accuracy"]]
     assert shares.min(axis=None) >= 0 and shares.max(axis=None) <= 1
     assert visits["n_unparseable"].between(0, config.n_votes).all()
