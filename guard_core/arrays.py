@@ -62,7 +62,9 @@ def square_root(values: Array) -> Array:
     square = root * root
     error = ((high * high - square) + 2 * high * low) + low * low
     residual = (values - square) - error
-    return root + residual / (2 * xp.where(root > 0, root, xp.ones_like(root)))
+    step = residual / (2 * xp.where(root > 0, root, xp.ones_like(root)))
+    # The true root lies below the Newton step by a second-order term, which decides a tie.
+    return root + (step - xp.abs(step) * xp.finfo(values.dtype).eps)
 
 
 def floor_share(share: float, n: int) -> int:
