@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from guard_histories import (
     DOUBLE,
     SINGLE,
@@ -23,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guard_core import Guard, GuardConfig, GuardState, Route
+from guard_core.arrays import square_root
 
 LIBRARIES = [*DOUBLE, *SINGLE]
 
@@ -197,3 +200,11 @@ class NarrowNumpy(Library):
 
 def test_routes_are_codes_of_the_enum() -> None:
     assert [Route(code).name for code in range(4)] == ["STABLE", "AT_RISK", "HIGH_RISK", "SKIPPED"]
+
+
+def test_square_roots_are_rounded_correctly_next_to_powers_of_two():
+    near = [power - k * 2.0**-51 * power for power in (0.25, 1.0, 4.0) for k in range(1, 50)]
+    near += [0.25 - 2.0**-55, 1 - 2.0**-53]
+    exact = [math.sqrt(value) for value in near]
+    assert square_root(np.array(near)).tolist() == exact
+    assert square_root(torch.tensor(near, dtype=torch.float64)).tolist() == exact

@@ -84,7 +84,7 @@ def test_rules_differ_in_what_they_train():
 
 def test_settings_of_a_rule_reach_it():
     kept = train(of_arm("srt", rule_options={"keep": 0.5}), progress=False)
-    assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "custom"
+    assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "srt"
     none = train(of_arm("random", rule_options={"chance": 0.0}), progress=False)
     assert (none.steps["n_uniform"] == 4).all()
 

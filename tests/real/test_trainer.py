@@ -74,7 +74,8 @@ def test_steps_tell_what_was_done(ttrl: Trace):
     assert (steps[phases] > 0).all(axis=None)
     assert (steps["seconds_step"] >= steps[phases].sum(axis=1)).all()
     np.testing.assert_allclose(
-        steps["sampled_per_second"], steps["tokens_sampled"] / steps["seconds_rollout"]
+        steps["sampled_per_second"],
+        steps["tokens_sampled"] / (steps["seconds_rollout"] + steps["seconds_further"]),
     )
     np.testing.assert_allclose(
         steps["trained_per_second"], steps["tokens"] / steps["seconds_update"]
