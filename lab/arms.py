@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from guard_core import GuardConfig
-from guard_core.rules import RULES, Rule
+from guard_core.config import GuardConfig
+from guard_core.rules.named import RULES
+from guard_core.rules.rule import Rule
 from lab.errors import UserError
 from lab.rule_fit import BASELINE, guard_alone, misfit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from guard_core import GuardConfig
+from guard_core.config import GuardConfig
 from guard_core.rules.rule import Rule
 from lab.errors import UserError
 

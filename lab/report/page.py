@@ -10,12 +10,17 @@ from lab.compare.collection import Skipped
 from lab.report.content import words
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, definitions, join, raw, tag
-from lab.report.elements.plots import library
+from lab.report.elements.plots import library, plot
 from lab.report.problems.sections import problem_assets, problem_sections
-from lab.report.sections import ACROSS, ACROSS_NAME, across, figure_sections, render, render_across
+from lab.report.sections.across import ACROSS, ACROSS_NAME, HOW, across
+from lab.report.sections.guarding import GUARDING
 from lab.report.sections.numbers import arm_table, cards
+from lab.report.sections.outcome import OUTCOME
 from lab.report.sections.papers import paper_tables
 from lab.report.sections.provenance import left_out, provenance
+from lab.report.sections.section import Drawing, Section, render
+from lab.report.sections.training import TRAINING
+from lab.report.sections.trap import TRAP
 from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab report"
@@ -57,6 +62,22 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
         tag("script", raw(script)),
     )
     return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
+
+
+def figure_sections() -> list[Section]:
+    """The sections in the order of the page."""
+    return [*OUTCOME, *TRAINING, *TRAP, *GUARDING]
+
+
+def render_across(drawing: Drawing) -> Html:
+    """The figure of all comparisons, and how to read it.
+
+    Args:
+        drawing: from `across`.
+    """
+    return join(
+        [tag("p", HOW, class_="how"), plot(drawing.figure, f"{ACROSS_NAME}-0", drawing.alt)]
+    )
 
 
 def _parts(

@@ -10,8 +10,10 @@ import plotly.graph_objects as go
 from lab.report.content.digest import ReportedComparison
 from lab.report.folders import our_folder
 from lab.report.names import slugs
+from lab.report.page import figure_sections
 from lab.report.png import check_png, write_pngs
-from lab.report.sections import ACROSS_NAME, Drawing, across, figure_sections
+from lab.report.sections.across import ACROSS_NAME, across
+from lab.report.sections.section import Drawing
 
 KIND = "figures"
 

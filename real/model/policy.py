@@ -20,9 +20,7 @@ from transformers.utils.import_utils import (
 
 from lab.errors import UserError
 from real.model.folder import check_folder
-from real.model.lora import add_lora
 from real.model.memory import memory_limit
-from real.settings.config import TrainConfig
 
 # What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)
@@ -98,23 +96,6 @@ def load_policy(
     with memory_limit("load"):
         model = model.to(place).eval()
     return Policy(model, tokenizer, ends, pad, place)
-
-
-def prepare_training(model: Any, config: TrainConfig) -> None:
-    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing.
-
-    Raises:
-        UserError: the model cannot.
-    """
-    if config.lora_rank:
-        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, config.seed)
-    if config.gradient_checkpointing:
-        if not model.supports_gradient_checkpointing:
-            raise UserError(
-                f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
-                "leave it out and lower micro_tokens"
-            )
-        model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def pick_device(name: str) -> torch.device:

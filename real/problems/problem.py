@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +73,42 @@ def fingerprint(problems: Sequence[Problem]) -> str:
 
 def _digest(values: object) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """N problems with their prompts."""
+
+    name: str
+    """The task's name, for readers."""
+    problems: list[Problem]
+    tokens: list[list[int]]
+    """N prompts as token ids."""
+    left_out: list[str]
+    """Ids of problems whose prompts are too long."""
+    fields: dict[str, str]
+    """Maps what was read to the field of the problem file it was read from."""
+    fields_found: tuple[str, ...] = ()
+    """Those of `fields` that were found by their usual names."""
+    notices: tuple[str, ...] = ()
+    """Notes for readers, one sentence each."""
+
+    def __len__(self) -> int:
+        """Number of problems N."""
+        return len(self.problems)
+
+    @property
+    def truths(self) -> list[str | None]:
+        """(N,) reference answers; None where there is none."""
+        return [problem.answer for problem in self.problems]
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the run's manifest."""
+        return {
+            "prompts_left_out": self.left_out,
+            "problem_ids": [problem.id for problem in self.problems],
+            "problems_sha256": fingerprint(self.problems),
+            "problem_fields": self.fields,
+            "problem_fields_found": list(self.fields_found),
+            "notices": list(self.notices),
+        }

@@ -6,59 +6,18 @@ Prompts are written in the tokenizer's chat template, or as plain text for a bas
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from jinja2 import TemplateError
 
 from lab.errors import UserError
 from real.model.policy import Policy
-from real.problems import Problem, ProblemSet, fingerprint
+from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
 
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSet:
-    """N problems with their prompts."""
-
-    name: str
-    """The task's name, for readers."""
-    problems: list[Problem]
-    tokens: list[list[int]]
-    """N prompts as token ids."""
-    left_out: list[str]
-    """Ids of problems whose prompts are too long."""
-    fields: dict[str, str]
-    """Maps what was read to the field of the problem file it was read from."""
-    fields_found: tuple[str, ...] = ()
-    """Those of `fields` that were found by their usual names."""
-    notices: tuple[str, ...] = ()
-    """Notes for readers, one sentence each."""
-
-    def __len__(self) -> int:
-        """Number of problems N."""
-        return len(self.problems)
-
-    @property
-    def truths(self) -> list[str | None]:
-        """(N,) reference answers; None where there is none."""
-        return [problem.answer for problem in self.problems]
-
-    def facts(self) -> dict[str, Any]:
-        """Return facts for the run's manifest."""
-        return {
-            "prompts_left_out": self.left_out,
-            "problem_ids": [problem.id for problem in self.problems],
-            "problems_sha256": fingerprint(self.problems),
-            "problem_fields": self.fields,
-            "problem_fields_found": list(self.fields_found),
-            "notices": list(self.notices),
-        }
 
 
 def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) -> PromptSet:
@@ -105,11 +64,6 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
         problem_set.found,
         tuple(notices),
     )
-
-
-def as_tensor(prompt: list[int], device: torch.device) -> torch.Tensor:
-    """Return (L,) token ids."""
-    return torch.tensor(prompt, dtype=torch.long, device=device)
 
 
 def prompt_tokens(

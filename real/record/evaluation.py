@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.engines.rollouts import Sampling
-from real.problems.prompts import PromptSet
+from real.problems.problem import PromptSet
 from real.record.curve import summary
 from real.record.journal import Journal
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
-from real.vote.read import Sampler
+from real.vote.sample import Sampler
 
 
 @dataclass(frozen=True, slots=True)

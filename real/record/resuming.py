@@ -16,7 +16,7 @@ from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest, commit, now, read_manifest
 from lab.trace.store import RunFolder
-from real.problems.prompts import PromptSet
+from real.problems.problem import PromptSet
 from real.ranks.tensor_files import file_digest
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config

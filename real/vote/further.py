@@ -13,12 +13,13 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from guard_core.rules import Rule
 from real.engines.rollouts import Sampling
-from real.problems.prompts import PromptSet
+from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.update.group import Group
 from real.vote.decide import Decided, Fields
-from real.vote.read import Responses, Sampler
+from real.vote.read import Responses
+from real.vote.sample import Sampler
 
 Ints = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from guard_core.rules import Need, Rule
-from real.problems.prompts import PromptSet
+from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer
 from real.vote.decide import Fields

@@ -13,7 +13,8 @@ from torch import Tensor
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.label import choose_majority
 from real.problems import Problem
-from real.problems.prompts import PromptSet, longest_prompt, prompt_tokens
+from real.problems.problem import PromptSet
+from real.problems.prompts import longest_prompt, prompt_tokens
 from real.settings.seeds import Stream
 from real.tiny.rewording import reworded
 from real.update.group import Group

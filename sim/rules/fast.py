@@ -19,7 +19,7 @@ from guard_core.rules.evol_rl import EvolRL
 from guard_core.rules.scope import Scope, subgroup_sizes
 from sim.rules.novelty import novelties
 from sim.rules.subgroups import fills_words, subgroup_labels
-from sim.world.observe import Observer, Visit
+from sim.world.observe.observer import Observer, Visit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from guard_core import GuardConfig
 from guard_core.checks import (
     Interval,
     NotNegative,
@@ -15,6 +14,7 @@ from guard_core.checks import (
     ShareBelowOne,
     check_fields,
 )
+from guard_core.config import GuardConfig
 from guard_core.rules.named import RULES, make_rule
 from guard_core.schedule import batch_factors, scheduled_steps
 from lab.errors import UserError

@@ -31,7 +31,8 @@ from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
 from real.vote.further import Parts
 from real.vote.judge import Judge
-from real.vote.read import Responses, Sampler
+from real.vote.read import Responses
+from real.vote.sample import Sampler
 from real.vote.wording import Wording
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))

@@ -23,7 +23,8 @@ from real.cli import _tell, main
 from real.compare.arms import ArmResult, ComparedArms
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
-from real.problems.prompts import FIXED_DATE, PromptSet, build_prompts, encode
+from real.problems.problem import PromptSet
+from real.problems.prompts import FIXED_DATE, build_prompts, encode
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 CHAT = (

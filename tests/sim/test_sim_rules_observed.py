@@ -9,8 +9,8 @@ from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
 from sim.engine.gradient import sharpen
-from sim.world.observe import Observer, Visit
 from sim.world.observe.confidence import ENTROPY, LOGPROB
+from sim.world.observe.observer import Observer, Visit
 from sim.world.observe.second import Teacher
 from sim.world.observe.similarity import similarities
 

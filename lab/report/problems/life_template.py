@@ -10,7 +10,6 @@ import pandas as pd
 from plotly.io import to_json
 
 from lab.figures.life import life_figure
-from lab.report.problems.life_data import TOP
 from lab.trace.schema import ROUTES
 
 NAME = "{}"
@@ -23,13 +22,16 @@ _COARSE = (
 )
 
 
-def life_templates() -> dict[str, Any]:
+def life_templates(n_answers: int) -> dict[str, Any]:
     """Two plotly figures as plain values: `votes`, an area per answer, and `shares` without votes.
 
     Every trace says in `meta` what it draws; the script fills in the numbers, leaves out what a
     life does not have, and takes from here how all of it looks.
+
+    Args:
+        n_answers: answers with an area of their own, the true one apart.
     """
-    by_answer = [(NAME, "correct"), *((f"{NAME}{k}", "answer") for k in range(TOP))]
+    by_answer = [(NAME, "correct"), *((f"{NAME}{k}", "answer") for k in range(n_answers))]
     areas = {"votes": [*by_answer, *_COARSE[2:]], "shares": list(_COARSE)}
     return {name: _template(own) for name, own in areas.items()}
 

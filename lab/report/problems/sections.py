@@ -13,7 +13,7 @@ from lab.figures.style import FATE_COLOURS
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, join, raw, tag
 from lab.report.problems.columns import WORST_FIRST, problem_columns, problem_ids, redrawn
-from lab.report.problems.life_data import BUDGET, Key, packed_lives
+from lab.report.problems.life_data import BUDGET, TOP, Key, packed_lives
 from lab.report.problems.life_template import life_templates
 from lab.report.problems.packing import Array, pack
 
@@ -55,7 +55,7 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     """
     lives = packed_lives(worlds, budget)
     parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
-    templates = _data("life-templates", _json(life_templates()))
+    templates = _data("life-templates", _json(life_templates(TOP)))
     return join([tag("p", HOW, class_="how"), *parts, templates])
 
 

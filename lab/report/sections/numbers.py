@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 from lab.compare.headline import Finding, Quantity
@@ -10,7 +9,8 @@ from lab.compare.tables import METRICS, Metric
 from lab.report.content import words
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, table, tag
-from lab.stats.words import interval_of, mean_sd, plus_minus
+from lab.report.elements.numbers import mean_and_sd
+from lab.stats.words import interval_of
 
 
 def cards(world: ReportedComparison) -> Html:
@@ -24,21 +24,6 @@ def arm_table(world: ReportedComparison) -> Html:
     head = ["", *(_arm_head(world.titles[arm], counts[arm]) for arm in world.comparison.arms)]
     rows = [_row(world, metric) for metric in METRICS if _measured(world, metric)]
     return table(head, rows)
-
-
-def mean_and_sd(mean: float, sd: float, digits: int = 1, missing: str = "not measured") -> Html:
-    """Return a mean with its standard deviation in small print.
-
-    Args:
-        mean: `missing` is shown where it is NaN.
-        sd: standard deviation; NaN for a single replicate.
-        digits: after the point.
-        missing: text for a mean that was not measured.
-    """
-    spread = "" if math.isnan(mean) else plus_minus(sd, digits)
-    return tag(
-        "span", mean_sd(mean, digits=digits, missing=missing), tag("span", spread, class_="spread")
-    )
 
 
 def _card(finding: Finding) -> Html:

@@ -13,7 +13,7 @@ from lab.figures.style import FATE_COLOURS
 from lab.report.content import derived
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html
-from lab.report.sections.numbers import mean_and_sd
+from lab.report.elements.numbers import mean_and_sd
 from lab.report.sections.section import NO_TRUTH, Absent, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 

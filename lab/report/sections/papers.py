@@ -14,7 +14,7 @@ from lab.compare.published import CELLS, METHOD_TITLES, TOTAL, Setting
 from lab.errors import UserError
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, join, table, tag
-from lab.report.sections.numbers import mean_and_sd
+from lab.report.elements.numbers import mean_and_sd
 
 HOW = (
     "Ours is the mean ± standard deviation over n replicates, next to the paper's number. "

@@ -4,7 +4,3 @@ Only here may the truth enter an observation: one of strength s is correlated wi
 at strength 0 it contains no more information than the votes. `Observer` draws them; their
 distributions are in the files of their names.
 """
-
-from sim.world.observe.observer import Observer, Visit
-
-__all__ = ["Observer", "Visit"]

@@ -10,6 +10,7 @@ from lab.figures.life import life_figure
 from lab.measures.fate import FATES
 from lab.measures.life import problem_life, vote_areas
 from lab.report.problems.columns import WORST_FIRST, problem_columns, problem_ids, redrawn
+from lab.report.problems.life_data import TOP
 from lab.report.problems.life_template import life_templates
 from lab.report.problems.packing import unpack
 from lab.report.problems.sections import problem_sections
@@ -125,7 +126,7 @@ def test_markup_of_a_run_does_not_reach_the_page(with_texts):
 @pytest.mark.parametrize("name", ["with_texts", "without_votes"])
 def test_the_template_has_the_look_of_the_figure(name, request):
     trace = request.getfixturevalue(name).comparison.traces["guard"]
-    template = life_templates()["shares" if trace.votes.empty else "votes"]
+    template = life_templates(TOP)["shares" if trace.votes.empty else "votes"]
     own = {style["meta"]: style for style in template["data"] if style["meta"] != "answer"}
     life = problem_life(trace.visits, 0, 4)
     figure = life_figure(life, vote_areas(trace, 0, 4, top=5)).to_plotly_json()
