@@ -62,7 +62,10 @@ def train(
     config = config.settled()
     if folder is None and config.log:
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
-    with joined_ranks(config) as ranks, torch_threads(config.threads):
+    with (
+        joined_ranks(config.device, config.rank_timeout) as ranks,
+        torch_threads(config.threads),
+    ):
         if folder is None and ranks.world > 1:
             raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
         require_loggers(config.log)
@@ -105,7 +108,11 @@ def resume(
     """
     folder = Path(folder)
     before = stored_config(folder)  # before the lock, which would write into any folder
-    with joined_ranks(config or before) as ranks, locked(folder) if ranks.first else nullcontext():
+    given = config or before
+    with (
+        joined_ranks(given.device, given.rank_timeout) as ranks,
+        locked(folder) if ranks.first else nullcontext(),
+    ):
         point = resume_point(folder, config)
         ranks.wait()  # all have read the folder before one changes it
         if point is not None:

@@ -25,7 +25,6 @@ from lab.errors import UserError
 from real.model.policy import pick_device
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
-from real.settings.config import TrainConfig
 
 _FAILED = "guard-train/failed"
 """Key of the store that ranks share; holds what the first rank to fail says."""
@@ -105,11 +104,15 @@ ALONE = Ranks()
 
 
 @contextlib.contextmanager
-def joined_ranks(config: TrainConfig) -> Iterator[Ranks]:
+def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     """Meet the other ranks, if `torchrun` started any, and part at the end.
 
     An error of one rank ends all of them: those who wait for it lose contact, or give up after
     `rank_timeout`. The first to fail says why, the others end without a word.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+        rank_timeout: seconds that one rank waits for the others.
 
     Raises:
         UserError: the ranks do not fit this machine, or contact was lost.
@@ -119,24 +122,24 @@ def joined_ranks(config: TrainConfig) -> Iterator[Ranks]:
     if place is None or place.world == 1:
         yield ALONE
         return
-    kind = _check(place, config)
+    kind = _check(place, device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=config.rank_timeout))
+        dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
         yield Ranks(place.rank, place.world, kind)
         dist.destroy_process_group()
     except BaseException as error:
         _end(place.rank, error)
 
 
-def _check(place: Launched, config: TrainConfig) -> str:
+def _check(place: Launched, device: str) -> str:
     """Raise a UserError for ranks that this machine cannot hold; returns the kind of device."""
     if place.world != place.local_world:
         raise UserError(
             f"ranks: {place.world}, of which {place.local_world} on this machine; "
             "start all on one machine with torchrun --nproc-per-node"
         )
-    kind = pick_device(config.device).type
+    kind = pick_device(device).type
     if kind == "cuda":
         if place.local_rank >= torch.cuda.device_count():
             raise UserError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from guard_core import ConfigError, GuardConfig
 from guard_core.checks import (
+    ConfigError,
     Count,
     Interval,
     Natural,
@@ -16,6 +16,7 @@ from guard_core.checks import (
     Share,
     check_fields,
 )
+from guard_core.config import GuardConfig
 from guard_core.rules.named import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.errors import UserError

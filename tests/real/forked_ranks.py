@@ -89,7 +89,7 @@ def sample_scripted(config: Any) -> None:
 
     command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))
     real.engines.make._child = lambda *_: ChildEngine({}, 20.0, command=command)
-    with joined_ranks(config) as ranks:
+    with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)
         with closing(run.engine):
             run.engine.update_weights(run.policy.model, version=3)
