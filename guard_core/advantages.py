@@ -63,8 +63,8 @@ def group_advantages(
         count_answers(answers, n_answers), answers.shape[-1], decision, config
     )
     xp = namespace(decision.weight)
-    place = xp.astype(xp.where(answers < 0, n_answers, answers), xp.int64)
-    majority, minority = (xp.take_along_axis(stream, place, axis=-1) for stream in streams)
+    index = xp.astype(xp.where(answers < 0, n_answers, answers), xp.int64)
+    majority, minority = (xp.take_along_axis(stream, index, axis=-1) for stream in streams)
     return majority, minority
 
 

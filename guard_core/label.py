@@ -43,7 +43,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     small = counter_dtype(xp, scores.shape[-1])
     order = xp.cumulative_sum(xp.astype(tied_PA, small), axis=-1, dtype=small)
     n_tied = order[..., -1]
-    before = order <= _place(xp, tie, n_tied, config)[..., None]
+    before = order <= _tie_rank(xp, tie, n_tied, config)[..., None]
     winner = xp.astype(xp.sum(xp.astype(before, small), axis=-1, dtype=small), old.dtype)
     if config.tie_break == "incumbent":
         stays = xp.any(tied_PA & (ids == old[..., None]), axis=-1)
@@ -72,12 +72,12 @@ def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -
     return choose_label(votes, votes.counts, old, tie, replace(config, label_from="current"))
 
 
-def _place(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:
+def _tie_rank(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:
     if config.tie_break == "first":
         return xp.zeros_like(n_tied)
     # A double just below 1 becomes 1 when it is turned into single precision.
-    place = xp.astype(xp.floor(tie * xp.astype(n_tied, tie.dtype)), n_tied.dtype)
-    return xp.where(place < n_tied, place, n_tied - 1)
+    tie_rank = xp.astype(xp.floor(tie * xp.astype(n_tied, tie.dtype)), n_tied.dtype)
+    return xp.where(tie_rank < n_tied, tie_rank, n_tied - 1)
 
 
 def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
@@ -90,6 +90,6 @@ def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
 def _label_votes(xp: Any, votes: Votes, label: Array) -> Array:
     # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
     known = (label >= 0) & (label < votes.counts.shape[-1])
-    place = xp.astype(xp.where(known, label, 0), xp.int64)
-    got = xp.take_along_axis(votes.counts, place[..., None], axis=-1)[..., 0]
-    return xp.where(known, got, 0)
+    index = xp.astype(xp.where(known, label, 0), xp.int64)
+    votes_of_label = xp.take_along_axis(votes.counts, index[..., None], axis=-1)[..., 0]
+    return xp.where(known, votes_of_label, 0)

@@ -136,10 +136,10 @@ def winner(
     if incumbent and 0 <= old < len(scores) and scores[old] == top:
         return top, n_tied, old
     # In single precision a number just below 1 can round up to 1.
-    place = min(int(tie * n_tied), n_tied - 1)
-    while place > 0:
+    n_left = min(int(tie * n_tied), n_tied - 1)
+    while n_left > 0:
         label += 1
-        place -= scores[label] == top
+        n_left -= scores[label] == top
     return top, n_tied, label
 
 

@@ -134,8 +134,8 @@ class CompareCommand:
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
         require_torch()
-        place = launched()
-        if place is not None and place.world > 1:
+        process = launched()
+        if process is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         from real.compare.arms import compare, compare_steps, n_runs
 
@@ -143,22 +143,22 @@ class CompareCommand:
         common = (self.arms, self.seeds, self.jobs)
         with runs_bar(total, self.quiet) as report:
             if self.lrs:
-                found = compare_steps(self.settings, self.out, self.lrs, *common, report)
+                results = compare_steps(self.settings, self.out, self.lrs, *common, report)
             else:
-                found = {None: compare(self.settings, self.out, *common, report)}
-        for lr, result in found.items():
+                results = {None: compare(self.settings, self.out, *common, report)}
+        for lr, result in results.items():
             if lr is not None:
                 print(f"learning rate {lr:g}")
             _tell(result)
         print(f"run folders: {self.out}")
-        return 1 if any(result.failed for result in found.values()) else 0
+        return 1 if any(result.failed for result in results.values()) else 0
 
 
 def _tell(result: ComparedArms) -> None:
     """Say what came out of one comparison; notices and failures on stderr."""
     say(result.notices)
-    for found in result.arms:
-        print(found.line)
+    for arm in result.arms:
+        print(arm.line)
     for match in result.matches:
         print(match.line)
     for outcome in result.failed:
@@ -243,16 +243,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def outcome(run: Manifest) -> Iterator[str]:
     """Result of a run, line by line."""
-    left_out, found = run.extra["prompts_left_out"], run.extra["evaluation"]
+    left_out, evaluation = run.extra["prompts_left_out"], run.extra["evaluation"]
     if left_out:
         yield f"left out: {len(left_out)} overlong prompts, see run.json"
     given_up = run.extra.get("answer_timeouts", 0)
     if given_up:
         yield f"answers: {given_up} comparisons hit their time limit and count as unequal"
-    first, last = found["first"], found["last"]
+    first, last = evaluation["first"], evaluation["last"]
     if "pass_at_1" in last:
         yield (
             f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
             f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
         )
-    yield from curve_lines(found)
+    yield from curve_lines(evaluation)

@@ -169,14 +169,14 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
         for batch in batches(run.config, len(run.prompts), after=done or 0):
-            place = {"step": batch.step, "epoch": batch.epoch}
+            position = {"step": batch.step, "epoch": batch.epoch}
             visited, row, n_refused = train_batch(run, batch)
-            _write(log, visited, place, votes)
-            log.write_steps({**row, **place})
+            _write(log, visited, position, votes)
+            log.write_steps({**row, **position})
             log.count_refused(n_refused)
             report(batch.step)
             if batch.is_evaluated(run.config):
-                run.evaluator.log(log, **place, full=batch.ends_run)
+                run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
             asked = stop.agreed(run.ranks.highest)
             log.checkpoint(state, batch.step, asked=batch.ends_run or asked is not None)
@@ -235,8 +235,8 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any], int]:
     with clock.phase("further"), memory_limit("rollout"):
         decided = further.ask(decided, responses)
     with clock.phase("guard"):
-        paid = decided and pay(run.rule, decided, config.guard)
-        streams = shared_streams(run.ranks, paid)
+        streams = decided and pay(run.rule, decided, config.guard)
+        streams = shared_streams(run.ranks, streams)
     run.engine.release()
     with clock.phase("update"), memory_limit("update"):
         groups = responses.groups(streams)
@@ -272,11 +272,13 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any], int]:
     return visited, row, sum(step.refused for step in steps)
 
 
-def _write(log: Journal, visited: Visited, place: dict[str, int], votes: VoteRows | None) -> None:
-    log.write_visits({**visited.columns, **place})
+def _write(
+    log: Journal, visited: Visited, position: dict[str, int], votes: VoteRows | None
+) -> None:
+    log.write_visits({**visited.columns, **position})
     if votes is not None:
         # Every epoch visits every problem once.
-        log.write_votes(votes.count(*visited[:2], visit=place["epoch"]), place)
+        log.write_votes(votes.count(*visited[:2], visit=position["epoch"]), position)
 
 
 def _sources(run: Run) -> dict[str, Any]:

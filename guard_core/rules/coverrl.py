@@ -81,8 +81,8 @@ class CoVerRL(Rule):
         """
         verdicts = obs.of("verdicts")
         xp = namespace(verdicts)
-        place = xp.arange(verdicts.shape[-1], device=device(verdicts))
-        agrees = xp.where(place < self.verifications, verdicts == 1, verdicts == 0)
+        index = xp.arange(verdicts.shape[-1], device=device(verdicts))
+        agrees = xp.where(index < self.verifications, verdicts == 1, verdicts == 0)
         readable = xp.astype(verdicts >= 0, obs.real)
         return self.format_reward * readable + xp.astype(agrees, obs.real)
 

@@ -39,24 +39,24 @@ class EvolRL(Rule):
 
     def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:
         """Return the rewards of responses of these novelties, (..., P, K) each."""
-        wins, rest = _sides(obs, label)
-        xp, parsed = namespace(novelty), wins | rest
+        wins, loses = _sides(obs, label)
+        xp, parsed = namespace(novelty), wins | loses
         won = xp.where(_lone(wins), xp.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
-        lost = -1 + 0.5 * _scaled(novelty, rest)
-        lost = xp.where(_lone(rest), xp.full_like(lost, -0.5), lost)
-        paid = xp.where(wins, won, lost)
-        return xp.where(parsed, paid, xp.full_like(paid, -1.0))
+        lost = -1 + 0.5 * _scaled(novelty, loses)
+        lost = xp.where(_lone(loses), xp.full_like(lost, -0.5), lost)
+        rewards = xp.where(wins, won, lost)
+        return xp.where(parsed, rewards, xp.full_like(rewards, -1.0))
 
     @staticmethod
-    def _novelty(obs: Observations, wins: Array, rest: Array) -> Array:
+    def _novelty(obs: Observations, wins: Array, loses: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
         similarity = obs.of("similarity")
         xp = namespace(similarity)
         known = xp.where(xp.isfinite(similarity), similarity, xp.zeros_like(similarity))
         known = xp.clip(xp.astype(known, obs.real), min=0.0, max=1.0)
-        place = xp.arange(obs.votes.n_samples, device=device(known))
-        parsed = wins | rest
-        other = (place[:, None] != place) & parsed[..., None, :]
+        response = xp.arange(obs.votes.n_samples, device=device(known))
+        parsed = wins | loses
+        other = (response[:, None] != response) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]
         mean = masked_mean(known, same & other)
         # Similarities are at least 0, which is also the largest of none.

@@ -129,8 +129,8 @@ def _wide(votes: Votes, n_answers: int) -> Votes:
 def per_response(by_answer: Array, answers: Array) -> Array:
     """(..., P, M) entries of an array by answer (..., P, A + 1), one per response."""
     xp = namespace(by_answer)
-    place = xp.where(answers < 0, by_answer.shape[-1] - 1, answers)
-    return xp.take_along_axis(by_answer, xp.astype(place, xp.int64), axis=-1)
+    index = xp.where(answers < 0, by_answer.shape[-1] - 1, answers)
+    return xp.take_along_axis(by_answer, xp.astype(index, xp.int64), axis=-1)
 
 
 def count_second(obs: Observations) -> Array:
@@ -144,9 +144,9 @@ def at_label(by_answer: Array, label: Array) -> Array:
     """(..., P) entries of (..., P, A) at the label, 0 where there is none."""
     xp = namespace(by_answer)
     known = (label >= 0) & (label < by_answer.shape[-1])
-    place = xp.astype(xp.where(known, label, 0), xp.int64)
-    found = xp.take_along_axis(by_answer, place[..., None], axis=-1)[..., 0]
-    return xp.where(known, found, xp.zeros_like(found))
+    index = xp.astype(xp.where(known, label, 0), xp.int64)
+    values = xp.take_along_axis(by_answer, index[..., None], axis=-1)[..., 0]
+    return xp.where(known, values, xp.zeros_like(values))
 
 
 def masked_mean(values: Array, mask: Array) -> Array:

@@ -97,8 +97,8 @@ class Scope(Rule):
         """(..., A) confidences that each answer of (..., M) responses got."""
         xp = namespace(answers)
         if self.confidence == "release":
-            place = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
-            weights = xp.take_along_axis(weights, xp.clip(place, min=0), axis=-1)
+            n_parsed_before = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
+            weights = xp.take_along_axis(weights, xp.clip(n_parsed_before, min=0), axis=-1)
         return sum_by_id(answers, obs.votes.counts.shape[-1], weights)
 
     def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
@@ -114,9 +114,9 @@ class Scope(Rule):
         order = xp.argsort(draws, axis=-1, stable=True)
         answers, weights = (
             xp.take_along_axis(
-                xp.broadcast_to(own[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
+                xp.broadcast_to(values[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
             )
-            for own in (answers, weights)
+            for values in (answers, weights)
         )
         return self._sums(obs, answers, weights)
 
@@ -186,8 +186,8 @@ def choose_cut(cuts: list[Cut], balance: float) -> Array:
     # No distance exceeds 1, so 2 leaves out what others beat.
     chosen = xp.argmin(xp.where(front, away, xp.full_like(away, 2.0)), axis=-1)
     rewards = cuts[0].rewards
-    for place, cut in enumerate(cuts):
-        rewards = xp.where((chosen == place)[..., None, None], cut.rewards, rewards)
+    for i, cut in enumerate(cuts):
+        rewards = xp.where((chosen == i)[..., None, None], cut.rewards, rewards)
     return rewards
 
 

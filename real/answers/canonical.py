@@ -14,7 +14,7 @@ MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
 _MAX_PASSES = 30
 
-Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+Substitution = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _CHARACTERS = str.maketrans(
     {
@@ -71,7 +71,7 @@ def _mixed(match: re.Match[str]) -> str:
     return rf"{whole}\frac{{{top}}}{{{bottom}}}"
 
 
-def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Rule, ...]:
+def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Substitution, ...]:
     return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
 
 

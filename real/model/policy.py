@@ -80,7 +80,7 @@ def load_policy(
             kernel.
     """
     folder = Path(folder)
-    place = pick_device(device)
+    chosen_device = pick_device(device)
     check_folder(folder)
     with quiet():
         tokenizer = _load_tokenizer(folder)
@@ -94,8 +94,8 @@ def load_policy(
     ends = _end_tokens(model, tokenizer)
     pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
     with memory_limit("load"):
-        model = model.to(place).eval()
-    return Policy(model, tokenizer, ends, pad, place)
+        model = model.to(chosen_device).eval()
+    return Policy(model, tokenizer, ends, pad, chosen_device)
 
 
 def pick_device(name: str) -> torch.device:
@@ -126,11 +126,11 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _check_attention(name: str) -> None:
-    found = {
+    availability = {
         "flash_attention_2": is_flash_attn_2_available,
         "flash_attention_3": is_flash_attn_3_available,
     }
-    if name in found and not found[name]():
+    if name in availability and not availability[name]():
         raise UserError(
             f"attention = {name!r}: its package is not installed or sees no GPU; "
             "install flash-attn, or take sdpa"
@@ -168,9 +168,9 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
 
 def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     named = model.generation_config.eos_token_id if model.generation_config else None
-    found: Sequence[int] = [named] if isinstance(named, int) else (named or [])
-    own = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    return tuple(dict.fromkeys([*found, *own]))
+    model_ids: Sequence[int] = [named] if isinstance(named, int) else (named or [])
+    tokenizer_ids = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    return tuple(dict.fromkeys([*model_ids, *tokenizer_ids]))
 
 
 def _first_line(error: Exception) -> str:

@@ -142,9 +142,9 @@ def _numbered(rows: Iterator[object]) -> Rows:
 
 def _has_lines(text: str) -> bool:
     """Return whether the first line with text is a whole object and more lines follow."""
-    first, _, rest = text.strip().partition("\n")
+    first, _, following = text.strip().partition("\n")
     try:
-        return isinstance(json.loads(first), dict) and bool(rest.strip())
+        return isinstance(json.loads(first), dict) and bool(following.strip())
     except (ValueError, RecursionError):
         return False
 

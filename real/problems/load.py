@@ -150,7 +150,7 @@ def _find(name: str, named: NamedSet, data_dir: str | None) -> Path | None:
         raise UserError(f"{option} = {given}: no such folder; give the one with {name}.json")
     places = [*(name + suffix for suffix in _SUFFIXES)]
     places += [f"{named.folder}/test{suffix}" for suffix in _SUFFIXES]
-    return next((folder / place for place in places if (folder / place).is_file()), None)
+    return next((folder / file for file in places if (folder / file).is_file()), None)
 
 
 def _where_to_get(name: str, named: NamedSet, data_dir: str | None) -> str:

@@ -217,9 +217,9 @@ def value_at(row: dict[str, Any], name: str) -> Any:
     """Return the value of a field, None if the row lacks it; a dot reaches into objects."""
     if name in row:
         return row[name]
-    head, dot, rest = name.partition(".")
+    head, dot, inner_path = name.partition(".")
     inner = row.get(head)
-    return value_at(inner, rest) if dot and isinstance(inner, dict) else None
+    return value_at(inner, inner_path) if dot and isinstance(inner, dict) else None
 
 
 def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fields:

@@ -28,17 +28,17 @@ def launched() -> Launched | None:
     Raises:
         UserError: the environment's values are no numbers.
     """
-    found = [os.environ.get(name) for name in _NAMES]
-    if "MASTER_ADDR" not in os.environ or None in found:
+    values = [os.environ.get(name) for name in _NAMES]
+    if "MASTER_ADDR" not in os.environ or None in values:
         return None
     try:
-        return Launched(*(int(value or "") for value in found))
+        return Launched(*(int(value or "") for value in values))
     except ValueError:
-        given = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, found, strict=True))
+        given = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, values, strict=True))
         raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
 
 
 def speaks() -> bool:
     """True for the process that prints messages."""
-    place = launched()
-    return place is None or place.rank == 0
+    process = launched()
+    return process is None or process.rank == 0

@@ -53,12 +53,12 @@ class VoteRows:
 
         Ids follow the order of first appearance, so those beyond the last written one are new.
         """
-        found = [
+        new_answers = [
             (problem, answer)
             for problem in problems_P.tolist()
             for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
         ]
-        rows = np.array(found, np.int64).reshape(-1, 2)
+        rows = np.array(new_answers, np.int64).reshape(-1, 2)
         np.maximum.at(self._n_written_N, rows[:, 0], rows[:, 1] + 1)
         return rows[:, 0], rows[:, 1]
 
@@ -66,8 +66,8 @@ class VoteRows:
 def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int) -> Rows:
     """Columns of the trace's votes: one row per problem and answer with at least one of V votes."""
     width = 1 + int(answers_PV.max(initial=0))
-    place_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
-    voted, count = np.unique(place_PV[answers_PV >= 0], return_counts=True)
-    place, answer = np.divmod(voted, width)
-    names = {"problem": problems_P[place], "answer": answer, "count": count}
+    key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
+    voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
+    row, answer = np.divmod(voted, width)
+    names = {"problem": problems_P[row], "answer": answer, "count": count}
     return {"replicate": 0, "visit": visit, **names}

@@ -1,7 +1,7 @@
 """The paper's 12 cells, three models times four problem sets, as settings of the trainer.
 
 A preset sets defaults; whatever is given besides it wins. The model itself is not part of it. Where
-a number comes from is told with it: most are in the paper's Table 4, some only in the scripts of
+a number comes from is given with it: most are in the paper's Table 4, some only in the scripts of
 its release, the rest had to be chosen here.
 """
 
@@ -143,7 +143,7 @@ def table() -> Iterator[str]:
     yield "what they set:"
     rows = [("problems, epochs", _epochs(), "paper", "")]
     rows += [(c.name, _shown(c.value), c.source, c.remark) for c in SHARED]
-    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
         yield f"  {'  '.join(cells)}  {row[3]}".rstrip()

@@ -79,14 +79,14 @@ def _conversation(
     expression: task.Expression, slip_rate: float, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
     prompt, parts = f"{expression}=", task.shares(expression.operators)
-    attempt, own = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
-    accepted = attempt[-1] == own[-1]
+    attempt, judge_trace = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
+    accepted = attempt[-1] == judge_trace[-1]
     rejected = attempt[-1].digits[0]
     others = {rule: p for rule, p in parts.items() if task.evaluate(expression, rule) != rejected}
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
-    retry = _drawn(expression, others, slip_rate, rng) if others else own
+    retry = _drawn(expression, others, slip_rate, rng) if others else judge_trace
     asked = encode(question(prompt, task.response_text(attempt)))
-    answered = encode(verification(own, accepted))
+    answered = encode(verification(judge_trace, accepted))
     put, again = encode(f"={prompt}"), encode(task.response_text(retry))
     # A turn ends with the end token; the next one is put behind its text.
     targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
@@ -98,7 +98,7 @@ def _conversation(
 
 def _drawn(
     expression: task.Expression,
-    parts: dict[task.Rule, float],
+    parts: dict[task.EvaluationRule, float],
     slip_rate: float,
     rng: np.random.Generator,
 ) -> list[task.Expression]:

@@ -135,19 +135,19 @@ def measure_judging(
     """Sample responses and a verdict on each; those without a box are not asked about."""
     rows = [problem for problem in task.problems(n_problems) for _ in range(n_votes)]
     first = sample_texts(model, [p.prompt for p in rows], task.RESPONSE_TOKENS, temperature, seed)
-    kept = [place for place, text in enumerate(first) if boxed_digit(text) >= 0]
-    answers = [boxed_digit(first[place]) for place in kept]
+    kept = [row for row, text in enumerate(first) if boxed_digit(text) >= 0]
+    answers = [boxed_digit(first[row]) for row in kept]
     right = np.array([str(a) == rows[p].answer for a, p in zip(answers, kept, strict=True)])
-    asked = [judging.question(rows[place].prompt, first[place]) for place in kept]
+    asked = [judging.question(rows[row].prompt, first[row]) for row in kept]
     said = sample_texts(model, asked, judging.VERIFICATION_TOKENS, temperature, seed + 1)
     verdicts = np.array([judging.read_verdict(text) for text in said])
-    own = np.array([_own_digit(text) for text in said])
+    own_answers = np.array([_own_digit(text) for text in said])
     return Judgement(
         true_positive_rate=_share(verdicts[right] == 1),
         false_positive_rate=_share(verdicts[~right] == 1),
         readable=float((verdicts >= 0).mean()),
         right=float(right.mean()),
-        own_agrees=float(((own == np.array(answers)) == (verdicts == 1)).mean()),
+        own_agrees=float(((own_answers == np.array(answers)) == (verdicts == 1)).mean()),
         n_problems=n_problems,
         n_votes=n_votes,
         temperature=temperature,

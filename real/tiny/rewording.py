@@ -19,19 +19,19 @@ def reworded(prompt: str) -> str | None:
         prompt: such as `3+0-1*6+0=`.
     """
     body, end = prompt.removesuffix("="), "=" * prompt.endswith("=")
-    for found in re.finditer(r"(?=(\d)\*(\d))", body):
-        left, right = found.groups()
+    for match in re.finditer(r"(?=(\d)\*(\d))", body):
+        left, right = match.groups()
         if left != right:
-            return f"{body[: found.start()]}{right}*{left}{body[found.start() + 3 :]}{end}"
+            return f"{body[: match.start()]}{right}*{left}{body[match.start() + 3 :]}{end}"
     return _terms_swapped(body, end)
 
 
 def _terms_swapped(body: str, end: str) -> str | None:
     signs = ["+", *re.findall(r"[+-]", body)]
     terms = re.split(r"[+-]", body)
-    for place in range(1, len(terms)):
-        if signs[place] == "+" and terms[place] != terms[0]:
-            terms[0], terms[place] = terms[place], terms[0]
-            rest = zip(signs[1:], terms[1:], strict=True)
-            return terms[0] + "".join(sign + term for sign, term in rest) + end
+    for i in range(1, len(terms)):
+        if signs[i] == "+" and terms[i] != terms[0]:
+            terms[0], terms[i] = terms[i], terms[0]
+            signed_terms = zip(signs[1:], terms[1:], strict=True)
+            return terms[0] + "".join(sign + term for sign, term in signed_terms) + end
     return None

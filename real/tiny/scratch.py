@@ -47,10 +47,10 @@ def _follows(before: str, after: str) -> bool:
     """Return whether carrying out one operator gives the other expression."""
     if len(after) + 2 != len(before):
         return False
-    return any(_reduced(before, place) == after for place in range(0, len(after), 2))
+    return any(_reduced(before, start) == after for start in range(0, len(after), 2))
 
 
-def _reduced(expression: str, place: int) -> str:
-    """The expression with its operator behind the digit at `place` carried out."""
-    left, operator, right = expression[place : place + 3]
-    return f"{expression[:place]}{apply(int(left), operator, int(right))}{expression[place + 3 :]}"
+def _reduced(expression: str, start: int) -> str:
+    """The expression with its operator behind the digit at `start` carried out."""
+    left, operator, right = expression[start : start + 3]
+    return f"{expression[:start]}{apply(int(left), operator, int(right))}{expression[start + 3 :]}"

@@ -32,7 +32,7 @@ _HELD_OUT = 8
 """One expression in this many is kept from pretraining; problem sets are drawn from those only."""
 
 
-class Rule(StrEnum):
+class EvaluationRule(StrEnum):
     """An order of evaluation. ``RIGHT`` gives the ground truth, the others are misconceptions."""
 
     RIGHT = "right"
@@ -48,7 +48,7 @@ class Problem:
     prompt: str
     """Ten characters, ``=`` included."""
     answer: str
-    """One digit, by ``Rule.RIGHT``."""
+    """One digit, by ``EvaluationRule.RIGHT``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,9 @@ def problems(n: int = 64, seed: int = PROBLEM_SEED) -> list[Problem]:
     """
     expressions = sample_distinct(n, np.random.default_rng(seed), held_out=True)
     return [
-        Problem(id=f"tiny-{seed}-{i:03d}", prompt=f"{e}=", answer=str(evaluate(e, Rule.RIGHT)))
+        Problem(
+            id=f"tiny-{seed}-{i:03d}", prompt=f"{e}=", answer=str(evaluate(e, EvaluationRule.RIGHT))
+        )
         for i, e in enumerate(expressions)
     ]
 
@@ -131,30 +133,30 @@ def apply(left: int, operator: str, right: int) -> int:
     raise ValueError(f"operator {operator!r} is not one of {OPERATORS}")
 
 
-def reduction_place(operators: str, rule: Rule) -> int:
+def reduction_index(operators: str, rule: EvaluationRule) -> int:
     """Index of the operator that ``rule`` reduces next."""
     match rule:
-        case Rule.RIGHT:
+        case EvaluationRule.RIGHT:
             return max(operators.find("*"), 0)
-        case Rule.LEFT_TO_RIGHT:
+        case EvaluationRule.LEFT_TO_RIGHT:
             return 0
-        case Rule.RIGHT_TO_LEFT:
+        case EvaluationRule.RIGHT_TO_LEFT:
             return len(operators) - 1
 
 
-def reduce_once(expression: Expression, place: int, slip: int = 0) -> Expression:
-    """The expression with the operator at ``place`` carried out, ``slip`` added to its result."""
+def reduce_once(expression: Expression, index: int, slip: int = 0) -> Expression:
+    """The expression with the operator at ``index`` carried out, ``slip`` added to its result."""
     digits, operators = expression.digits, expression.operators
-    value = (apply(digits[place], operators[place], digits[place + 1]) + slip) % 10
+    value = (apply(digits[index], operators[index], digits[index + 1]) + slip) % 10
     return Expression(
-        (*digits[:place], value, *digits[place + 2 :]),
-        operators[:place] + operators[place + 1 :],
+        (*digits[:index], value, *digits[index + 2 :]),
+        operators[:index] + operators[index + 1 :],
     )
 
 
 def steps(
     expression: Expression,
-    rule: Rule,
+    rule: EvaluationRule,
     slip_rate: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> list[Expression]:
@@ -172,13 +174,13 @@ def steps(
     while expression.operators:
         slips = rng is not None and rng.random() < slip_rate
         slip = int(rng.integers(1, 10)) if rng is not None and slips else 0
-        place = reduction_place(expression.operators, rule)
-        expression = reduce_once(expression, place, slip)
+        index = reduction_index(expression.operators, rule)
+        expression = reduce_once(expression, index, slip)
         trace.append(expression)
     return trace
 
 
-def evaluate(expression: Expression, rule: Rule) -> int:
+def evaluate(expression: Expression, rule: EvaluationRule) -> int:
     """The answer of ``expression`` under ``rule``, a digit."""
     return steps(expression, rule)[-1].digits[0]
 
@@ -189,12 +191,12 @@ def response_text(trace: list[Expression]) -> str:
     return f"{scratch}\\boxed{{{trace[-1]}}}"
 
 
-def solution(expression: Expression, rule: Rule = Rule.RIGHT) -> str:
+def solution(expression: Expression, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
     """The faultless response under ``rule``."""
     return response_text(steps(expression, rule))
 
 
-def shares(operators: str) -> dict[Rule, float]:
+def shares(operators: str) -> dict[EvaluationRule, float]:
     """Part of each rule in the pretraining mixture for one pattern of operators; they sum to 1.
 
     A hash of the pattern spreads the right rule's part evenly over [.15, 1] and picks the
@@ -205,7 +207,7 @@ def shares(operators: str) -> dict[Rule, float]:
     major, minor = 0.6 * (1 - right), 0.4 * (1 - right)
     left_first = digest[4] % 2 == 0
     return {
-        Rule.RIGHT: right,
-        Rule.LEFT_TO_RIGHT: major if left_first else minor,
-        Rule.RIGHT_TO_LEFT: minor if left_first else major,
+        EvaluationRule.RIGHT: right,
+        EvaluationRule.LEFT_TO_RIGHT: major if left_first else minor,
+        EvaluationRule.RIGHT_TO_LEFT: minor if left_first else major,
     }

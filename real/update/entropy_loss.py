@@ -25,7 +25,7 @@ class EntropyScorer(Scorer):
     """A `Scorer` whose entropies have a gradient; its log-probs, without one, are as before."""
 
     def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
-        """Entropies where gradients are wanted, and no log-probs then; else as a `Scorer`."""
+        """Entropies where gradients are recorded, and no log-probs then; else as a `Scorer`."""
         if not torch.is_grad_enabled():
             return super().forward(rows, temperature, stats)
         outputs = self.outputs(rows)
@@ -56,9 +56,9 @@ def head_entropies(
     if head.plain:
         weight, bias = head.linear.weight, head.linear.bias
         return _Chunked.apply(hidden_nH, weight, bias, temperature / head.factor, size)  # pyright: ignore[reportReturnType]
-    one = partial(_own_head, head, temperature)
+    chunk_loss = partial(_own_head, head, temperature)
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(one, part, **options) for part in hidden_nH.split(size)])  # pyright: ignore
+    return torch.cat([checkpoint(chunk_loss, part, **options) for part in hidden_nH.split(size)])  # pyright: ignore
 
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:

@@ -59,8 +59,8 @@ def kept(groups: Sequence[Group], drop_uniform: bool) -> list[Group]:
 def without_rows(groups: Sequence[Group], rows: Iterable[tuple[int, int]]) -> list[Group]:
     """Copies of the groups without the rows `(index of the group, row)`."""
     left = list(groups)
-    for place, row in rows:
-        old_KT = left[place].old_KT.clone()
+    for index, row in rows:
+        old_KT = left[index].old_KT.clone()
         old_KT[row] = torch.nan
-        left[place] = replace(left[place], old_KT=old_KT)
+        left[index] = replace(left[index], old_KT=old_KT)
     return left

@@ -138,17 +138,17 @@ def backward(
     all_cost = config.kl_coef > 0 or config.objective == "entropy"
     active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
     passes = plan(groups, counts, config.micro_tokens, scorer.layout, world, only=active)
-    own = passes[rank::world]
+    own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
-    batches = [scorer.micro_batch(groups, places or passes[0][:1]) for places in own]
+    batches = [scorer.micro_batch(groups, places or passes[0][:1]) for places in own_passes]
     bottom = denominator(counts, config)
-    found: list[Sums] = []
-    for places, batch in zip(own, batches, strict=True):
+    sums_of_passes: list[Sums] = []
+    for places, batch in zip(own_passes, batches, strict=True):
         loss, sums = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
-            found.append(sums)
-    loss, n_clipped, kl, n_broken = totals(found, world, groups[0].old_KT.device)
+            sums_of_passes.append(sums)
+    loss, n_clipped, kl, n_broken = totals(sums_of_passes, world, groups[0].old_KT.device)
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, [counts[i] for i in active]))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
@@ -156,7 +156,7 @@ def backward(
         n_clipped=int(n_clipped),
         n_forward=n_forward,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
-        broken=broken_rows(found, passes, share) if n_broken else (),
+        broken=broken_rows(sums_of_passes, passes, share) if n_broken else (),
         kl=kl / n_forward if n_forward else 0.0,
     )
 

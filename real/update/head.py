@@ -87,12 +87,12 @@ def head_scores(
         return score_logits(head.logits(hidden_nH), targets_n, temperature, stats)
     if head.plain:
         linear, scale = head.linear, temperature / head.factor
-        found = _ChunkedScores.apply(
+        scores = _ChunkedScores.apply(
             hidden_nH, linear.weight, linear.bias, targets_n, scale, size, stats
         )
-        return TokenScores(*found) if stats else TokenScores(found[0])
-    one = partial(_own_head, head, temperature, stats)
-    return _joined([_recomputed(one, h, t) for h, t in _chunks(size, hidden_nH, targets_n)])
+        return TokenScores(*scores) if stats else TokenScores(scores[0])
+    score_chunk = partial(_own_head, head, temperature, stats)
+    return _joined([_recomputed(score_chunk, h, t) for h, t in _chunks(size, hidden_nH, targets_n)])
 
 
 def score_logits(
@@ -136,7 +136,7 @@ class _ChunkedScores(torch.autograd.Function):
         size: int,
         stats: bool,
     ) -> tuple[Tensor, ...]:
-        found = [
+        chunks = [
             score_logits(
                 torch.nn.functional.linear(hidden, weight_VH, bias_V), targets, temperature, stats
             )
@@ -144,7 +144,7 @@ class _ChunkedScores(torch.autograd.Function):
         ]
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
         ctx.temperature, ctx.size = temperature, size
-        whole = tuple(part for part in _joined(found) if part is not None)
+        whole = tuple(part for part in _joined(chunks) if part is not None)
         ctx.mark_non_differentiable(*whole[1:])
         return whole
 
@@ -212,10 +212,10 @@ def _own_head(
 def _recomputed(
     score: Callable[[Tensor, Tensor], TokenScores], hidden_nH: Tensor, targets_n: Tensor
 ) -> TokenScores:
-    found: Any = checkpoint(
+    scores: Any = checkpoint(
         score, hidden_nH, targets_n, use_reentrant=False, preserve_rng_state=False
     )
-    return found
+    return scores
 
 
 def _chunks(size: int, *tensors: Tensor) -> zip[tuple[Tensor, ...]]:

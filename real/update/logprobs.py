@@ -85,9 +85,9 @@ def find_head(model: Any) -> Head | None:
         hidden = body(input_ids=ids, use_cache=False).last_hidden_state
         tolerance = 4 * torch.finfo(expected.dtype).eps * expected.abs().max()
         for head in _heads(model.config.get_text_config(), linear):
-            found = head.logits(hidden)
+            logits = head.logits(hidden)
             # Not within the tolerance either where a value is NaN.
-            if found.shape == expected.shape and (found - expected).abs().max() <= tolerance:
+            if logits.shape == expected.shape and (logits - expected).abs().max() <= tolerance:
                 return head
     return None
 
@@ -123,16 +123,16 @@ def group_logprobs(
     which divide the passes and get all values; as in the loss all run equally many.
     """
     world = share[1]
-    found = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
+    logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
     for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share):
         values_RT = batch.unfold(scores.logprobs_n).float()
         values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
-        for (place, row), values_T in zip(places, values_RT, strict=bool(places)):
-            found[place][row, : len(values_T)] = values_T[: found[place].shape[1]]
+        for (index, row), values_T in zip(places, values_RT, strict=bool(places)):
+            logprobs[index][row, : len(values_T)] = values_T[: logprobs[index].shape[1]]
     if world > 1 and dist.is_initialized():
-        for values_KT in found:
+        for values_KT in logprobs:
             dist.all_reduce(values_KT)
-    pairs = zip(groups, found, strict=True)
+    pairs = zip(groups, logprobs, strict=True)
     return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
 
 
@@ -149,7 +149,7 @@ def group_stats(
     In nats and double precision; the second is `TokenScores.self_certainty_n`. NaN for responses
     without a counted token. One forward pass without gradient, shared as by `group_logprobs`.
     """
-    found = [
+    group_sums = [
         group.old_KT.new_zeros((2, len(group.old_KT)), dtype=torch.float64) for group in groups
     ]
     for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share, True):
@@ -157,12 +157,12 @@ def group_stats(
         values_2n = torch.stack([scores.entropy_n, scores.self_certainty_n]).double()
         counted_RT = batch.counted_RT
         sums_R2 = [torch.where(counted_RT, batch.unfold(v_n), 0.0).sum(1) for v_n in values_2n]
-        for (place, row), sums_2 in zip(places, torch.stack(sums_R2, dim=1), strict=bool(places)):
-            found[place][:, row] = sums_2
+        for (index, row), sums_2 in zip(places, torch.stack(sums_R2, dim=1), strict=bool(places)):
+            group_sums[index][:, row] = sums_2
     if share[1] > 1 and dist.is_initialized():
-        for sums_2K in found:
+        for sums_2K in group_sums:
             dist.all_reduce(sums_2K)
-    return [sums / group.counted_KT.sum(1) for group, sums in zip(groups, found, strict=True)]
+    return [sums / group.counted_KT.sum(1) for group, sums in zip(groups, group_sums, strict=True)]
 
 
 def _scored(

@@ -16,15 +16,15 @@ from torch import Tensor
 class Masters:
     """Parameters that the optimizer updates in place of the model's."""
 
-    def __init__(self, parameters: Sequence[Tensor], wanted: bool = True) -> None:
+    def __init__(self, parameters: Sequence[Tensor], copy: bool = True) -> None:
         """Copy parameters that are less precise than single precision, and watch their gradients.
 
         Args:
             parameters: trainable ones of the model.
-            wanted: whether to make copies; without, the parameters are their own masters.
+            copy: whether to make copies; without, the parameters are their own masters.
         """
         self.parameters = list(parameters)
-        self.tensors = [_master(p) if wanted and _low(p) else p for p in self.parameters]
+        self.tensors = [_master(p) if copy and _low(p) else p for p in self.parameters]
         """One per parameter, the parameter itself where it needs no copy; with zeros as `.grad`."""
         for parameter, master in zip(self.parameters, self.tensors, strict=True):
             master.grad = torch.zeros_like(master)

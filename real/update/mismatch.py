@@ -73,16 +73,16 @@ def compared(
         The groups to train on, and the mismatch in nats per token.
     """
     if cap is None:
-        seen = [_first_row(group) for group in groups[:PROBE_ROWS]]
+        scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
-        seen = [_first_row(g) if g.dropped or g.silent else g for g in groups]
-    found = group_logprobs(scorer, seen, temperature, micro_tokens, share)
-    mismatch = mismatch_kl(found, [group.old_KT for group in seen])
+        scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
+    trainer_logprobs = group_logprobs(scorer, scored_groups, temperature, micro_tokens, share)
+    mismatch = mismatch_kl(trainer_logprobs, [group.old_KT for group in scored_groups])
     if cap is None:
         return list(groups), mismatch
     return [
         group if group.dropped or group.silent else _corrected(group, ours, cap)
-        for group, ours in zip(groups, found, strict=True)
+        for group, ours in zip(groups, trainer_logprobs, strict=True)
     ], mismatch
 
 

@@ -98,7 +98,7 @@ class PolicyOptimizer:
             self._reference = initial_reference(self.scorer)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
-        self._masters = Masters([p for _, p in named], wanted=config.master_weights)
+        self._masters = Masters([p for _, p in named], copy=config.master_weights)
         self.parameters: list[Tensor] = self._masters.tensors
         self._adamw = MeasuredAdamW(
             self.parameters,
@@ -144,17 +144,17 @@ class PolicyOptimizer:
         Names are `n_done`, `n_refused`, and per parameter `master/NAME`, `exp_avg/NAME`,
         `exp_avg_sq/NAME`, `step/NAME`. Tensors are the live ones, not copies.
         """
-        found = {
+        tensors = {
             "n_done": torch.tensor(self.n_done),
             "n_refused": torch.tensor(self.n_refused_in_a_row),
         }
         for name, parameter, master in self._triples():
             if master is not parameter:
-                found[f"master/{name}"] = master.detach()
-            found |= {
+                tensors[f"master/{name}"] = master.detach()
+            tensors |= {
                 f"{kind}/{name}": value for kind, value in self._adamw.state_of(master).items()
             }
-        return found
+        return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them.
@@ -162,32 +162,32 @@ class PolicyOptimizer:
         Raises:
             UserError: the tensors are not those of these parameters.
         """
-        rest = dict(tensors)
-        n_done, n_refused = (self._taken(rest, name) for name in ("n_done", "n_refused"))
+        remaining = dict(tensors)
+        n_done, n_refused = (self._taken(remaining, name) for name in ("n_done", "n_refused"))
         for name, parameter, master in self._triples():
             if master is not parameter:
                 with torch.no_grad():
-                    value = self._taken(rest, f"master/{name}", master)
+                    value = self._taken(remaining, f"master/{name}", master)
                     master.copy_(shard_of(value, master))
             state = self._adamw.state_of(master)
             state.clear()
             # There are no moments before the first step.
             for kind in ("step", "exp_avg", "exp_avg_sq"):
-                if f"{kind}/{name}" in rest:
+                if f"{kind}/{name}" in remaining:
                     like = None if kind == "step" else master
-                    value = self._taken(rest, f"{kind}/{name}", like).clone()
+                    value = self._taken(remaining, f"{kind}/{name}", like).clone()
                     state[kind] = value.to(master.device) if like is None else shard_of(value, like)
-        if rest:
+        if remaining:
             raise UserError(
-                f"optimizer state: {len(rest)} tensors belong to no parameter, "
-                f"{next(iter(rest))} for one; resume with the settings of the checkpoint"
+                f"optimizer state: {len(remaining)} tensors belong to no parameter, "
+                f"{next(iter(remaining))} for one; resume with the settings of the checkpoint"
             )
         self._masters.write_back()
         self.n_done, self.n_refused_in_a_row = int(n_done), int(n_refused)
 
     @staticmethod
-    def _taken(rest: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
-        value = rest.pop(name, None)
+    def _taken(remaining: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
+        value = remaining.pop(name, None)
         if value is None or (like is not None and value.shape != like.shape):
             raise UserError(
                 f"optimizer state: {name} is missing or of the wrong shape; "

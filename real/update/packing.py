@@ -75,10 +75,10 @@ class MicroBatch:
 
     def stacked(self, name: str, missing: float = 0.0) -> Tensor:
         """(R, T) or (R,) values of that field of all rows; `missing` where a problem has None."""
-        found = [getattr(part, name) for part in self.parts]
+        values_of_parts = [getattr(part, name) for part in self.parts]
         full = [
             torch.full_like(part.old_KT, missing) if values is None else values
-            for part, values in zip(self.parts, found, strict=True)
+            for part, values in zip(self.parts, values_of_parts, strict=True)
         ]
         return _stack(full, self.counted_RT.shape[1])
 
@@ -191,11 +191,11 @@ def _rows(
     groups: Sequence[Group], counts: Sequence[RowCounts], only: Collection[int] | None
 ) -> list[Row]:
     return [
-        Row((place, row), group.prompt_L.shape[0] + length - 1)
-        for place, group in enumerate(groups)
-        if only is None or place in only
+        Row((index, row), group.prompt_L.shape[0] + length - 1)
+        for index, group in enumerate(groups)
+        if only is None or index in only
         for row, length in enumerate(group.lengths_K.tolist())
-        if counts[place][row]
+        if counts[index][row]
     ]
 
 
@@ -244,9 +244,9 @@ def _cut_packed(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
 def _parts(groups: Sequence[Group], places: Sequence[Place]) -> tuple[Group, ...]:
     """One group of the chosen rows per problem."""
     chosen: dict[int, list[int]] = {}
-    for place, row in places:
-        chosen.setdefault(place, []).append(row)
-    return tuple(_take(groups[place], rows) for place, rows in chosen.items())
+    for index, row in places:
+        chosen.setdefault(index, []).append(row)
+    return tuple(_take(groups[index], rows) for index, rows in chosen.items())
 
 
 def _take(group: Group, rows: list[int]) -> Group:

@@ -23,10 +23,10 @@ class Sums(NamedTuple):
     """(R,) bool, rows with a log-prob that is not finite."""
 
 
-def totals(found: list[Sums], world: int, device: torch.device) -> list[float]:
+def totals(sums_of_passes: list[Sums], world: int, device: torch.device) -> list[float]:
     """`Sums.numbers` over micro-batches and ranks; every fetch waits for a GPU to catch up."""
     added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=device)
-    for sums in found:
+    for sums in sums_of_passes:
         added += sums.numbers
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
@@ -34,24 +34,24 @@ def totals(found: list[Sums], world: int, device: torch.device) -> list[float]:
 
 
 def broken_rows(
-    found: list[Sums], passes: list[list[Place]], share: tuple[int, int]
+    sums_of_passes: list[Sums], passes: list[list[Place]], share: tuple[int, int]
 ) -> tuple[Place, ...]:
     """Indices of all ranks' broken rows in the mini-batch."""
     rank, world = share
-    own = [place for places in passes[rank::world] for place in places]
-    flags = torch.cat([sums.broken_R for sums in found]).tolist() if found else []
-    broken = [place for place, flag in zip(own, flags, strict=True) if flag]
+    own_places = [place for places in passes[rank::world] for place in places]
+    flags = torch.cat([sums.broken_R for sums in sums_of_passes]).tolist() if sums_of_passes else []
+    broken = [place for place, flag in zip(own_places, flags, strict=True) if flag]
     if world > 1 and dist.is_initialized():
         broken = _all_places(broken, world)
     return tuple(sorted(broken))
 
 
-def _all_places(own: list[Place], world: int) -> list[Place]:
+def _all_places(own_places: list[Place], world: int) -> list[Place]:
     """The places that all ranks name. They travel as numbers: nothing is pickled."""
-    count = torch.tensor(len(own))
+    count = torch.tensor(len(own_places))
     dist.all_reduce(count, op=dist.ReduceOp.MAX)
     padded = torch.full((int(count), 2), -1)
-    padded[: len(own)] = torch.tensor(own, dtype=torch.int64).view(-1, 2)
-    found = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(found, padded)
-    return [(place, row) for place, row in torch.cat(found).tolist() if place >= 0]
+    padded[: len(own_places)] = torch.tensor(own_places, dtype=torch.int64).view(-1, 2)
+    gathered = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(gathered, padded)
+    return [(group, row) for group, row in torch.cat(gathered).tolist() if group >= 0]

@@ -1,1 +1,1 @@
-"""From the responses to a batch to what each of them is paid."""
+"""From the responses to a batch to the advantage of each of them."""

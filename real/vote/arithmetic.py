@@ -45,38 +45,38 @@ def value(tokens: Sequence[Token]) -> Fraction | None:
         return None
     reader = _Reader(tokens)
     try:
-        found = reader.sum()
+        number = reader.sum()
     except (Uncheckable, ZeroDivisionError):
         return None
-    return Fraction(found) if reader.place == len(tokens) else None
+    return Fraction(number) if reader.position == len(tokens) else None
 
 
 class _Reader:
     """Recursive descent; each method reads what it is named after."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self.tokens, self.place, self.depth = tokens, 0, 0
+        self.tokens, self.position, self.depth = tokens, 0, 0
 
     def sum(self) -> _Number:
-        found = self.product()
+        value = self.product()
         while operator := self._take("operator", "+-"):
             other = self.product()
-            found = _bounded(found + other if operator == "+" else found - other)
-        return found
+            value = _bounded(value + other if operator == "+" else value - other)
+        return value
 
     def product(self) -> _Number:
-        found, divided = self.signed(), False
+        value, divided = self.signed(), False
         while True:
             if operator := self._take("operator", "*/"):
                 other = self.signed()
-                found = _bounded(found * other if operator == "*" else Fraction(found) / other)
+                value = _bounded(value * other if operator == "*" else Fraction(value) / other)
                 divided |= operator == "/"
             elif self._next("open"):
                 if divided:  # 1/2(3): readers disagree
                     raise Uncheckable
-                found = _bounded(found * self.power())
+                value = _bounded(value * self.power())
             else:
-                return found
+                return value
 
     def signed(self) -> _Number:
         sign = 1
@@ -106,11 +106,11 @@ class _Reader:
         if not opening:
             raise Uncheckable
         self._descend()
-        found = self.sum()
+        value = self.sum()
         self.depth -= 1
         if not self._take("close", _CLOSING[opening]):
             raise Uncheckable
-        return found
+        return value
 
     def _descend(self) -> None:
         self.depth += 1
@@ -118,17 +118,17 @@ class _Reader:
             raise Uncheckable
 
     def _next(self, kind: str) -> bool:
-        return self.place < len(self.tokens) and self.tokens[self.place].kind == kind
+        return self.position < len(self.tokens) and self.tokens[self.position].kind == kind
 
     def _take(self, kind: str, texts: str) -> str:
         """The next token's text if it is one of those, else nothing."""
-        if self._next(kind) and self.tokens[self.place].text in texts:
+        if self._next(kind) and self.tokens[self.position].text in texts:
             return self._advance().text
         return ""
 
     def _advance(self) -> Token:
-        self.place += 1
-        return self.tokens[self.place - 1]
+        self.position += 1
+        return self.tokens[self.position - 1]
 
 
 def _number(text: str) -> _Number:

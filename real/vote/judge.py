@@ -29,7 +29,7 @@ from real.vote.wording import TinyWording, Wording
 
 Floats = NDArray[np.float64]
 _AGAIN = 1
-"""Last place of the random numbers of new solutions, in the verifier's stream."""
+"""Last position of the random numbers of new solutions, in the verifier's stream."""
 
 
 @runtime_checkable
@@ -118,8 +118,8 @@ class Judge(Further):
         )
         if asked.responses is not None:
             rows_M, columns_M = np.nonzero(asked.questions_PQ >= 0)
-            paid_M1 = advantages_PQ[rows_M, columns_M][:, None]
-            _add(groups, rows_M.tolist(), asked.responses, paid_M1, streams)
+            advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
+            _add(groups, rows_M.tolist(), asked.responses, advantages_M1, streams)
         if again is not None:
             _add(groups, again.rows_M, again.responses, again.advantages_MN, streams)
         return groups
@@ -180,12 +180,12 @@ class Judge(Further):
         if not prompts:
             return None
         solutions = self._sample(responses, rows, prompts, self._rule.regenerations, None, _AGAIN)
-        paid = None
+        advantages_MN = None
         if decided is not None:
             answers_MN = self._parts.read(solutions)
             label_M = decided.decision.label[rows]
-            paid = standardise(self._rule.regeneration_rewards(answers_MN, label_M))
-        return Again(rows, solutions, self._parts.ranks.from_first(paid))
+            advantages_MN = standardise(self._rule.regeneration_rewards(answers_MN, label_M))
+        return Again(rows, solutions, self._parts.ranks.from_first(advantages_MN))
 
     def _sample(
         self,
@@ -194,13 +194,13 @@ class Judge(Further):
         prompts: list[list[int]],
         n: int,
         max_tokens: int | None,
-        *place: int,
+        *position: int,
     ) -> Responses:
         """Sample `n` continuations of each conversation about some of the batch's problems."""
         sampler, sampling = self._parts.sampler, self._parts.sampling
         sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
         problems = [responses.problems[row] for row in rows]
-        generator = sampler.generator(Stream.VERIFIER, self._step, *place)
+        generator = sampler.generator(Stream.VERIFIER, self._step, *position)
         sampled = sampler.sample(problems, prompts, n, sampling, self._step - 1, generator)
         self.n_sampled += sampled.n_tokens
         return sampled
@@ -225,11 +225,11 @@ def _add(
     streams: PolicyStreams,
 ) -> None:
     """Add a group per prompt to its problem's, with the weight of the problem's votes."""
-    paid = PolicyStreams(
+    weighted = PolicyStreams(
         majority=advantages_MN,
         minority=np.zeros_like(advantages_MN),
         weight=streams.weight[list(rows_M)],
         drop=streams.drop[list(rows_M)],
     )
-    for row, group in zip(rows_M, responses.groups(paid), strict=True):
+    for row, group in zip(rows_M, responses.groups(weighted), strict=True):
         groups[row].append(group)

@@ -82,8 +82,8 @@ class SecondVotes(Further):
         """Implement `Further`: the second votes, where the rule trains them."""
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
-        paid = None if decided is None else self.pay(decided)
-        groups = self._drawn.groups(shared_streams(self.parts.ranks, paid))
+        own_streams = None if decided is None else self.pay(decided)
+        groups = self._drawn.groups(shared_streams(self.parts.ranks, own_streams))
         return [[group] for group in groups]
 
     def pay(self, decided: Decided) -> PolicyStreams:

@@ -57,15 +57,15 @@ def similarities(
         empty text's is. NaN where an embedder's vector is not finite.
     """
     distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
-    place_of = {text: place for place, text in enumerate(distinct)}
+    index_of = {text: row for row, text in enumerate(distinct)}
     vectors_nE = (embedder or ngrams)(distinct)
-    found = []
+    matrices = []
     for texts_K in texts_PK:
-        own = {text: place for place, text in enumerate(dict.fromkeys(texts_K))}
-        vectors = vectors_nE[[place_of[text] for text in own]]
-        places_K = np.array([own[text] for text in texts_K])
-        found.append(_cosines(vectors)[places_K[:, None], places_K])
-    return np.stack(found)
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
+        vectors = vectors_nE[[index_of[text] for text in row_of]]
+        places_K = np.array([row_of[text] for text in texts_K])
+        matrices.append(_cosines(vectors)[places_K[:, None], places_K])
+    return np.stack(matrices)
 
 
 def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -87,8 +87,8 @@ def _count(texts: Sequence[str]) -> NDArray[np.float32]:
     for size in SIZES:
         n_grams = max(0, len(codes) - size + 1)
         sums = np.full(n_grams, size, np.uint64)
-        for place in range(size):
-            sums = sums * _BASE + codes[place : place + n_grams]
+        for offset in range(size):
+            sums = sums * _BASE + codes[offset : offset + n_grams]
         buckets = (sums * _MIX) >> np.uint64(64 - BUCKET_BITS)
         first, last = rows[:n_grams], rows[size - 1 :]
         inside = first == last
@@ -104,10 +104,10 @@ def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
     products = vectors @ vectors.T
     sizes = np.sqrt(np.diagonal(products))
     sizes = np.where(sizes == 0, 1.0, sizes)
-    found = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
+    cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
     finite = np.isfinite(sizes)
-    found[finite, finite] = 1.0
-    return found
+    cosines[finite, finite] = 1.0
+    return cosines
 
 
 def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
@@ -124,7 +124,7 @@ def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
         UserError: the folder is missing, incomplete or damaged, or there is no such device.
     """
     folder = Path(folder)
-    place = pick_device(device)
+    chosen_device = pick_device(device)
     if not (folder / "config.json").is_file():
         what = "lacks config.json" if folder.is_dir() else "no such folder"
         raise UserError(f"embedder {folder}: {what}; give a local Hugging Face model folder")
@@ -139,7 +139,7 @@ def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
             f"embedder {folder}: could not be loaded ({reason}); "
             "give a text encoder with safetensors weights and its tokenizer"
         ) from error
-    return ModelEmbedder(model.to(place).eval(), tokenizer)
+    return ModelEmbedder(model.to(chosen_device).eval(), tokenizer)
 
 
 class ModelEmbedder:
@@ -163,13 +163,13 @@ class ModelEmbedder:
             self.tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
             for text in texts
         ]
-        found = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+        vectors = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
         # Texts of like length together: little padding.
         order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
         for start in range(0, len(order), _ROWS):
             rows = order[start : start + _ROWS]
-            found[rows] = self._embed([ids[i] for i in rows])
-        return found
+            vectors[rows] = self._embed([ids[i] for i in rows])
+        return vectors
 
     def _embed(self, ids: list[list[int]]) -> NDArray[np.float32]:
         lengths_R = torch.tensor([len(row) for row in ids])

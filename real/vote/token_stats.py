@@ -110,15 +110,15 @@ def _mean_of_means(
     """(R,) mean over steps of the mean of a step's finite values."""
     rows, n_steps = len(values_RT), int(steps_RT.max(initial=0)) + 1
     kept = inside_RT & np.isfinite(values_RT)
-    place = (np.arange(rows)[:, None] * n_steps + steps_RT)[kept]
+    bins = (np.arange(rows)[:, None] * n_steps + steps_RT)[kept]
     size = rows * n_steps
-    sums = np.bincount(place, values_RT[kept], size).reshape(rows, n_steps)
-    counts = np.bincount(place, minlength=size).reshape(rows, n_steps)
-    found = np.full(rows, np.nan)
-    n_found = (counts > 0).sum(axis=1)
+    sums = np.bincount(bins, values_RT[kept], size).reshape(rows, n_steps)
+    counts = np.bincount(bins, minlength=size).reshape(rows, n_steps)
+    result = np.full(rows, np.nan)
+    n_filled = (counts > 0).sum(axis=1)
     means = (sums / np.maximum(counts, 1)).sum(axis=1)
-    np.divide(means, n_found, out=found, where=n_found > 0)
-    return found
+    np.divide(means, n_filled, out=result, where=n_filled > 0)
+    return result
 
 
 def token_stats(
@@ -152,24 +152,24 @@ def token_stats(
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    found = group_stats(scorer, groups, temperature, micro_tokens, share)
-    pairs = zip(found, inverses, strict=True)
+    stats = group_stats(scorer, groups, temperature, micro_tokens, share)
+    pairs = zip(stats, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
     return entropy_PV, certainty_PV - math.log(_vocabulary(scorer))
 
 
 def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
     """Places of the first of equal responses, and which of these every response is."""
-    place_of: dict[tuple[int, ...], int] = {}
+    row_of: dict[tuple[int, ...], int] = {}
     first: list[int] = []
     inverse: list[int] = []
     pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    for place, (row, length) in enumerate(pairs):
+    for index, (row, length) in enumerate(pairs):
         key = tuple(row[:length])
-        if key not in place_of:
-            place_of[key] = len(first)
-            first.append(place)
-        inverse.append(place_of[key])
+        if key not in row_of:
+            row_of[key] = len(first)
+            first.append(index)
+        inverse.append(row_of[key])
     device = tokens_VT.device
     return torch.tensor(first, device=device), torch.tensor(inverse, device=device)
 

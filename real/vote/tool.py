@@ -186,15 +186,15 @@ def _sides(run: _Run) -> Iterator[Sequence[Token]]:
     # The brackets of a remark: (as 3 + 4 = 7).
     sides[0] = _without_excess(sides[0], "open", "close")
     sides[-1] = _without_excess(sides[-1][::-1], "close", "open")[::-1]
-    for place, side in enumerate(sides):
-        torn = (place == 0 and not run.starts_free) or (side is sides[-1] and not run.ends_free)
+    for i, side in enumerate(sides):
+        torn = (i == 0 and not run.starts_free) or (side is sides[-1] and not run.ends_free)
         yield [] if torn or len(side) > MOST_TOKENS else side
 
 
 def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
     """The tokens without brackets at the beginning that have no partner."""
     kinds = [token.kind for token in tokens]
-    leading = sum(1 for _ in takewhile(lambda found: found == kind, kinds))
+    leading = sum(1 for _ in takewhile(lambda token_kind: token_kind == kind, kinds))
     return tokens[max(0, min(leading, kinds.count(kind) - kinds.count(other))) :]
 
 
@@ -227,12 +227,12 @@ def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
     if is_scratch(text):
         return scratch_holds(text, problem)
-    found = False
+    has_claim = False
     for claim in claims(text):
         if not claim.holds:
             return False
-        found = True
-    return found
+        has_claim = True
+    return has_claim
 
 
 def _is_expression(text: str) -> bool:

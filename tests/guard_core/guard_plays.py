@@ -13,7 +13,7 @@ NEVER = 1 - 2**-30
 """A skip draw that only `p_skip = 1` lets pass."""
 
 
-def ballot(
+def as_votes(
     counts: Sequence[Sequence[int]] | np.ndarray,
     n_votes: int = 64,
     samples: Sequence[Sequence[int]] | np.ndarray | None = None,

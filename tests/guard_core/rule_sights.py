@@ -70,7 +70,7 @@ def labels(*ids: int) -> np.ndarray:
     return np.array(ids, dtype=np.int64)
 
 
-def paid(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
+def rewards_of(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
     """(..., P, K) rewards of the trained responses."""
     rewards = rule.pay(seen, label)
     if rule.pays != "response":

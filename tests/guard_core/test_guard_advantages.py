@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from guard_histories import DOUBLE, SINGLE, Library, checked
-from guard_plays import Play, ballot
+from guard_plays import Play, as_votes
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -39,8 +39,8 @@ def flipped_to(
     play = Play(config, len(answers), dtype)
     other = np.zeros((len(answers), n_answers), dtype=int)
     other[:, -1] = ids.shape[-1]
-    play.prime(ballot(other, n_votes=ids.shape[-1]))
-    decision = play.see(ballot(count_answers(ids, n_answers), n_votes=ids.shape[-1]))
+    play.prime(as_votes(other, n_votes=ids.shape[-1]))
+    decision = play.see(as_votes(count_answers(ids, n_answers), n_votes=ids.shape[-1]))
     return ids, decision
 
 
@@ -196,8 +196,8 @@ def test_answer_advantages_where_the_guard_knows_more_answers_than_the_batch() -
     """The memory remembers four answers, this batch counts two."""
     config = GuardConfig(label_from="memory")
     play = Play(config, 1)
-    play.see(ballot([[0, 0, 0, 9]], n_votes=16))
-    votes = ballot([[3, 4]], n_votes=16)
+    play.see(as_votes([[0, 0, 0, 9]], n_votes=16))
+    votes = as_votes([[3, 4]], n_votes=16)
     decision = play.see(votes)
     majority, minority = answer_advantages(votes.samples, 16, decision, config)
     assert majority.shape == minority.shape == (1, 5)

@@ -25,18 +25,18 @@ from scalar_guard import ScalarGuard, Visit
 from guard_core import GuardConfig
 
 
-def visits(batch: Batch, n_samples: int, lead: tuple[int, ...]) -> list[Visit]:
+def visits(batch: Batch, n_samples: int, index: tuple[int, ...]) -> list[Visit]:
     """The batch of one replicate for the reference."""
     return [
         Visit(
-            problem=(lead, int(problem)),
-            answers=[int(answer) for answer in batch.answers[lead][place]],
+            problem=(index, int(problem)),
+            answers=[int(answer) for answer in batch.answers[index][place]],
             n_samples=n_samples,
-            tie=float(batch.tie[lead][place]),
-            skip=float(batch.skip[lead][place]),
-            pick=float(batch.pick[lead][place]),
+            tie=float(batch.tie[index][place]),
+            skip=float(batch.skip[index][place]),
+            pick=float(batch.pick[index][place]),
         )
-        for place, problem in enumerate(batch.own_problems[lead])
+        for place, problem in enumerate(batch.own_problems[index])
     ]
 
 
@@ -45,22 +45,22 @@ def expected(
 ) -> Iterator[tuple[int, tuple[int, ...], list[Any], list[list[float]]]]:
     """The verdicts and the advantages per answer of every batch of every replicate."""
     guard = ScalarGuard(config)
-    for lead in np.ndindex(history.leading):
+    for index in np.ndindex(history.leading):
         if history.prime is not None:
-            guard.prime(visits(history.prime, history.n_samples, lead))
+            guard.prime(visits(history.prime, history.n_samples, index))
         for number, batch in enumerate(history.batches):
-            shown = visits(batch, history.n_samples, lead)
+            shown = visits(batch, history.n_samples, index)
             verdicts = guard.step(shown)
-            yield number, lead, verdicts, guard.advantages(shown, verdicts)
+            yield number, index, verdicts, guard.advantages(shown, verdicts)
 
 
 def compare(history: History, config: GuardConfig, library: Library = NUMPY) -> None:
     """Assert that arrays and plain numbers agree on the whole history: to the bit in doubles."""
     walked, _ = walk(history, config, library)
-    for number, lead, verdicts, advantages in expected(history, config):
-        got = {name: values[lead] for name, values in walked[number].decision.items()}
+    for number, index, verdicts, advantages in expected(history, config):
+        got = {name: values[index] for name, values in walked[number].decision.items()}
         compare_decision(got, verdicts, library)
-        streams = {name: values[lead] for name, values in walked[number].streams.items()}
+        streams = {name: values[index] for name, values in walked[number].streams.items()}
         compare_advantages(streams, got, verdicts, advantages, config, library)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from guard_plays import Play, ballot, every_history
+from guard_plays import Play, as_votes, every_history
 
 from guard_core import GuardConfig
 
@@ -26,7 +26,7 @@ def test_weights_are_these_twelve_and_all_of_them_occur(dtype: type, digits: int
     seen = {
         round(float(weight), digits)
         for counts in histories
-        for weight in np.unique(play.see(ballot(counts)).weight)
+        for weight in np.unique(play.see(as_votes(counts)).weight)
     }
     assert sorted(seen) == WEIGHTS
 
@@ -38,7 +38,7 @@ def test_c1_and_c2_exclude_each_other(config: GuardConfig) -> None:
     both, c1_seen, c2_seen = False, False, False
     for counts in histories:
         before = play.state.c2_fired.copy()
-        decision = play.see(ballot(counts))
+        decision = play.see(as_votes(counts))
         c2 = play.state.c2_fired > before
         c1 = (decision.match_rate > config.tau_MR) & (decision.flip_rate > config.tau_FR)
         both, c1_seen, c2_seen = both | (c1 & c2).any(), c1_seen | c1.any(), c2_seen | c2.any()
@@ -49,7 +49,7 @@ def test_c1_and_c2_exclude_each_other(config: GuardConfig) -> None:
 
 def test_confident_problem_gets_85_on_five_visits_then_1_for_ever() -> None:
     play = Play(GuardConfig.paper(), 1)
-    weights = [float(play.see(ballot([[48, 16]])).weight[0]) for _ in range(60)]
+    weights = [float(play.see(as_votes([[48, 16]])).weight[0]) for _ in range(60)]
     np.testing.assert_allclose(weights, [1] * 4 + [0.85] * 5 + [1] * 51, rtol=1e-15)
 
 
@@ -58,7 +58,7 @@ def test_c2_counts_only_the_visits_at_which_it_fired() -> None:
     play = Play(GuardConfig.paper(), 1)
     weights = []
     for got in [40] * 5 + [0] * 10 + [40] * 20:
-        decision = play.see(ballot([[got, 0]]))
+        decision = play.see(as_votes([[got, 0]]))
         weights.append(round(float(decision.weight[0]), 12))
     assert [place for place, weight in enumerate(weights) if weight == 0.85] == [4, 19, 20, 21, 22]
     assert set(weights) == {0.85, 1}
@@ -68,7 +68,7 @@ def test_c2_counts_only_the_visits_at_which_it_fired() -> None:
 def test_c2_fires_on_w_visits_at_most(config: GuardConfig) -> None:
     play = Play(config, 1)
     for _ in range(3 * config.W + 3):
-        play.see(ballot([[64]]))
+        play.see(as_votes([[64]]))
     assert play.state.c2_fired.tolist() == [config.W]
 
 
@@ -76,7 +76,7 @@ def test_a_flip_ends_c2_for_good_once_contested() -> None:
     play = Play(GuardConfig.paper(), 1)
     # Two flips in three visits: FR = .4 exceeds the threshold once.
     for counts in [[64, 0], [0, 64], [64, 0]] + [[64, 0]] * 20:
-        decision = play.see(ballot([counts]))
+        decision = play.see(as_votes([counts]))
     assert decision.had_competition.tolist() == [True]
     assert decision.weight.tolist() == [1.0]
     assert play.state.c2_fired.tolist() == [0]
@@ -88,17 +88,17 @@ def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it(dtype: ty
     rates = [[1, 64, 32, 51, 44], [44, 51, 32, 64, 1], [1, 64, 32, 51, 45]]
     play = Play(GuardConfig.paper(), 3, dtype)
     for counts in np.array(rates).T:
-        decision = play.see(ballot(counts[:, None]))
+        decision = play.see(as_votes(counts[:, None]))
     assert (np.asarray(decision.weight) < 1).tolist() == [False, False, True]
 
 
 def test_w_min_is_a_floor() -> None:
     play = Play(GuardConfig(flip_rate="instant", l1=1.0, w_min=0.25), 1)
-    play.see(ballot([[64, 0]]))
-    assert play.see(ballot([[0, 64]])).weight.tolist() == [0.25]
+    play.see(as_votes([[64, 0]]))
+    assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]
 
 
 def test_without_frs_every_weight_is_one() -> None:
     histories = every_history(6)
     play = Play(GuardConfig.only("mps"), histories.shape[1])
-    assert all((play.see(ballot(counts)).weight == 1).all() for counts in histories)
+    assert all((play.see(as_votes(counts)).weight == 1).all() for counts in histories)

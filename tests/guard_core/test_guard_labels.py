@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from guard_histories import History, checked, configs, vote_histories, walk
-from guard_plays import Play, ballot, chance, every_history
+from guard_plays import Play, as_votes, chance, every_history
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,12 +19,12 @@ PAPER = GuardConfig.paper()
 def labels(config: GuardConfig, history: list[list[int]], first: list[int] | None) -> list[int]:
     play = Play(config, 1)
     if first is not None:
-        play.prime(ballot([first]))
-    return [int(play.see(ballot([counts])).label[0]) for counts in history]
+        play.prime(as_votes([first]))
+    return [int(play.see(as_votes([counts])).label[0]) for counts in history]
 
 
 def test_the_first_label_is_no_flip() -> None:
-    decision = Play(PAPER, 2).see(ballot([[40, 0, 0], [0, 0, 40]]))
+    decision = Play(PAPER, 2).see(as_votes([[40, 0, 0], [0, 0, 40]]))
     assert decision.label.tolist() == [0, 2]
     assert decision.flipped.tolist() == [False, False]
     assert decision.flip_rate.tolist() == [0.0, 0.0]
@@ -32,17 +32,17 @@ def test_the_first_label_is_no_flip() -> None:
 
 def test_the_first_label_after_silent_visits_is_no_flip() -> None:
     play = Play(PAPER, 1)
-    silent = [play.see(ballot([[0, 0]])) for _ in range(3)]
+    silent = [play.see(as_votes([[0, 0]])) for _ in range(3)]
     assert [int(decision.label[0]) for decision in silent] == [-1, -1, -1]
-    decision = play.see(ballot([[0, 9]]))
+    decision = play.see(as_votes([[0, 9]]))
     assert (decision.label[0], decision.flipped[0], decision.visits[0]) == (1, False, 4)
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
 def test_a_visit_without_a_vote_keeps_the_label(label_from: str) -> None:
     play = Play(GuardConfig(label_from=label_from, tie_break="first"), 1)
-    play.see(ballot([[0, 40]]))
-    decision = play.see(ballot([[0, 0]]))
+    play.see(as_votes([[0, 40]]))
+    decision = play.see(as_votes([[0, 0]]))
     assert (decision.label[0], decision.flipped[0], decision.tied[0]) == (1, False, False)
     assert (decision.visits[0], decision.match_rate[0], decision.mean_match_rate[0]) == (
         2,
@@ -54,14 +54,14 @@ def test_a_visit_without_a_vote_keeps_the_label(label_from: str) -> None:
 
 def test_a_batch_that_knows_no_answer_at_all() -> None:
     play = Play(PAPER, 2)
-    decision = play.see(ballot(np.zeros((2, 0))))
+    decision = play.see(as_votes(np.zeros((2, 0))))
     assert decision.label.tolist() == [-1, -1]
     assert decision.visits.tolist() == [1, 1]
     assert decision.weight.tolist() == [1, 1]
 
 
 def test_unparseable_responses_stay_in_the_denominator() -> None:
-    decision = Play(PAPER, 1).see(ballot([[3, 1]], n_votes=64))
+    decision = Play(PAPER, 1).see(as_votes([[3, 1]], n_votes=64))
     assert decision.match_rate.tolist() == [3 / 64]
 
 
@@ -71,7 +71,7 @@ def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, sh
     place %= n_tied
     counts = np.zeros(15, dtype=int)
     counts[1::2][:n_tied] = 4
-    decision = Play(PAPER, 1).see(ballot([counts]), tie=(place + share) / n_tied)
+    decision = Play(PAPER, 1).see(as_votes([counts]), tie=(place + share) / n_tied)
     assert decision.label.tolist() == [1 + 2 * place]
     assert decision.tied.tolist() == [n_tied > 1]
 
@@ -86,7 +86,7 @@ def test_a_draw_just_below_one_stays_in_range_in_single_precision(
     draws = replace(draws, tie=np.full(1, below_one, dtype=np.float32))
     guard = Guard(PAPER)
     state = guard.init(1, np.zeros(0, np.float32))
-    _, decision = guard.step(state, ballot([[1] * n_tied]), draws)
+    _, decision = guard.step(state, as_votes([[1] * n_tied]), draws)
     assert decision.label.tolist() == [n_tied - 1]
 
 
@@ -100,7 +100,7 @@ def test_first_takes_the_lowest_id_and_incumbent_the_old_label() -> None:
 def test_random_ties_are_uniform() -> None:
     n_problems = 3000
     tie = (np.arange(n_problems) + 0.5) / n_problems
-    decision = Play(PAPER, n_problems).see(ballot([[5, 5, 0, 5]] * n_problems), tie=tie)
+    decision = Play(PAPER, n_problems).see(as_votes([[5, 5, 0, 5]] * n_problems), tie=tie)
     assert np.bincount(decision.label).tolist() == [1000, 1000, 0, 1000]
 
 
@@ -108,20 +108,20 @@ def test_random_ties_are_uniform() -> None:
 def test_visit_0_is_neither_visit_nor_flip(label_from: str) -> None:
     play = Play(GuardConfig(label_from=label_from), 2)
     before = play.state
-    play.prime(ballot([[9, 3], [3, 9]]))
+    play.prime(as_votes([[9, 3], [3, 9]]))
     assert play.state.label.tolist() == [0, 1]
     for name in ("visits", "flips", "match_rates", "had_competition", "c2_fired", "steady"):
         assert not np.asarray(getattr(play.state, name)).any(), name
         assert np.array_equal(getattr(play.state, name), getattr(before, name))
-    decision = play.see(ballot([[9, 3], [3, 9]]))
+    decision = play.see(as_votes([[9, 3], [3, 9]]))
     assert decision.visits.tolist() == [1, 1]
     assert decision.flipped.tolist() == [False, False]
 
 
 def test_a_label_that_leaves_visit_0_behind_is_a_flip() -> None:
     play = Play(PAPER, 1)
-    play.prime(ballot([[9, 3]]))
-    assert play.see(ballot([[3, 9]])).flipped.tolist() == [True]
+    play.prime(as_votes([[9, 3]]))
+    assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
 
 
 @checked(40)
@@ -142,16 +142,16 @@ def test_frozen_is_the_majority_before_training() -> None:
 
 def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit() -> None:
     play = Play(GuardConfig(label_from="frozen"), 1)
-    play.prime(ballot([[0, 40]]))
-    decision = play.see(ballot([[48, 16]]))
+    play.prime(as_votes([[0, 40]]))
+    decision = play.see(as_votes([[48, 16]]))
     assert decision.match_rate.tolist() == [0.25]
     assert decision.minority.tolist() == [[True, False]]
 
 
 def test_a_label_beyond_the_answers_of_the_batch() -> None:
     play = Play(GuardConfig(label_from="frozen"), 1)
-    play.prime(ballot([[0, 0, 0, 40]]))
-    decision = play.see(ballot([[48, 16]]))
+    play.prime(as_votes([[0, 0, 0, 40]]))
+    decision = play.see(as_votes([[48, 16]]))
     assert (decision.label[0], decision.match_rate[0]) == (3, 0)
     assert decision.minority.tolist() == [[True, True]]
 
@@ -179,17 +179,17 @@ def test_memory_discounts_on_silent_visits_too() -> None:
 def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
     play = Play(GuardConfig(label_from="memory"), 2)
     for counts in ([[5], [4]], [[1, 3, 0, 0], [0, 0, 0, 9]], [[2], [1]]):
-        decision = play.see(ballot(counts))
+        decision = play.see(as_votes(counts))
     assert play.state.memory.tolist() == [[8, 3, 0, 0], [5, 0, 0, 9]]
     assert decision.label.tolist() == [0, 3]
 
 
 def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
     play = Play(PAPER, 1)
-    decisions = [play.see(ballot([c])) for c in ([32, 0], [0, 64], [16, 0])]
+    decisions = [play.see(as_votes([c])) for c in ([32, 0], [0, 64], [16, 0])]
     assert [float(d.flip_rate[0]) for d in decisions] == [0, 0.2, 0.4]
     assert [float(d.mean_match_rate[0]) for d in decisions] == [0.5, 0.75, 1.75 / 3]
-    decisions = [play.see(ballot([[64, 0]])) for _ in range(5)]
+    decisions = [play.see(as_votes([[64, 0]])) for _ in range(5)]
     assert [float(d.flip_rate[0]) for d in decisions] == [0.4, 0.4, 0.4, 0.2, 0]
     assert [bool(d.had_competition[0]) for d in decisions] == [True] * 5
 
@@ -210,7 +210,9 @@ def test_the_plateau_ends_at_four_tenths() -> None:
     had = []
     for tau_FR in (0.19, 0.2, 0.399, 0.4):
         play = Play(GuardConfig(tau_FR=tau_FR), histories.shape[1])
-        had.append(int(sum(play.see(ballot(counts)).had_competition.sum() for counts in histories)))
+        had.append(
+            int(sum(play.see(as_votes(counts)).had_competition.sum() for counts in histories))
+        )
     assert had[0] > had[1] == had[2] > had[3]
 
 

@@ -139,8 +139,8 @@ def test_take_gathers_each_replicates_own_problems(
     rows = arrays(in_library(values, library).take(library.ints(problems)))
     own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
     for name, value in values.items():
-        for lead in np.ndindex(leading):
-            np.testing.assert_array_equal(rows[name][lead], value[lead][own[lead]], err_msg=name)
+        for index in np.ndindex(leading):
+            np.testing.assert_array_equal(rows[name][index], value[index][own[index]], err_msg=name)
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
@@ -160,8 +160,8 @@ def test_put_writes_its_problems_and_no_others(
     own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
     old["memory"] = np.pad(old["memory"], [(0, 0)] * (len(leading) + 1) + [(0, wider)])
     for name, want in old.items():
-        for lead in np.ndindex(leading):
-            want[lead][own[lead]] = new[name][lead]
+        for index in np.ndindex(leading):
+            want[index][own[index]] = new[name][index]
         np.testing.assert_array_equal(got[name], want, err_msg=name)
 
 

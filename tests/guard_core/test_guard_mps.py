@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from guard_plays import Play, ballot
+from guard_plays import Play, as_votes
 
 from guard_core import GuardConfig
 
@@ -18,7 +18,7 @@ FLIPPING = [[40, 20], [20, 40]] * 2 + [[40, 20]]
 
 def betas(config: GuardConfig, history: list[list[int]]) -> list[float]:
     play = Play(config, 1)
-    return [round(float(play.see(ballot([counts])).beta[0]), 12) for counts in history]
+    return [round(float(play.see(as_votes([counts])).beta[0]), 12) for counts in history]
 
 
 def test_off_after_t_steady_calm_visits_and_on_again() -> None:
@@ -60,14 +60,14 @@ def test_release_gives_full_beta_on_every_flip_and_none_between() -> None:
 
 
 def test_candidates_hold_a_quarter_of_the_samples() -> None:
-    votes = ballot([[20, 16, 15, 13, 0]], samples=[[8, 9, 7, 8, 0]], n_votes=64, n_samples=32)
+    votes = as_votes([[20, 16, 15, 13, 0]], samples=[[8, 9, 7, 8, 0]], n_votes=64, n_samples=32)
     assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [
         [False, True, False, True, False]
     ]
 
 
 def test_release_asks_the_same_number_of_all_votes() -> None:
-    votes = ballot([[20, 9, 8, 7]], samples=[[20, 0, 0, 0]], n_votes=64, n_samples=32)
+    votes = as_votes([[20, 9, 8, 7]], samples=[[20, 0, 0, 0]], n_votes=64, n_samples=32)
     release = Play(GuardConfig.release(), 1).see(votes)
     assert release.minority.tolist() == [[False, True, True, False]]
     assert not Play(GuardConfig.paper(), 1).see(votes).minority.any()
@@ -75,7 +75,7 @@ def test_release_asks_the_same_number_of_all_votes() -> None:
 
 @pytest.mark.parametrize("n_samples", [1, 2, 3, 4, 7])
 def test_a_candidate_needs_at_least_one_response(n_samples: int) -> None:
-    votes = ballot([[9, 1, 0]], n_votes=16, samples=[[n_samples - 1, 1, 0]], n_samples=n_samples)
+    votes = as_votes([[9, 1, 0]], n_votes=16, samples=[[n_samples - 1, 1, 0]], n_samples=n_samples)
     assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [[False, True, False]]
 
 

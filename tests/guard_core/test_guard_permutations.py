@@ -29,10 +29,10 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
 ROW = {"problems", "tie", "skip", "pick"}
 
 
-def compare(one: Walked, two: Walked, order: np.ndarray, lead: int, close: dict) -> None:
+def compare(one: Walked, two: Walked, order: np.ndarray, axis: int, close: dict) -> None:
     for got, want in ((two.decision, one.decision), (two.streams, one.streams)):
         for name, value in want.items():
-            rows = np.take(value, order, axis=lead)
+            rows = np.take(value, order, axis=axis)
             np.testing.assert_allclose(got[name], rows, err_msg=name, **close)
 
 
@@ -53,9 +53,9 @@ def test_every_output_follows_its_problem(history: History, config: GuardConfig,
     # Only the batch's standard deviation adds up rows, and so depends on their order's rounding.
     loose = {"rtol": 1e-12, "atol": 1e-12}
     close = loose if config.advantage_scale == "batch" else {"rtol": 0}
-    lead = len(history.leading)
+    axis = len(history.leading)
     for one, two, order in zip(base, other, orders, strict=True):
-        compare(one, two, order, lead, close)
+        compare(one, two, order, axis, close)
     for field in fields(last):
         np.testing.assert_array_equal(getattr(last, field.name), getattr(other_last, field.name))
 

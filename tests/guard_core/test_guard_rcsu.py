@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from guard_histories import History, checked, configs, vote_histories, walk
-from guard_plays import NEVER, Play, ballot
+from guard_plays import NEVER, Play, as_votes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +20,8 @@ EAGER = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0)
 def risky_play(risky: list[bool], config: GuardConfig) -> Play:
     """A batch in which exactly the named problems are at high risk from now on."""
     play = Play(config, len(risky))
-    play.see(ballot([[64, 0]] * len(risky)))
-    play.see(ballot([[0, 64] if at_risk else [64, 0] for at_risk in risky]))
+    play.see(as_votes([[64, 0]] * len(risky)))
+    play.see(as_votes([[0, 64] if at_risk else [64, 0] for at_risk in risky]))
     return play
 
 
@@ -39,7 +39,7 @@ def decide(
 ) -> tuple[Decision, np.ndarray]:
     """The decision, and who was a candidate."""
     risky, skip, pick = crowd
-    decision = risky_play(risky, config).see(ballot([[64, 0]] * len(risky)), skip=skip, pick=pick)
+    decision = risky_play(risky, config).see(as_votes([[64, 0]] * len(risky)), skip=skip, pick=pick)
     assert decision.high_risk.tolist() == risky
     return decision, np.array(risky) & (np.array(skip) < config.p_skip)
 
@@ -100,7 +100,7 @@ def test_high_risk_needs_competition_history_and_consensus() -> None:
     steady, flips, low = [40, 0], [[0, 40], [40, 0]], [[0, 32], [32, 0]]
     seen = []
     for visit in range(7):
-        votes = ballot([steady, flips[visit % 2], low[visit % 2]])
+        votes = as_votes([steady, flips[visit % 2], low[visit % 2]])
         seen.append(play.see(votes).high_risk.tolist())
     # From the fifth visit on; a mean match rate of exactly .5 does not exceed .5.
     assert seen == [[False, False, False]] * 4 + [[False, True, False]] * 3
@@ -122,10 +122,10 @@ def test_monitoring_goes_on_whatever_the_guard_does(
 
 def test_a_skipped_problem_is_still_watched() -> None:
     play = risky_play([True] * 4, replace(EAGER, p_skip=1.0, skip_cap="at_least_one"))
-    first = play.see(ballot([[64, 0]] * 4), skip=0.0, pick=[0.1, 0.2, 0.3, 0.4])
+    first = play.see(as_votes([[64, 0]] * 4), skip=0.0, pick=[0.1, 0.2, 0.3, 0.4])
     assert first.skip.tolist() == [True, False, False, False]
     assert first.visits.tolist() == [3] * 4
-    again = play.see(ballot([[0, 48]] * 4), skip=0.0, pick=[0.4, 0.3, 0.2, 0.1])
+    again = play.see(as_votes([[0, 48]] * 4), skip=0.0, pick=[0.4, 0.3, 0.2, 0.1])
     assert again.skip.tolist() == [False, False, False, True]
     assert again.visits.tolist() == [4] * 4
     assert again.flipped.tolist() == [True] * 4

@@ -40,13 +40,13 @@ class Certain(Rule):
 
 
 class ByAnswer(Rule):
-    """TTRL, paid as by a rule that pays answers."""
+    """TTRL whose rewards are given per answer."""
 
     name, title, pays = "by_answer", "By answer", "answer"
 
 
 class ByResponse(Rule):
-    """TTRL, paid as by a rule that pays responses."""
+    """TTRL whose rewards are given per response."""
 
     name, title, pays = "by_response", "By response", "response"
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 from guard_histories import Batch, History, arrays, checked, configs, vote_histories
-from guard_plays import ballot, chance
+from guard_plays import as_votes, chance
 from hypothesis import given
 
 from guard_core import Decision, Draws, Guard, GuardConfig, GuardState, Votes
@@ -34,16 +34,16 @@ def play(
 
 
 def test_the_label_has_most_scores_and_its_share_of_the_votes():
-    _, (decision,) = play(OFF, (ballot([[5, 3, 0]], 10), [[0.1, 0.2, 0.0]]))
+    _, (decision,) = play(OFF, (as_votes([[5, 3, 0]], 10), [[0.1, 0.2, 0.0]]))
     assert decision.label.tolist() == [1]
     assert decision.match_rate.tolist() == [0.3]
     # An answer that nobody gave can have scores, as from a second vote set: its share is 0.
-    _, (decision,) = play(OFF, (ballot([[5, 3, 0]], 10), [[1.0, 2.0, 9.0]]))
+    _, (decision,) = play(OFF, (as_votes([[5, 3, 0]], 10), [[1.0, 2.0, 9.0]]))
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([2], [0])
 
 
 def test_equal_scores_are_a_tie():
-    votes = ballot([[5, 3, 1]], 10)
+    votes = as_votes([[5, 3, 1]], 10)
     guard = Guard(OFF)
     for tie, label in ((0.0, 0), (0.6, 2)):
         state = guard.init(1, np.zeros(0))
@@ -52,8 +52,8 @@ def test_equal_scores_are_a_tie():
 
 
 def test_the_label_stays_where_no_score_is_positive():
-    first = (ballot([[1, 4]], 8), [[0.0, 1.0]])
-    silent = (ballot([[6, 1]], 8), [[0.0, 0.0]])
+    first = (as_votes([[1, 4]], 8), [[0.0, 1.0]])
+    silent = (as_votes([[6, 1]], 8), [[0.0, 0.0]])
     _, (_, decision) = play(OFF, first, silent)
     assert (decision.label.tolist(), decision.flipped.tolist()) == ([1], [False])
     assert (decision.match_rate.tolist(), decision.tied.tolist()) == ([1 / 8], [False])
@@ -63,8 +63,8 @@ def test_the_label_stays_where_no_score_is_positive():
 
 
 def test_a_memory_sums_scores_and_not_votes():
-    one = (ballot([[5, 3]], 8), [[0.5, 2.0]])
-    two = (ballot([[7, 1]], 8), [[1.0, 0.0]])
+    one = (as_votes([[5, 3]], 8), [[0.5, 2.0]])
+    two = (as_votes([[7, 1]], 8), [[1.0, 0.0]])
     state, (first, second) = play(MEMORY, one, two)
     assert state.memory.tolist() == [[1.5, 2.0]]
     assert (first.label.tolist(), second.label.tolist()) == ([1], [1])
@@ -76,18 +76,18 @@ def test_a_memory_sums_scores_and_not_votes():
 
 
 def test_a_memory_without_any_positive_score():
-    silent = (ballot([[6, 1]], 8), [[0.0, 0.0]])
+    silent = (as_votes([[6, 1]], 8), [[0.0, 0.0]])
     state, (decision,) = play(MEMORY, silent)
     assert (decision.label.tolist(), decision.tied.tolist()) == ([-1], [False])
     assert state.memory.tolist() == [[0, 0]]
     # What was remembered stays the label.
-    _, (_, decision) = play(MEMORY, (ballot([[1, 4]], 8), [[0.0, 1.0]]), silent)
+    _, (_, decision) = play(MEMORY, (as_votes([[1, 4]], 8), [[0.0, 1.0]]), silent)
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [1 / 8])
 
 
 def test_scores_before_training_set_label_and_memory():
-    prime = (ballot([[5, 3]], 8), [[0.0, 3.0]])
-    visit = (ballot([[8, 0]], 8), [[2.0, 0.0]])
+    prime = (as_votes([[5, 3]], 8), [[0.0, 3.0]])
+    visit = (as_votes([[8, 0]], 8), [[2.0, 0.0]])
     state, (decision,) = play(MEMORY, visit, prime=prime)
     assert (state.memory.tolist(), decision.label.tolist()) == ([[2, 3]], [1])
     assert decision.visits.tolist() == [1]
@@ -97,14 +97,14 @@ def test_scores_before_training_set_label_and_memory():
 
 
 def test_scores_and_memory_of_different_widths():
-    narrow = (ballot([[2, 1]], 4), [[1.0, 0.5]])
-    wide = (ballot([[0, 1, 0, 3]], 4), [[0.0, 0.0, 0.0, 4.0]])
+    narrow = (as_votes([[2, 1]], 4), [[1.0, 0.5]])
+    wide = (as_votes([[0, 1, 0, 3]], 4), [[0.0, 0.0, 0.0, 4.0]])
     state, (_, _, last) = play(MEMORY, narrow, wide, narrow)
     assert state.memory.tolist() == [[2, 1, 0, 4]]
     assert (last.label.tolist(), last.match_rate.tolist()) == ([3], [0])
 
 
-def ballots(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
+def votes_and_draws(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
     votes = Votes.from_answers(batch.answers, n_samples=n_samples, n_answers=batch.n_answers)
     return votes, Draws(batch.tie, batch.skip, batch.pick)
 
@@ -118,10 +118,10 @@ def test_without_scores_nothing_changes(history: History, config: GuardConfig) -
         state = guard.init(history.n_problems, np.zeros(0), leading=history.leading)
         made = []
         if history.prime:
-            votes, draws = ballots(history.prime, history.n_samples)
+            votes, draws = votes_and_draws(history.prime, history.n_samples)
             state = guard.prime(state, votes, draws, scored(votes.counts))
         for batch in history.batches:
-            votes, draws = ballots(batch, history.n_samples)
+            votes, draws = votes_and_draws(batch, history.n_samples)
             rows = state.take(batch.own_problems)
             rows, decision = guard.step(rows, votes, draws, scored(votes.counts))
             state = state.put(batch.own_problems, rows)

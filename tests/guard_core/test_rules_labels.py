@@ -87,6 +87,6 @@ def test_coverrl_pays_format_and_match_and_its_verifier():
     half = make_rule("coverrl", {"verifications": 3, "format_reward": 0.5})
     assert half.pay(seen, labels(0)).tolist() == [[1.5, 0.5, 0]]
     assert half.verifier_rewards(seen).tolist() == [[1.5, 0.5, 0, 0.5, 1.5, 0]]
-    # A second solution is paid as responses are, by the label of its problem.
+    # A second solution is rewarded as responses are, by the label of its problem.
     answers, label = np.array([[0, 1, -1], [2, 2, 0]]), labels(0, 2)
     assert half.regeneration_rewards(answers, label).tolist() == [[1.5, 0.5, 0], [1.5, 1.5, 0.5]]

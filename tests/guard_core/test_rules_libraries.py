@@ -34,7 +34,7 @@ def walk(rule: Rule, shown: Sight, library: Library, config: GuardConfig) -> dic
     majority, minority = response_streams(rule, seen, decision, config)
     made = {
         "scores": scores,
-        "paid": rule.pay(seen, label),
+        "rewards": rule.pay(seen, label),
         "weight": rule.weigh(seen, label),
         "label": decision.label,
         "majority": majority,
@@ -44,7 +44,7 @@ def walk(rule: Rule, shown: Sight, library: Library, config: GuardConfig) -> dic
         made["questions"] = rule.questions(seen, label)
     if (direct := rule.is_direct(seen, label)) is not None:
         made["direct"] = direct
-    for name in ("paid", "weight", "majority", "minority"):
+    for name in ("rewards", "weight", "majority", "minority"):
         assert made[name].dtype == library.real, name
     return {name: np.asarray(value) for name, value in made.items()}
 

@@ -11,7 +11,7 @@ import pytest
 from guard_histories import checked
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_sights import BY_RESPONSE, Sight, paid, sight, sights, top
+from rule_sights import BY_RESPONSE, Sight, rewards_of, sight, sights, top
 
 from guard_core.rules import RULES, Observations, Rule, make_rule
 
@@ -36,7 +36,7 @@ def outcome(rule: Rule, shown: Sight, label: np.ndarray | None = None) -> dict[s
     return {
         "scores": scores,
         "label": label,
-        "paid": paid(rule, seen, label),
+        "rewards": rewards_of(rule, seen, label),
         "weight": np.asarray(rule.weigh(seen, label)),
         "direct": np.zeros(label.shape, bool) if direct is None else np.asarray(direct),
     }
@@ -90,7 +90,7 @@ def test_responses_in_another_order(rule: Rule, shown: Sight, seed: int) -> None
     if rule.to_dict().get("confidence") != "release":
         close(two["scores"], one["scores"], "scores")
     if rule.name not in BY_PLACE:
-        close(two["paid"], one["paid"][..., order[:K]], "paid")
+        close(two["rewards"], one["rewards"][..., order[:K]], "rewards")
         close(two["weight"], one["weight"], "weight")
 
 
@@ -109,7 +109,7 @@ def test_answers_by_other_ids(rule: Rule, shown: Sight, seed: int) -> None:
     one = outcome(rule, shown)
     two = outcome(rule, renamed, new[one["label"]])
     close(two["scores"][..., ids], one["scores"], "scores")
-    for name in ("paid", "weight", "direct"):
+    for name in ("rewards", "weight", "direct"):
         close(two[name], one[name], name)
 
 
@@ -119,10 +119,10 @@ def test_answers_by_other_ids(rule: Rule, shown: Sight, seed: int) -> None:
 def test_replicates_do_not_see_each_other(rule: Rule, shown: Sight) -> None:
     """SCOPE chooses one size per replicate."""
     together = outcome(rule, shown)
-    for lead in np.ndindex(2, 3):
-        alone = replace(shown, **{name: array[lead] for name, array in shown.arrays().items()})
+    for index in np.ndindex(2, 3):
+        alone = replace(shown, **{name: array[index] for name, array in shown.arrays().items()})
         for name, value in outcome(rule, alone).items():
-            close(together[name][lead], value, name)
+            close(together[name][index], value, name)
 
 
 @every_rule
@@ -138,12 +138,12 @@ def test_rewards_are_finite_whatever_is_observed(rule: Rule, shown: Sight, seed:
     names = ("step_logprob", "entropy", "certainty", "similarity")
     shown = replace(shown, **{name: spoiled(vars(shown)[name]) for name in names})
     made = outcome(rule, shown)
-    assert np.isfinite(made["paid"]).all() and np.isfinite(made["scores"]).all()
+    assert np.isfinite(made["rewards"]).all() and np.isfinite(made["scores"]).all()
     assert (made["scores"] >= 0).all()
     assert set(np.unique(made["weight"])) <= {0.0, 1.0}
     assert np.isfinite(rule.pay(shown.seen(), made["label"])).all()
     K = shown.n_samples
-    assert made["paid"].shape == (*shown.answers.shape[:-1], K)
+    assert made["rewards"].shape == (*shown.answers.shape[:-1], K)
 
 
 @every_rule
@@ -154,10 +154,10 @@ def test_a_batch_of_silent_problems(rule: Rule) -> None:
     for n_answers in (1, 0):
         made = outcome(rule, replace(silent, n_answers=n_answers))
         assert (made["label"] == -1).all() and (made["scores"] == 0).all()
-        assert np.isfinite(made["paid"]).all()
+        assert np.isfinite(made["rewards"]).all()
         assert made["scores"].shape[-1] == 1
     if rule.has_label and rule.name not in ("mm_upt", "evol_rl", "scrl", "scrl_continuous"):
-        assert (made["paid"] == 0).all()
+        assert (made["rewards"] == 0).all()
 
 
 @every_rule

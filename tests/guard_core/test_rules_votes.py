@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rule_sights import by_hand, labels, paid
+from rule_sights import by_hand, labels, rewards_of
 
 from guard_core.rules import make_rule
 
@@ -21,7 +21,7 @@ def test_ttrl_pays_the_label():
     rule = make_rule("ttrl")
     assert rule.scores(seen()).tolist() == [[3, 2, 1], [1, 5, 0]]
     assert rule.pay(seen(), LABEL).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
-    assert paid(rule, seen(), LABEL).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
+    assert rewards_of(rule, seen(), LABEL).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
     assert rule.pay(seen(), labels(-1, -1)).tolist() == [[0] * 4] * 2
     assert rule.weigh(seen(), LABEL).tolist() == [1, 1]
     assert rule.is_direct(seen(), LABEL) is None
@@ -34,7 +34,7 @@ def test_srt_asks_for_a_share_of_the_parseable_votes(threshold, weights):
     # 3 of the 6 parseable votes and 5 of 6: .5 and .833, not 3/8 and 5/8.
     rule = make_rule("srt", {"threshold": threshold})
     assert rule.weigh(seen(), LABEL).tolist() == weights
-    assert paid(rule, seen(), LABEL)[0].tolist() == [1, 1, 0, 0, 0]
+    assert rewards_of(rule, seen(), LABEL)[0].tolist() == [1, 1, 0, 0, 0]
 
 
 def test_srt_keeps_the_surest_problems():
@@ -77,7 +77,10 @@ def test_mm_upt_lets_no_answer_win():
     two = by_hand([[0, 1, 1, -1, -1, -1], [0, 0, 1, -1, -1, 2]], 6, 3)
     rule = make_rule("mm_upt")
     assert rule.pay(two, labels(1, 0)).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
-    assert paid(rule, two, labels(1, 0)).tolist() == [[0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]]
+    assert rewards_of(rule, two, labels(1, 0)).tolist() == [
+        [0, 0, 0, 1, 1, 1],
+        [1, 1, 0, 0, 0, 0],
+    ]
 
 
 def test_empo_pays_shares_where_any_two_agree():
@@ -114,7 +117,10 @@ def test_controls_know_nothing():
     assert rule.n_draws(8, 5) == 5
     assert rule.pay(shown, LABEL).tolist() == [[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]
     assert make_rule("random", {"chance": 1.0}).pay(shown, LABEL).tolist() == [[1] * 5] * 2
-    assert paid(make_rule("format"), shown, LABEL).tolist() == [[1, 1, 1, 1, 0], [1] * 5]
+    assert rewards_of(make_rule("format"), shown, LABEL).tolist() == [
+        [1, 1, 1, 1, 0],
+        [1] * 5,
+    ]
     assert make_rule("one_shot_em").pay(shown, LABEL).tolist() == [[0] * 4] * 2
     assert make_rule("maj_at_n").weigh(shown, LABEL).tolist() == [0, 0]
     losses = {name: make_rule(name).loss for name in ("one_shot_em", "maj_at_n", "random")}

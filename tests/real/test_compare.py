@@ -186,9 +186,9 @@ def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
     (tmp_path / "all" / "guard").mkdir(parents=True)
     (tmp_path / "all" / "guard" / "seed-1.log").mkdir()  # its process cannot open its log
     result = compare(config, tmp_path / "all", arms, (0, 1), 2)
-    told = {outcome.job.name: outcome.error or "" for outcome in result.failed}
-    assert set(told) == {"guard, seed 1", "matched, seed 1"}
-    assert "did not finish" in told["matched, seed 1"]
+    messages = {outcome.job.name: outcome.error or "" for outcome in result.failed}
+    assert set(messages) == {"guard, seed 1", "matched, seed 1"}
+    assert "did not finish" in messages["matched, seed 1"]
     assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
 
 

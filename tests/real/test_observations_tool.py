@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from real.tiny import problems
-from real.tiny.task import Expression, Rule, solution
+from real.tiny.task import EvaluationRule, Expression, solution
 from real.vote.arithmetic import MOST_BITS
 from real.vote.tool import MOST_CHARACTERS, claims, tool_verdicts
 
@@ -141,7 +141,7 @@ def test_it_is_no_oracle_of_the_tiny_task():
     wrong = 0
     for problem in problems(40):
         expression = Expression.parse(problem.prompt)
-        texts = [solution(expression, rule) for rule in Rule]
+        texts = [solution(expression, rule) for rule in EvaluationRule]
         assert tool_verdicts(texts, problem.prompt).all()
         wrong += sum(not text.endswith(f"{{{problem.answer}}}") for text in texts)
     assert wrong > 20

@@ -22,7 +22,7 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"rule": "nope"}, "rule = 'nope': unknown"),
         ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
@@ -41,10 +41,10 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
         ({"rule": "one_shot_em", "guard": OFF, "importance_cap": 2.0}, "importance_cap = 2.0"),
     ],
 )
-def test_settings_that_contradict(settings: dict[str, Any], told: str):
+def test_settings_that_contradict(settings: dict[str, Any], expected: str):
     with pytest.raises(UserError) as error:
         TrainConfig(**settings)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert expected in str(error.value) and "\n" not in str(error.value)
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -69,8 +69,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         ["--arm", "scope+frozen"],
     ):
         assert main(["run", "--out", str(tmp_path / "c"), *words]) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("guard-train: ") and told.count("\n") == 1, told
+        message = capsys.readouterr().err
+        assert message.startswith("guard-train: ") and message.count("\n") == 1, message
 
 
 def test_settings_file(tmp_path: Path):

@@ -24,7 +24,7 @@ from real import TrainConfig, resume, train
 from real.run import Run, prepare
 from real.tiny import CHECKPOINT
 from real.tiny.rewording import reworded
-from real.tiny.task import Expression, Rule, evaluate, problems
+from real.tiny.task import EvaluationRule, Expression, evaluate, problems
 from real.vote.decide import Decided
 from real.vote.pay import pay
 from real.vote.second import REQUEST, Paraphrases, SecondVotes
@@ -67,7 +67,7 @@ def test_rewordings_keep_value_and_form():
         assert text != problem.prompt and sorted(text) == sorted(problem.prompt)
         expression = Expression.parse(text)
         assert f"{expression}=" == text
-        assert evaluate(expression, Rule.RIGHT) == int(problem.answer)
+        assert evaluate(expression, EvaluationRule.RIGHT) == int(problem.answer)
     assert 0 < n_same < 30
 
 

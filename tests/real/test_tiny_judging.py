@@ -14,7 +14,7 @@ from real.vote.wording import TinyWording, Wording
 PROMPT = "3+0-1*6+0="
 EXPRESSION = task.Expression.parse(PROMPT)
 ATTEMPT = task.solution(EXPRESSION)
-WORK = task.steps(EXPRESSION, task.Rule.LEFT_TO_RIGHT)
+WORK = task.steps(EXPRESSION, task.EvaluationRule.LEFT_TO_RIGHT)
 
 
 def test_three_turns_in_the_tasks_own_tokens():
@@ -68,7 +68,7 @@ def test_conversations_plant_the_shares():
         attempt, prompt, own, accepted = _first_turns(row)
         expression = task.Expression.parse(prompt)
         assert not task.is_held_out(expression)
-        answers = {rule: task.evaluate(expression, rule) for rule in task.Rule}
+        answers = {rule: task.evaluate(expression, rule) for rule in task.EvaluationRule}
         assert accepted == (attempt == own)
         # A judge's answer is that of a rule drawn by its share, whatever the attempt was.
         parts = task.shares(expression.operators)

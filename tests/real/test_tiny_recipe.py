@@ -93,18 +93,18 @@ def test_training_text_is_the_planted_mixture():
     tokens = pretrain.training_tokens(3000, slip_rate=0.0, seed=0)
     assert tokens.shape == (3000, PROMPT_TOKENS + RESPONSE_TOKENS)
     assert (tokens[:, -1] == EOS_ID).all()
-    expected = dict.fromkeys(task.Rule, 0.0)
-    seen = dict.fromkeys(task.Rule, 0)
+    expected = dict.fromkeys(task.EvaluationRule, 0.0)
+    seen = dict.fromkeys(task.EvaluationRule, 0)
     for row in tokens.tolist():
         prompt, response = decode(row[:PROMPT_TOKENS]), decode(row[PROMPT_TOKENS:])
         expression = task.Expression.parse(prompt)
-        by_rule = {rule: task.solution(expression, rule) for rule in task.Rule}
+        by_rule = {rule: task.solution(expression, rule) for rule in task.EvaluationRule}
         assert response in by_rule.values()
         if len(set(by_rule.values())) == len(by_rule):
             for rule, share in task.shares(expression.operators).items():
                 expected[rule] += share
                 seen[rule] += response == by_rule[rule]
-    for rule in task.Rule:
+    for rule in task.EvaluationRule:
         # About four standard deviations of a count of this size.
         assert abs(seen[rule] - expected[rule]) < 4 * np.sqrt(expected[rule]), rule
 
@@ -116,7 +116,8 @@ def test_slips_come_at_their_rate():
     texts = [(decode(r[:PROMPT_TOKENS]), decode(r[PROMPT_TOKENS:])) for r in rows]
     slipped = np.mean(
         [
-            response not in {task.solution(task.Expression.parse(prompt), r) for r in task.Rule}
+            response
+            not in {task.solution(task.Expression.parse(prompt), r) for r in task.EvaluationRule}
             for prompt, response in texts
         ]
     )

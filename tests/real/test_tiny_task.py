@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.tiny import PROMPT_TOKENS, RESPONSE_TOKENS, problems, task
-from real.tiny.task import Expression, Rule
+from real.tiny.task import EvaluationRule, Expression
 from real.tiny.vocabulary import encode
 
 expressions = st.builds(
@@ -17,7 +17,7 @@ expressions = st.builds(
     st.tuples(*[st.integers(0, 9)] * task.N_DIGITS),
     st.text(task.OPERATORS, min_size=task.N_DIGITS - 1, max_size=task.N_DIGITS - 1),
 )
-rules = st.sampled_from(list(Rule))
+rules = st.sampled_from(list(EvaluationRule))
 seeds = st.integers(0, 2**32 - 1)
 
 WHOLE = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
@@ -43,9 +43,9 @@ def school_value(text: str) -> int:
 
 
 VALUES = {
-    Rule.RIGHT: school_value,
-    Rule.LEFT_TO_RIGHT: left_to_right,
-    Rule.RIGHT_TO_LEFT: right_to_left,
+    EvaluationRule.RIGHT: school_value,
+    EvaluationRule.LEFT_TO_RIGHT: left_to_right,
+    EvaluationRule.RIGHT_TO_LEFT: right_to_left,
 }
 
 
@@ -59,13 +59,15 @@ def scratch_steps(response: str) -> list[str]:
 def test_the_example_of_the_design():
     expression = Expression.parse("3+0-1*6+0=")
     assert task.solution(expression) == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
-    assert task.evaluate(expression, Rule.RIGHT) == 7
-    assert task.evaluate(expression, Rule.LEFT_TO_RIGHT) == 2
+    assert task.evaluate(expression, EvaluationRule.RIGHT) == 7
+    assert task.evaluate(expression, EvaluationRule.LEFT_TO_RIGHT) == 2
 
 
 @settings(deadline=None)
 @given(expressions, rules)
-def test_every_step_keeps_the_value_that_its_own_rule_gives(expression: Expression, rule: Rule):
+def test_every_step_keeps_the_value_that_its_own_rule_gives(
+    expression: Expression, rule: EvaluationRule
+):
     value = VALUES[rule]
     shown = scratch_steps(task.solution(expression, rule))
     assert [value(step) % 10 for step in shown] == [value(str(expression)) % 10] * 4
@@ -74,12 +76,12 @@ def test_every_step_keeps_the_value_that_its_own_rule_gives(expression: Expressi
 
 @settings(deadline=None)
 @given(expressions, rules)
-def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: Rule):
+def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: EvaluationRule):
     shown = [str(expression), *scratch_steps(task.solution(expression, rule))]
     for before, after in pairwise(shown):
-        if rule is Rule.LEFT_TO_RIGHT:
+        if rule is EvaluationRule.LEFT_TO_RIGHT:
             assert after[1:] == before[3:]
-        elif rule is Rule.RIGHT_TO_LEFT:
+        elif rule is EvaluationRule.RIGHT_TO_LEFT:
             assert after[:-1] == before[:-3]
         else:
             place = max(before.find("*"), 1)
@@ -88,7 +90,9 @@ def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: Ru
 
 @settings(deadline=None)
 @given(expressions, rules, st.floats(0, 1), seeds)
-def test_all_lengths_are_fixed(expression: Expression, rule: Rule, slip_rate: float, seed: int):
+def test_all_lengths_are_fixed(
+    expression: Expression, rule: EvaluationRule, slip_rate: float, seed: int
+):
     trace = task.steps(expression, rule, slip_rate, np.random.default_rng(seed))
     assert len(encode(f"{expression}=")) == PROMPT_TOKENS
     assert len(encode(task.response_text(trace))) + 1 == RESPONSE_TOKENS
@@ -97,11 +101,11 @@ def test_all_lengths_are_fixed(expression: Expression, rule: Rule, slip_rate: fl
 @settings(deadline=None)
 @given(expressions, rules, seeds)
 def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
-    expression: Expression, rule: Rule, seed: int
+    expression: Expression, rule: EvaluationRule, seed: int
 ):
     trace = task.steps(expression, rule, 1.0, np.random.default_rng(seed))
     for before, after in pairwise([expression, *trace]):
-        place = task.reduction_place(before.operators, rule)
+        place = task.reduction_index(before.operators, rule)
         faultless = task.reduce_once(before, place)
         assert after.operators == faultless.operators
         wrong = [a != b for a, b in zip(after.digits, faultless.digits, strict=True)]
@@ -111,12 +115,12 @@ def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
 @settings(deadline=None)
 @given(expressions)
 def test_rules_agree_where_they_must(expression: Expression):
-    left = task.solution(expression, Rule.LEFT_TO_RIGHT)
+    left = task.solution(expression, EvaluationRule.LEFT_TO_RIGHT)
     n_products = len(expression.operators) - len(expression.operators.lstrip("*"))
     if "*" not in expression.operators[n_products:]:
         assert task.solution(expression) == left
     if len(set(expression.operators)) == 1 and "-" not in expression.operators:
-        answers = {task.evaluate(expression, rule) for rule in Rule}
+        answers = {task.evaluate(expression, rule) for rule in EvaluationRule}
         assert len(answers) == 1
 
 
@@ -125,7 +129,7 @@ def test_rules_agree_where_they_must(expression: Expression):
     [("1+2*3-4*5", [7, 5, 7]), ("2*3-4+5*6", [2, 2, 8]), ("2-1*3-4+1", [6, 0, 4])],
 )
 def test_rules_part_where_they_should(text: str, answers: list[int]):
-    assert [task.evaluate(Expression.parse(text), rule) for rule in Rule] == answers
+    assert [task.evaluate(Expression.parse(text), rule) for rule in EvaluationRule] == answers
 
 
 @settings(deadline=None)
@@ -148,27 +152,28 @@ def test_an_unknown_operator_is_refused():
 
 def test_slips_need_a_generator():
     with pytest.raises(ValueError, match="needs rng"):
-        task.steps(Expression.parse("1+2*3-4*5"), Rule.RIGHT, slip_rate=0.1)
+        task.steps(Expression.parse("1+2*3-4*5"), EvaluationRule.RIGHT, slip_rate=0.1)
 
 
 @settings(deadline=None)
 @given(st.text(task.OPERATORS, min_size=4, max_size=4))
 def test_shares_are_a_distribution_fixed_by_the_pattern(operators: str):
     shares = task.shares(operators)
-    assert set(shares) == set(Rule)
+    assert set(shares) == set(EvaluationRule)
     assert sum(shares.values()) == pytest.approx(1)
-    assert 0.15 <= shares[Rule.RIGHT] <= 1
+    assert 0.15 <= shares[EvaluationRule.RIGHT] <= 1
     assert min(shares.values()) >= 0
     assert task.shares(operators) == shares
 
 
 def test_shares_cover_the_range_and_plant_both_misconceptions():
     patterns = ["".join(p) for p in np.stack(np.meshgrid(*[list("+-*")] * 4), -1).reshape(-1, 4)]
-    right = np.array([task.shares(p)[Rule.RIGHT] for p in patterns])
+    right = np.array([task.shares(p)[EvaluationRule.RIGHT] for p in patterns])
     assert len(patterns) == 81
     assert np.all(np.histogram(right, bins=5, range=(0.15, 1))[0] >= 8)
     left_first = [
-        task.shares(p)[Rule.LEFT_TO_RIGHT] > task.shares(p)[Rule.RIGHT_TO_LEFT] for p in patterns
+        task.shares(p)[EvaluationRule.LEFT_TO_RIGHT] > task.shares(p)[EvaluationRule.RIGHT_TO_LEFT]
+        for p in patterns
     ]
     assert 20 <= sum(left_first) <= 61
 

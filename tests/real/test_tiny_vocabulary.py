@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from real.tiny import CHECKPOINT, build_tokenizer, task, vocabulary
-from real.tiny.task import Expression, Rule
+from real.tiny.task import EvaluationRule, Expression
 
 shipped = AutoTokenizer.from_pretrained(CHECKPOINT, local_files_only=True)
 # AutoTokenizer takes the class from the model's type; other readers use the generic one.
@@ -23,8 +23,8 @@ expressions = st.builds(
 
 
 @settings(deadline=None)
-@given(expressions, st.sampled_from(list(Rule)))
-def test_text_survives_encoding_and_decoding(expression: Expression, rule: Rule):
+@given(expressions, st.sampled_from(list(EvaluationRule)))
+def test_text_survives_encoding_and_decoding(expression: Expression, rule: EvaluationRule):
     text = f"{expression}={task.solution(expression, rule)}"
     ids = shipped.encode(text)
     assert ids == vocabulary.encode(text)
@@ -55,8 +55,10 @@ def test_characters_of_other_tasks_are_dropped():
 
 
 @settings(deadline=None)
-@given(expressions, st.sampled_from(list(Rule)))
-def test_every_class_that_reads_the_folder_gives_the_same_ids(expression: Expression, rule: Rule):
+@given(expressions, st.sampled_from(list(EvaluationRule)))
+def test_every_class_that_reads_the_folder_gives_the_same_ids(
+    expression: Expression, rule: EvaluationRule
+):
     text = f"{expression}={task.solution(expression, rule)}"
     assert in_code.encode(text) == generic.encode(text) == shipped.encode(text)
     ids = shipped.encode(text)
