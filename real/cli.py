@@ -19,7 +19,7 @@ from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
-from real.record.terminal import runs_bar, say, tell
+from real.record.terminal import phases_bar, runs_bar, say, tell
 from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import table
@@ -205,6 +205,44 @@ class MakeTinyCommand:
 
 
 @dataclass(kw_only=True)
+class MeasureCommand:
+    """Measure a model with short responses for the simulator's policy `measured`."""
+
+    out: Path
+    """Response file to make; must not exist yet."""
+    responses: int = 256
+    """Sampled responses per problem."""
+    min_p: float = 1e-3
+    """Sampled responses that the model gives with less probability are left out."""
+    min_novel: float = 1e-5
+    """Unseen tokens are left out if their leaf has less probability."""
+    weights: int = 4096
+    """Weights, drawn at random, on which gradients are kept."""
+    growth: Path | None = None
+    """Run folder with many checkpoints, from which the gradients' growth is measured."""
+    settings: Settings = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings; options given here override it."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> MeasureCommand:
+        """Defaults of the options, from the file."""
+        return cls(out=tyro.MISSING, settings=settings_of(argv))
+
+    def run(self) -> None:
+        """Measure, and print the size of the result."""
+        require_torch()
+        from real.measure.command import measure_to
+
+        how = {name: getattr(self, name) for name in ("responses", "min_p", "min_novel", "weights")}
+        with phases_bar(self.quiet) as report:
+            print(measure_to(self.out, self.settings, how, self.growth, report))
+        print(f"response file: {self.out}")
+
+
+@dataclass(kw_only=True)
 class PresetsCommand:
     """List the presets, what they set, and which numbers are the paper's."""
 
@@ -218,6 +256,7 @@ COMMANDS = {
     "run": RunCommand,
     "compare": CompareCommand,
     "make-tiny": MakeTinyCommand,
+    "measure": MeasureCommand,
     "presets": PresetsCommand,
     "resume": ResumeCommand,
 }

@@ -40,3 +40,23 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     finally:
         for bar in bars:
             bar.close()
+
+
+@contextmanager
+def phases_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """Draw one bar per phase of a measurement, from its first report on."""
+    bars: dict[str, Any] = {}
+
+    def report(phase: str, done: float) -> None:
+        if phase not in bars:
+            for bar in bars.values():
+                bar.close()
+            form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
+            bars[phase] = tqdm(desc=phase, total=1.0, bar_format=form, disable=quiet)
+        bars[phase].update(done - bars[phase].n)
+
+    try:
+        yield report
+    finally:
+        for bar in bars.values():
+            bar.close()

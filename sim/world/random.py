@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 VOTES, TIE, SKIP, PICK, ORDER = range(5)
 SECOND, SECOND_ORDER, CONFIDENCE, TOOL, VERDICT, ODDNESS, RULE = range(5, 12)
+LEAVES = 12
 """Purpose of a random number; numbers of different purposes are independent."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -28,11 +29,11 @@ _ULP = 2.0**-53
 _HALF = np.uint64(0xFFFFFFFF)
 
 
-_SPAWN = {"population": 0, "loadings": 1}
+_SPAWN = {"population": 0, "loadings": 1, "weights": 2}
 
 
 def generator(
-    seed: int, replicate: int, purpose: Literal["population", "loadings"]
+    seed: int, replicate: int, purpose: Literal["population", "loadings", "weights"]
 ) -> np.random.Generator:
     """NumPy's generator for the laws that a replicate draws once, before it starts."""
     key = (replicate, _SPAWN[purpose])

@@ -1,0 +1,1 @@
+"""Measurement of a model's token tree and gradients, from which the simulator predicts runs."""

@@ -1,0 +1,263 @@
+"""From a model and its problems to a response file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lab.errors import UserError
+from lab.trace.response import Facts, Response
+from real.measure.gradients import TokenGradients, log_probs
+from real.measure.growth import Growth, slope
+from real.measure.tree import Leaf, Tree, distinct_responses, grow
+
+_GREEDY = 1e-9
+"""Nucleus mass that leaves the likeliest token alone."""
+
+_BASIS_ROWS, _BASIS_SHARE = 1024, 0.9
+"""Features that principal directions are computed from, and the share of their norm to keep."""
+
+_GROWTH_NODES, _GROWTH_WEIGHTS = 512, 2048
+"""Nodes and weights on which growth is measured."""
+
+Report = Callable[[str, float], object]
+"""Called with the phase and the share of it that is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureConfig:
+    """How a model is measured."""
+
+    responses: int = 256
+    """Sampled responses per problem, from which the tree is made."""
+    min_p: float = 1e-3
+    """Sampled responses that the model gives with less probability are left out."""
+    min_novel: float = 1e-5
+    """Tokens that no sampled response has are left out if their leaf has less probability."""
+    weights: int = 4096
+    """D, weights drawn at random on which gradients are kept; all if there are fewer."""
+    seed: int = 0
+    """Fixes the sampled responses and the drawn weights."""
+
+    def __post_init__(self) -> None:
+        """Check the bounds.
+
+        Raises:
+            UserError: a setting is out of bounds; the message names it and its bound.
+        """
+        for name in ("responses", "weights"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("min_p", "min_novel"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be in (0, 1)")
+
+
+class Sampler(Protocol):
+    """Samples n responses per prompt; `real.engines` has such."""
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], n: int, max_tokens: int, top_p: float, seed: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens (P, n, T) and lengths (P, n)."""
+        ...
+
+
+def measure(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sample: Sampler,
+    answer_ids: Callable[[int, Sequence[Sequence[int]]], tuple[NDArray[np.int64], int, list[str]]],
+    max_tokens: int,
+    temperature: float,
+    pad: int,
+    config: MeasureConfig,
+    facts: dict[str, Any],
+    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]] = (),
+    report: Report = lambda phase, done: None,
+) -> Response:
+    """Measure the token tree of every problem and the gradients of its edges.
+
+    Args:
+        model: a causal language model with eager attention; its trained weights require a gradient.
+        prompts: (N,) token ids.
+        sample: samples responses at `temperature`.
+        answer_ids: of a problem and its responses: answer ids, the truth's id (-1 if no response
+            gives it), and the text of each id.
+        max_tokens: longest response.
+        temperature: of the votes.
+        pad: any token id.
+        config: how to measure.
+        facts: the fields of `Facts` that say what model and problems these are.
+        checkpoints: load weights of a run from this model, by which the growth is measured.
+        report: progress.
+
+    Raises:
+        UserError: no response of a problem is likely enough to be in its tree.
+    """
+    report("sample", 0.0)
+    tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
+    trees: list[Tree] = []
+    for n, prompt in enumerate(prompts):
+        distinct = distinct_responses(tokens_PNT[n], lengths_PN[n])
+        log_p = log_probs(model, prompt, distinct, temperature, pad)
+        trees.append(grow(distinct, log_p, config.min_p, config.min_novel))
+        report("sample", (n + 1) / len(prompts))
+    empty = [n for n, tree in enumerate(trees) if not tree.leaves]
+    if empty:
+        raise UserError(
+            f"min_p = {config.min_p:g}: problem {facts['problem_ids'][empty[0]]} has no response "
+            "that likely; lower it, or measure a model whose responses are shorter"
+        )
+    report("continue", 0.0)
+    _continue(trees, prompts, sample, max_tokens, config.seed)
+    read = [answer_ids(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
+    gradients = TokenGradients(model, temperature)
+    n_weights = gradients.n_weights
+    rng = np.random.default_rng([config.seed, 1])
+    coordinates = rng.permutation(n_weights)[: config.weights]
+    arrays, contexts, tokens = _arrays(trees, prompts, read)
+    done = 0
+
+    def count(n: int) -> None:
+        nonlocal done
+        done += n
+        report("gradients", done / len(tokens))
+
+    features, norm2 = gradients(contexts, tokens, coordinates, count)
+    limit = float(np.finfo(np.float16).max)
+    if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
+        raise UserError("measure: a gradient is not finite; is the model sound?")
+    growth = _growth(model, trees, prompts, checkpoints, temperature, coordinates, report)
+    return Response(
+        facts=Facts(
+            **facts,
+            answers=[texts for _, _, texts in read],
+            temperature=temperature,
+            n_weights=n_weights,
+            settings={k: float(v) for k, v in asdict(config).items()},
+            left_out=float(np.mean([tree.left_out for tree in trees])),
+            growth=growth,
+        ),
+        truth_N=np.array([truth for _, truth, _ in read], np.int64),
+        # All weights of a small model are kept exactly; a sample has errors of its own.
+        features=features if len(coordinates) == n_weights else features.astype(np.float16),
+        start=gradients.start(coordinates),
+        basis=_basis(features, rng),
+        norm2=norm2,
+        **arrays,
+    )
+
+
+def _continue(
+    trees: Sequence[Tree],
+    prompts: Sequence[Sequence[int]],
+    sample: Sampler,
+    max_tokens: int,
+    seed: int,
+) -> None:
+    """Continue the leaves of unseen tokens greedily, all of one length at once."""
+    by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for n, tree in enumerate(trees):
+        for place, leaf in enumerate(tree.leaves):
+            if leaf.unseen and len(leaf.tokens) < max_tokens:
+                by_length[len(leaf.tokens)].append((n, place))
+    for length, places in sorted(by_length.items()):
+        contexts = [[*prompts[n], *trees[n].leaves[place].tokens] for n, place in places]
+        more_P1T, lengths_P1 = sample(contexts, 1, max_tokens - length, _GREEDY, seed)
+        rows = zip(places, more_P1T[:, 0].tolist(), lengths_P1[:, 0].tolist(), strict=True)
+        for (n, place), tokens, n_tokens in rows:
+            leaf = trees[n].leaves[place]
+            whole = (*leaf.tokens, *tokens[:n_tokens])
+            trees[n].leaves[place] = Leaf(whole, leaf.edge, True)
+
+
+def _arrays(
+    trees: Sequence[Tree],
+    prompts: Sequence[Sequence[int]],
+    read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
+) -> tuple[dict[str, Any], list[list[int]], list[int]]:
+    """The arrays of a response file without features, and the context and token of every edge."""
+    rows: dict[str, list[Any]] = defaultdict(list)
+    starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
+    contexts: list[list[int]] = []
+    tokens: list[int] = []
+    for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
+        order = {node: place for place, node in enumerate(tree.moving_nodes())}
+        kept = sorted(
+            (e for e, edge in enumerate(tree.edges) if edge.node in order),
+            key=lambda e: order[tree.edges[e].node],
+        )
+        place_of = {edge: place for place, edge in enumerate(kept)}
+        for e in kept:
+            edge = tree.edges[e]
+            rows["edge_node"].append(order[edge.node])
+            rows["log_p0"].append(edge.log_p0)
+            contexts.append([*prompt, *tree.nodes[edge.node].prefix])
+            tokens.append(edge.token)
+        for leaf, answer in zip(tree.leaves, ids, strict=True):
+            rows["leaf_answer"].append(int(answer))
+            rows["leaf_length"].append(len(leaf.tokens))
+            rows["leaf_unseen"].append(leaf.unseen)
+            rows["path_edge"] += [place_of[e] for e in tree.path(leaf) if e in place_of]
+            starts["path_start"].append(len(rows["path_edge"]))
+        starts["edge_start"].append(len(rows["edge_node"]))
+        starts["leaf_start"].append(len(rows["leaf_answer"]))
+    kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
+    arrays = {name: np.array(values, kinds.get(name, np.int64)) for name, values in rows.items()}
+    arrays |= {name: np.array(values, np.int64) for name, values in starts.items()}
+    return arrays, contexts, tokens
+
+
+def _growth(
+    model: Any,
+    trees: Sequence[Tree],
+    prompts: Sequence[Sequence[int]],
+    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]],
+    temperature: float,
+    coordinates: NDArray[np.int64],
+    report: Report,
+) -> float | None:
+    """The gradients' growth along the checkpoints, on the nodes with the likeliest prefixes."""
+    nodes = [
+        (tree.nodes[node].log_p, n, node)
+        for n, tree in enumerate(trees)
+        for node in tree.moving_nodes()
+    ]
+    likeliest = sorted(nodes, reverse=True)[:_GROWTH_NODES]
+    rows: list[tuple[list[int], int, int, float]] = []
+    for place, (log_p, n, node) in enumerate(likeliest):
+        context = [*prompts[n], *trees[n].nodes[node].prefix]
+        rows += [(context, token, place, log_p) for token in trees[n].nodes[node].edges]
+    points: list[tuple[float, float]] = []
+    growth: Growth | None = None
+    for load in checkpoints:
+        if growth is None:
+            contexts, tokens, places, log_mass = zip(*rows, strict=True)
+            edges = (list(contexts), list(tokens), list(places), list(log_mass))
+            growth = Growth(model, *edges, temperature, coordinates[:_GROWTH_WEIGHTS])
+        points.append(growth.at(load()))
+        report("growth", len(points) / len(checkpoints))
+    moved = [point for point in points if point[0] > 0]
+    if points and not moved:
+        raise UserError("growth: the run's checkpoints have the weights that it started from")
+    return slope(moved) if moved else None
+
+
+def _basis(features: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Principal directions of the features of norm 1, times their singular values: (k, D)."""
+    norm_E = np.linalg.norm(features, axis=1)
+    moving = np.flatnonzero(norm_E > 0)
+    rows = np.sort(rng.permutation(moving)[:_BASIS_ROWS])
+    unit_ED = features[rows] / norm_E[rows, None]
+    _, values_K, directions_KD = np.linalg.svd(unit_ED, full_matrices=False)
+    share_K = np.cumsum(values_K**2) / (values_K**2).sum()
+    k = int(np.searchsorted(share_K, _BASIS_SHARE)) + 1
+    return (values_K[:k, None] * directions_KD[:k]).astype(np.float32)

@@ -1,0 +1,25 @@
+r"""The start model linearised over its measured token tree, trained as the real trainer trains it.
+
+    log p_w(e) = log p_0(e) + (d / D) * (psi_e . w + sqrt(c) * X_e . u) - log-sum over the node
+    p_w(leaf)  = product over its edges, normalised over the leaves of the problem
+
+e is an edge of the tree (one token after one prefix), psi_e its measured gradient
+(`lab.trace.response`), w the change of D of the d weights. w moves by AdamW on the clipped GRPO
+gradient of sampled leaves, so the step size is the trainer's learning rate and nothing is fitted
+to the outcome of a run.
+
+Curvature (c > 0): the gradient of an edge changes with the distance |theta - theta_0| travelled,
+psi_e(w) = psi_e + sqrt(c) |theta - theta_0| X_e, with X_e a random direction of psi_e's norm. u is
+the integral of |theta - theta_0| dw. X_e has the covariance of the measured features (the file's
+`basis`), not that of white noise: real gradients change within the directions in which the features
+of all edges differ. c is measured (`guard-train measure --growth`) at token level, as the growth
+beyond what the softmax of the linear tree explains.
+
+Every replicate draws its own weights, a random half of the file's, and its own X: the spread over
+replicates holds the uncertainty of the model itself. Only a file with all d weights is used whole.
+
+tree        the trees of all problems and the probabilities of their answers
+training    the optimizer steps of one batch
+policy      all replicates together
+population  the problems before training
+"""

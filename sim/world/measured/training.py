@@ -1,0 +1,290 @@
+"""The optimizer steps of one batch: AdamW on the clipped GRPO gradient of sampled leaves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sim.world.measured.tree import Tree, Weights, dot, edge_log_probs, largest, leaf_probs
+from sim.world.random import LEAVES, fold, stream, unit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+CLIP_LOW, CLIP_HIGH = 0.2, 0.2
+"""The trainer's clip of the probability ratio."""
+WEIGHT_DECAY = 0.01
+"""The trainer's weight decay."""
+MAX_GRAD_NORM = 1.0
+"""The trainer's bound on the gradient's norm."""
+
+
+class Adam(NamedTuple):
+    """Settings of the optimizer."""
+
+    beta_1: float
+    beta_2: float
+    eps: float
+    max_norm: float
+    decay: float
+    mini_batch: int
+
+
+@njit(cache=True)
+def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
+    """Return the key of the random numbers that choose a batch's leaves."""
+    return stream(seed, replicate, LEAVES, epoch)
+
+
+@njit(cache=True)
+def draw_leaves(
+    tree: Tree, leaf_p: Floats, problem: int, samples_B: Ints, key: Any, out_L: Ints
+) -> int:
+    """Draw a leaf for every trained sample, given its answer; returns the samples' tokens.
+
+    Args:
+        tree: all trees.
+        leaf_p: probabilities of the problem's leaves when its votes were drawn.
+        problem: its number.
+        samples_B: trained samples per answer, the last place for unparseable ones.
+        key: of the random numbers.
+        out_L: output; samples per leaf.
+    """
+    first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
+    B = samples_B.shape[0]
+    out_L[: last - first] = 0
+    tokens, draw = 0, 0
+    for b in range(B):
+        if samples_B[b] == 0:
+            continue
+        mass = 0.0
+        for leaf in range(first, last):
+            if tree.leaf_answer[leaf] % B == b:
+                mass += leaf_p[leaf - first]
+        for _ in range(samples_B[b]):
+            bound = unit(key, draw) * mass
+            draw += 1
+            chosen = -1
+            for leaf in range(first, last):
+                if tree.leaf_answer[leaf] % B == b:
+                    chosen = leaf
+                    bound -= leaf_p[leaf - first]
+                    if bound < 0.0:
+                        break
+            out_L[chosen - first] += 1
+            tokens += tree.leaf_length[chosen]
+    return tokens
+
+
+@njit(cache=True)
+def push(
+    tree: Tree,
+    problem: int,
+    leaves_L: Ints,
+    advantage_B: Floats,
+    ratio_E: Floats,
+    out_E: Floats,
+) -> None:
+    """Add one stream's clipped surrogate gradient in the edges' log-probabilities to `out_E`."""
+    first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
+    B = advantage_B.shape[0]
+    for leaf in range(first, last):
+        advantage = leaves_L[leaf - first] * advantage_B[tree.leaf_answer[leaf] % B]
+        if advantage == 0.0:
+            continue
+        for k in range(tree.path_start[leaf], tree.path_start[leaf + 1]):
+            e = tree.path_edge[k]
+            ratio = ratio_E[e]
+            if (advantage > 0 and ratio <= 1 + CLIP_HIGH) or (
+                advantage < 0 and ratio >= 1 - CLIP_LOW
+            ):
+                out_E[e] += advantage * ratio
+
+
+@njit(cache=True)
+def to_weights(
+    tree: Tree,
+    scale: float,
+    at: Weights,
+    problem: int,
+    push_E: Floats,
+    log_p_E: Floats,
+    out_D: Floats,
+) -> None:
+    """Add the gradient in the weights of one problem's push on its edges to `out_D`."""
+    first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
+    directions_K = np.zeros(at.u.shape[0])
+    e = first
+    while e < last:
+        stop, total = e, 0.0
+        while stop < last and tree.edge_node[stop] == tree.edge_node[e]:
+            total += push_E[stop - first]
+            stop += 1
+        for k in range(e, stop):
+            pull = push_E[k - first] - total * np.exp(log_p_E[k - first])
+            if pull != 0.0:
+                for i in range(out_D.shape[0]):
+                    out_D[i] += pull * at.features[k, i]
+                for i in range(directions_K.shape[0]):
+                    directions_K[i] += pull * at.curvature[k, i]
+        e = stop
+    if directions_K.shape[0] > 0:
+        distance = np.sqrt(scale * dot(at.w, at.w))
+        for k in range(directions_K.shape[0]):
+            pull = distance * directions_K[k]
+            for i in range(out_D.shape[0]):
+                out_D[i] += pull * at.basis[k, i]
+
+
+@njit(cache=True)
+def adam_step(
+    scale: float, at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int
+) -> float:
+    """One AdamW step in place; returns the norm of the change on all d weights."""
+    norm = np.sqrt(scale * dot(gradient_D, gradient_D))
+    shrink = min(1.0, adam.max_norm / (norm + 1e-6))
+    distance = np.sqrt(scale * dot(at.w, at.w))
+    rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
+    change_D = np.empty(gradient_D.shape[0])
+    for i in range(gradient_D.shape[0]):
+        g = shrink * gradient_D[i]
+        at.first[i] = adam.beta_1 * at.first[i] + (1.0 - adam.beta_1) * g
+        at.second[i] = adam.beta_2 * at.second[i] + (1.0 - adam.beta_2) * g * g
+        pull = (at.first[i] / rise_1) / (np.sqrt(at.second[i] / rise_2) + adam.eps)
+        change_D[i] = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
+        at.w[i] += change_D[i]
+    for k in range(at.u.shape[0]):
+        at.u[k] += distance * dot(at.basis[k], change_D)
+    return np.sqrt(scale * dot(change_D, change_D))
+
+
+@njit(cache=True)
+def train_batch(
+    tree: Tree,
+    scale: float,
+    at: Weights,
+    adam: Adam,
+    taken: int,
+    problems_P: Ints,
+    rates_P: Floats,
+    samples_PB: Ints,
+    streams_SPB: Floats,
+    drop_P: Bools,
+    key: Any,
+    norm_P: Floats,
+) -> int:
+    """Take the optimizer steps of one batch of one replicate.
+
+    Args:
+        tree: all trees.
+        scale: d / D.
+        at: the weights, moved in place.
+        adam: the optimizer.
+        taken: optimizer steps taken before.
+        problems_P: the batch, in visiting order.
+        rates_P: learning rate of the step that each problem belongs to.
+        samples_PB: trained samples per answer, the last place for unparseable ones.
+        streams_SPB: weighted advantages per answer, one stream each for majority and minority.
+        drop_P: problems that left the batch.
+        key: of the batch's random numbers.
+        norm_P: output; norm of the change of the step that each problem belongs to.
+
+    Returns:
+        Optimizer steps taken until now.
+    """
+    P = problems_P.shape[0]
+    most_edges, most_leaves = largest(tree, problems_P)
+    before_PE, leaves_PL = np.empty((P, most_edges)), np.empty((P, most_leaves), np.int64)
+    tokens_P = _draw_batch(
+        tree, scale, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL
+    )
+    gradient_D = np.empty(at.w.shape[0])
+    for first in range(0, P, adam.mini_batch):
+        step = slice(first, min(first + adam.mini_batch, P))
+        norm_P[step] = 0.0
+        tokens = tokens_P[step].sum()
+        finite = _add_gradients(
+            tree,
+            scale,
+            at,
+            problems_P[step],
+            leaves_PL[step],
+            streams_SPB[:, step],
+            drop_P[step],
+            before_PE[step],
+            gradient_D,
+        )
+        if not finite:
+            norm_P[step] = np.nan
+            return taken
+        if tokens == 0:
+            continue
+        for i in range(gradient_D.shape[0]):
+            gradient_D[i] /= tokens
+        taken += 1
+        norm_P[step] = adam_step(scale, at, gradient_D, rates_P[first], adam, taken)
+    return taken
+
+
+@njit(cache=True)
+def _draw_batch(
+    tree: Tree,
+    scale: float,
+    at: Weights,
+    problems_P: Ints,
+    samples_PB: Ints,
+    drop_P: Bools,
+    key: Any,
+    before_PE: Floats,
+    leaves_PL: Ints,
+) -> Ints:
+    """Draw the leaves of all trained problems; returns their tokens, 0 where dropped.
+
+    `before_PE` and `leaves_PL` are outputs: log-probabilities of the edges before the batch, and
+    samples per leaf.
+    """
+    P = problems_P.shape[0]
+    leaf_p, tokens_P = np.empty(leaves_PL.shape[1]), np.zeros(P, np.int64)
+    for p in range(P):
+        if not drop_P[p]:
+            n = problems_P[p]
+            edge_log_probs(tree, scale, at, n, before_PE[p])
+            leaf_probs(tree, before_PE[p], n, leaf_p)
+            tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_PB[p], fold(key, n), leaves_PL[p])
+    return tokens_P
+
+
+@njit(cache=True)
+def _add_gradients(
+    tree: Tree,
+    scale: float,
+    at: Weights,
+    problems_P: Ints,
+    leaves_PL: Ints,
+    streams_SPB: Floats,
+    drop_P: Bools,
+    before_PE: Floats,
+    out_D: Floats,
+) -> bool:
+    """Write the summed gradient of one optimizer step; returns False if a logit is not finite."""
+    edges = before_PE.shape[1]
+    now_E, ratio_E, push_E = np.empty(edges), np.empty(edges), np.empty(edges)
+    out_D[:] = 0.0
+    for p in range(problems_P.shape[0]):
+        if drop_P[p]:
+            continue
+        n = problems_P[p]
+        n_edges = edge_log_probs(tree, scale, at, n, now_E)
+        if n_edges < 0:
+            return False
+        for e in range(n_edges):
+            ratio_E[e] = np.exp(min(max(now_E[e] - before_PE[p, e], -20.0), 20.0))
+        push_E[:] = 0.0
+        for s in range(streams_SPB.shape[0]):
+            push(tree, n, leaves_PL[p], streams_SPB[s, p], ratio_E, push_E)
+        to_weights(tree, scale, at, n, push_E, now_E, out_D)
+    return True

@@ -1,0 +1,233 @@
+"""The token trees of all problems, and the probabilities that weights give their answers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from lab.errors import UserError
+from lab.trace.response import Response, read_response
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Tree(NamedTuple):
+    """The token trees of all problems, for compiled code."""
+
+    edge_start: Ints
+    edge_node: Ints
+    log_p0: Floats
+    leaf_start: Ints
+    leaf_answer: Ints
+    leaf_length: Ints
+    leaf_unseen: Bools
+    path_start: Ints
+    path_edge: Ints
+
+
+class Weights(NamedTuple):
+    """The trained weights of one replicate and the features on them."""
+
+    features: Singles
+    """(E, D) psi on the replicate's weights; a view of those of all replicates."""
+    basis: Singles
+    """(k, D) directions that curvature is drawn from."""
+    curvature: Singles
+    """(E, k) sqrt(c) X_e in these directions; k = 0 without curvature."""
+    start: Singles
+    """(D,) the weights before training, for weight decay."""
+    w: Floats
+    """(D,) their change."""
+    u: Floats
+    """(k,) integral of |theta - theta_0| d(basis w)."""
+    first: Floats
+    """(D,) Adam's mean gradient."""
+    second: Floats
+    """(D,) Adam's mean squared gradient."""
+
+
+def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
+    """Read a response file for a run of the given size.
+
+    Raises:
+        UserError: the file cannot be read, or it has another number of problems or answers.
+    """
+    # Population and policy read the same file; it is read again only where it has changed.
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    response = _read(path, changed)
+    sizes = {
+        "n_problems": (n_problems, response.n_problems),
+        "n_answers": (n_answers, response.n_answers),
+    }
+    for name, (given, measured) in sizes.items():
+        if given != measured:
+            raise UserError(f"{name} = {given}: {path} has {measured}; set {name} to {measured}")
+    return response
+
+
+@lru_cache(maxsize=1)
+def _read(path: str, changed: int) -> Response:
+    return read_response(path)
+
+
+def first_probs(response: Response) -> Floats:
+    """Return the answer probabilities (N, A + 1) before training, unparseable in the last place."""
+    edges = len(response.log_p0)
+    # One weight that stays 0, strided as the features of a replicate are: no new compilation.
+    features, curvature = np.zeros((edges, 2), np.float32)[:, :1], np.zeros((edges, 0), np.float32)
+    basis, start, zero, none = curvature[:0], np.zeros(1, np.float32), np.zeros(1), np.zeros(0)
+    weights = Weights(features, basis, curvature, start, zero, none, zero, zero)
+    problems_N = np.arange(response.n_problems)
+    out_NB = np.empty((response.n_problems, response.n_answers + 1))
+    batch_probs(tree_of(response), 0.0, weights, problems_N, out_NB, np.empty(len(problems_N)))
+    return out_NB
+
+
+def tree_of(response: Response) -> Tree:
+    """The tree without its features."""
+    return Tree(*(np.ascontiguousarray(getattr(response, name)) for name in Tree._fields))
+
+
+def draw_weights(
+    response: Response, features: Singles, growth: float, rng: np.random.Generator
+) -> Weights:
+    """Draw one replicate's weights and curvature.
+
+    Args:
+        response: the measured model.
+        features: (E, D) its features in single precision, shared by all replicates.
+        growth: c; 0 for the linear model.
+        rng: of the replicate.
+    """
+    total = features.shape[1]
+    used = total if total == response.facts.n_weights else total // 2
+    first = int(rng.integers(total - used + 1))
+    own = features[:, first : first + used]
+    basis = np.ascontiguousarray(response.basis[:, first : first + used])
+    curvature = np.zeros((len(own), 0), np.float32)
+    if growth > 0:
+        x_EK = rng.standard_normal((len(own), len(basis)), dtype=np.float32)
+        norm_E = np.sqrt(((x_EK @ (basis @ basis.T)) * x_EK).sum(axis=1))
+        length_E = np.linalg.norm(own, axis=1)
+        curvature = x_EK * (np.sqrt(growth) * length_E / norm_E)[:, None].astype(np.float32)
+    else:
+        basis = basis[:0]
+    zeros = [np.zeros(used), np.zeros(len(basis)), np.zeros(used), np.zeros(used)]
+    start = response.start[first : first + used].astype(np.float32)
+    return Weights(own, basis, curvature, start, *zeros)
+
+
+@njit(cache=True, fastmath=True)
+def dot(a: Any, b: Any) -> float:
+    """Return the inner product of two vectors."""
+    total = 0.0
+    for i in range(a.shape[0]):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(cache=True)
+def edge_log_probs(tree: Tree, scale: float, at: Weights, problem: int, out_E: Floats) -> int:
+    """Write log-probabilities of one problem's edges, normalised at each node.
+
+    Returns:
+        Number of edges; -1 if a logit is not finite.
+    """
+    first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
+    for e in range(first, last):
+        z = dot(at.features[e], at.w)
+        if at.u.shape[0] > 0:
+            z += dot(at.curvature[e], at.u)
+        z = tree.log_p0[e] + scale * z
+        if not np.isfinite(z):
+            return -1
+        out_E[e - first] = z
+    e = first
+    while e < last:
+        stop = e
+        while stop < last and tree.edge_node[stop] == tree.edge_node[e]:
+            stop += 1
+        top = out_E[e - first : stop - first].max()
+        total = 0.0
+        for k in range(e, stop):
+            total += np.exp(out_E[k - first] - top)
+        for k in range(e, stop):
+            out_E[k - first] -= top + np.log(total)
+        e = stop
+    return last - first
+
+
+@njit(cache=True)
+def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
+    """Write probabilities of one problem's leaves; returns their number."""
+    first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
+    total = 0.0
+    for leaf in range(first, last):
+        log_p = 0.0
+        for k in range(tree.path_start[leaf], tree.path_start[leaf + 1]):
+            log_p += log_p_E[tree.path_edge[k]]
+        out_L[leaf - first] = np.exp(log_p)
+        total += out_L[leaf - first]
+    for k in range(last - first):
+        out_L[k] /= total
+    return last - first
+
+
+@njit(cache=True)
+def answer_probs(
+    tree: Tree,
+    scale: float,
+    at: Weights,
+    problem: int,
+    out_A: Floats,
+    edges: Floats,
+    leaves: Floats,
+) -> float:
+    """Write answer probabilities, the last place for unparseable; NaN where not finite.
+
+    Returns:
+        Probability of the leaves of unseen tokens.
+    """
+    out_A[:] = 0.0
+    if edge_log_probs(tree, scale, at, problem, edges) < 0:
+        out_A[:] = np.nan
+        return np.nan
+    n_leaves = leaf_probs(tree, edges, problem, leaves)
+    unseen = 0.0
+    for k in range(n_leaves):
+        leaf = tree.leaf_start[problem] + k
+        out_A[tree.leaf_answer[leaf]] += leaves[k]  # -1, unparseable, is the last place
+        unseen += leaves[k] * tree.leaf_unseen[leaf]
+    return unseen
+
+
+@njit(cache=True)
+def batch_probs(
+    tree: Tree, scale: float, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
+) -> None:
+    """Write `answer_probs` of several problems, and the probability of their unseen leaves."""
+    most_edges, most_leaves = largest(tree, problems_P)
+    edges, leaves = np.empty(most_edges), np.empty(most_leaves)
+    for p in range(problems_P.shape[0]):
+        unseen_P[p] = answer_probs(tree, scale, at, problems_P[p], out_PB[p], edges, leaves)
+
+
+@njit(cache=True)
+def largest(tree: Tree, problems_P: Ints) -> tuple[int, int]:
+    """Return the largest numbers of edges and leaves among some problems."""
+    edges, leaves = 0, 0
+    for n in problems_P:
+        edges = max(edges, int(tree.edge_start[n + 1] - tree.edge_start[n]))
+        leaves = max(leaves, int(tree.leaf_start[n + 1] - tree.leaf_start[n]))
+    return edges, leaves

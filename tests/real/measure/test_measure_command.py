@@ -1,0 +1,81 @@
+"""`guard-train measure` as a user meets it."""
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from lab.trace.response import read_response
+from real.cli import main
+
+FEW = [
+    "--n-problems",
+    "3",
+    "--responses",
+    "24",
+    "--weights",
+    "64",
+    "--min-novel",
+    "1e-3",
+    "--quiet",
+]
+RUN = ["--n-problems", "3", "--n-votes", "8", "--n-samples", "4", "--epochs", "10", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def pilot(tmp_path_factory):
+    out = tmp_path_factory.mktemp("pilot") / "run"
+    kept = ["--checkpoint-every", "1", "--checkpoint-keep", "100", "--arm", "ttrl"]
+    assert main(["run", "--out", str(out), *RUN, *kept]) == 0
+    assert len(list(out.glob("checkpoints/step-*/model.safetensors"))) > 8
+    return out
+
+
+def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        "real.measure.command.load_file", lambda path: loaded.append(path) or load_file(path)
+    )
+    out = tmp_path / "response.npz"
+    assert main(["measure", "--out", str(out), *FEW, "--growth", str(pilot)]) == 0
+    shown = capsys.readouterr()
+    response = read_response(out)
+    assert shown.out.count("\n") == 2 and not shown.err
+    edges, leaves = len(response.log_p0), len(response.leaf_answer)
+    assert f"3 problems, {edges} edges, {leaves} leaves, mass left out 0." in shown.out
+    assert response.facts.growth > 0 and response.features.shape == (edges, 64)
+    assert len(loaded) == len(set(loaded)) == 8
+    assert np.isfinite(response.log_p0).all() and response.facts.settings["responses"] == 24
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--min-p", "0"], "min_p = 0.0: must be in (0, 1)"),
+        (["--responses", "0"], "responses = 0: must be at least 1"),
+        (["--growth", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_settings_are_one_line(tmp_path, capsys, words, message):
+    out = tmp_path / "response.npz"
+    assert main(["measure", "--out", str(out), *FEW, *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and not out.exists()
+
+
+def test_an_existing_file_is_kept(tmp_path, capsys):
+    out = tmp_path / "response.npz"
+    out.write_text("mine")
+    assert main(["measure", "--out", str(out), *FEW]) == 2
+    assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
+
+
+def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
+    changed = pilot / "run.json"
+    text = changed.read_text()
+    changed.write_text(text.replace('"model": {', '"model": {"other": "0", ', 1))
+    try:
+        out = tmp_path / "response.npz"
+        assert main(["measure", "--out", str(out), *FEW, "--growth", str(pilot)]) == 2
+        assert "started from another model" in capsys.readouterr().err
+    finally:
+        changed.write_text(text)
