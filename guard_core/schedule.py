@@ -30,8 +30,8 @@ def scheduled_steps(n_problems: int, batch_size: int, mini_batch: int) -> list[i
     return [-(-size // mini_batch) for size in sizes]
 
 
-def batch_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[float]:
-    """Return the mean of `rate_factor` over the optimizer steps of every batch of a run.
+def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[list[float]]:
+    """Return `rate_factor` of every optimizer step, batch by batch of a run.
 
     Args:
         steps_of_epoch: optimizer steps of every batch of an epoch, see `scheduled_steps`.
@@ -40,7 +40,12 @@ def batch_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -
     """
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
     for n_steps in steps_of_epoch * epochs:
-        rates = [rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)]
-        factors.append(math.fsum(rates) / n_steps)
+        factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
         done += n_steps
     return factors
+
+
+def batch_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[float]:
+    """Return the mean of `step_factors` over the optimizer steps of every batch."""
+    batches = step_factors(steps_of_epoch, epochs, warmup_ratio)
+    return [math.fsum(rates) / len(rates) for rates in batches]

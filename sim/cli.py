@@ -23,6 +23,7 @@ from sim.settings.options import FLAT, settings_of
 from sim.studies.calibrate.command import Calibrate
 from sim.studies.sweep.command import SweepCommand
 from sim.theory.command import Theory
+from sim.world.measured.policy import Trust
 
 COMPARISON = "comparison.parquet"
 
@@ -59,6 +60,8 @@ class Run:
         arm = arm_of(self.settings, asked)
         trace = simulate(self.settings, self.out, progress=not self.quiet, arm=arm)
         print_summary(rows_of({trace.run.arm: trace}, self.settings))
+        if (trust := trace.run.extra.get("trust")) is not None:
+            print(Trust(**trust).line())
         print(self.out)
 
 

@@ -14,12 +14,13 @@ from guard_core import (
     Guard,
     GuardConfig,
     GuardState,
+    PolicyStreams,
     Votes,
     answer_advantages,
     policy_streams,
 )
 from lab.trace.rows import DECIDED
-from sim.engine.gradient import Update, logit_gradient
+from sim.engine.gradient import Update, logit_gradient, weighted_streams
 from sim.settings.config import SimConfig
 
 _FIELDS = tuple(f.name for f in fields(GuardState))
@@ -59,8 +60,9 @@ class ReferenceGuard:
             decision = decision.trained_on(self._truth_RN[:, start : start + p_RPA.shape[1]])
         trained = replace(votes, samples=trained_RPA)
         config = self._config.guard
-        dropped_RP = decision.skip & (config.skip_by == "drop")
-        return Update(gradient(trained, decision, p_RPA, config), dropped_RP)
+        streams = _streams(trained, decision, config)
+        gradient_RPA = _gradient(trained, streams, p_RPA)
+        return Update(gradient_RPA, streams.drop, weighted_streams(streams, self._config))
 
     def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
@@ -110,8 +112,17 @@ def gradient(
     Returns:
         (R, P, A).
     """
+    return _gradient(votes, _streams(votes, decision, config), p_RPA)
+
+
+def _streams(votes: Votes, decision: Decision, config: GuardConfig) -> PolicyStreams:
     pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
-    streams = policy_streams(*pair, decision, config)
+    return policy_streams(*pair, decision, config)
+
+
+def _gradient(
+    votes: Votes, streams: PolicyStreams, p_RPA: NDArray[np.float64]
+) -> NDArray[np.float64]:
     out_RPA = np.empty_like(p_RPA)
     logit_gradient(
         votes.samples,

@@ -21,6 +21,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from guard_core import PolicyStreams
+from sim.settings.config import SimConfig
+
 
 class Update(NamedTuple):
     """Gradient that moves the policy."""
@@ -29,6 +32,17 @@ class Update(NamedTuple):
     """Weighted gradient in the logits, 0 where the problem is dropped."""
     drop_RP: NDArray[np.bool_]
     """The problem left the batch."""
+    streams_RSPB: NDArray[np.float64] | None = None
+    """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
+    last place for unparseable responses; only for the policy `measured`."""
+
+
+def weighted_streams(streams: PolicyStreams, config: SimConfig) -> NDArray[np.float64] | None:
+    """Return `Update.streams_RSPB` of streams per answer; None for policies that do not read it."""
+    if config.policy != "measured":
+        return None
+    pair = np.broadcast_arrays(streams.majority, streams.minority)
+    return np.stack(pair, axis=1) * streams.weight[:, None, :, None]
 
 
 @njit(cache=True)

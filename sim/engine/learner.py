@@ -132,5 +132,6 @@ class CompiledGuard:
     ) -> Update:
         """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
-        learn(self._settings_1, trained_RPA, *targets, self._seen_RN[:, at], p_RPA, *update)
+        out = (update.gradient_RPA, update.drop_RP)
+        learn(self._settings_1, trained_RPA, *targets, self._seen_RN[:, at], p_RPA, *out)
         return update

@@ -16,7 +16,7 @@ from guard_core import Decision, Draws, PolicyStreams, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.arrays import sum_by_id
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
-from sim.engine.gradient import Update, sharpen, sums_gradient
+from sim.engine.gradient import Update, sharpen, sums_gradient, weighted_streams
 from sim.rules.fast import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe.observer import Observer, Visit
@@ -136,7 +136,7 @@ class RuleLearner:
         sums_RPA = self._sums(obs, streams)
         to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
         sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
-        return Update(out_RPA, streams.drop)
+        return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
 
     def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
         """Sum both streams over the responses of every answer."""

@@ -14,7 +14,7 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
-from sim.engine.simulation import run_epochs
+from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
 
 
@@ -44,7 +44,8 @@ def simulate(
             written; or the logits stopped being finite.
     """
     # First: a bad kernel, histogram or trace must be refused before anything is written.
-    parts = run_epochs(config)
+    simulation = Simulation(config)
+    parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config), extra or {})
     recorder: MemoryRun | RunFolder
     recorder = (
@@ -63,6 +64,8 @@ def simulate(
             if part.votes is not None:
                 recorder.write_votes(part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
+        if (trust := simulation.trust()) is not None:
+            recorder.note(trust=trust._asdict())
     if isinstance(recorder, MemoryRun):
         manifest.end("finished")
         return Trace.of(recorder)

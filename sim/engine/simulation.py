@@ -25,10 +25,12 @@ from sim.engine.rows import SEEN, Epoch, Tables, majority_right, tables, tally
 from sim.engine.rule_engine import RuleStart
 from sim.engine.skips import sit_out
 from sim.settings.config import SimConfig
-from sim.world.policies import make_policy
-from sim.world.populations import draw_population
+from sim.world.measured.policy import Measured, Trust
+from sim.world.measured.population import measured_population
+from sim.world.policies import Policy, make_policy
+from sim.world.populations import P_MIN, draw_population
 from sim.world.random import PICK, SKIP, TIE, orders, uniforms
-from sim.world.sampling import draw_votes
+from sim.world.sampling import sample_all, sample_votes, with_unparseable
 
 _CHUNK = 64
 """Problems whose probabilities are computed at once for pass@1; bounds the memory."""
@@ -94,12 +96,17 @@ class Simulation:
     def __init__(self, config: SimConfig) -> None:
         """Draw the population and start the policy."""
         self.config = config
-        self.population = draw_population(config)
-        self.policy = make_policy(config, self.population)
+        self.policy: Policy | Measured
+        if config.policy == "measured":
+            self.population = measured_population(config)
+            self.policy = Measured(config)
+        else:
+            self.population = draw_population(config)
+            self.policy = make_policy(config, self.population)
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
-        self._steps = config.steps()
+        self._steps, self._rates = config.steps(), config.rates()
         self._n_kept = min(config.vote_replicates, config.replicates)
         self.rule = None if config.rule == BASELINE else RuleStart(config, self._truth_RN)
 
@@ -149,7 +156,7 @@ class Simulation:
             if c.skip_rate:
                 skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
                 update = sit_out(c, skip_RP, seen_RN[:, at], update)
-            norm_RN[:, at] = self._update(problems_RP, self._steps[self._batch], update, epoch)
+            norm_RN[:, at] = self._update(problems_RP, votes, update, epoch)
             self._batch += 1
         self.learner.end()
         kept = counts_SNA if self._n_kept else None
@@ -179,6 +186,10 @@ class Simulation:
             total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
         return (1 - c.unparseable) * total_R / c.n_problems
 
+    def trust(self) -> Trust | None:
+        """Distance of the run from its measured model; None for other policies."""
+        return self.policy.trust() if isinstance(self.policy, Measured) else None
+
     def _chunk(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Some problems, and the flat places of their true answers among the probabilities."""
         c = self.config
@@ -200,7 +211,8 @@ class Simulation:
         scores = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
         # A step from the empty state has the label of `prime`, with its tie and match rate.
         _, first = guard.step(state, votes, draws, scores)
-        learner = LEARNERS[c.engine](c, guard.prime(state, votes, draws, scores))
+        engine = "reference" if c.policy == "measured" else c.engine
+        learner = LEARNERS[engine](c, guard.prime(state, votes, draws, scores))
         return first, learner if self.rule is None else self.rule.learner(learner)
 
     def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
@@ -209,34 +221,43 @@ class Simulation:
         return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
 
     def _update(
-        self, problems_RP: NDArray[np.int64], step: float, update: Update, epoch: int
+        self, problems_RP: NDArray[np.int64], votes: Votes, update: Update, epoch: int
     ) -> NDArray[np.float64]:
-        norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
+        if isinstance(self.policy, Measured):
+            norm_RP = self._train(self.policy, problems_RP, votes, update, epoch)
+        else:
+            step = self._steps[self._batch]
+            norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
         if not np.isfinite(norm_RP).all():
             place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
             raise self._exploded(place, problems_RP, epoch)
         return norm_RP
 
+    def _train(
+        self,
+        policy: Measured,
+        problems_RP: NDArray[np.int64],
+        votes: Votes,
+        update: Update,
+        epoch: int,
+    ) -> NDArray[np.float64]:
+        assert update.streams_RSPB is not None  # every learner gives them to this policy
+        step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
+        rates_P = np.array(self._rates[self._batch])[step_P]
+        samples_RPB = with_unparseable(votes)
+        return policy.train(
+            problems_RP, rates_P, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
+        )
+
     def _vote(
         self, problems_RP: NDArray[np.int64], epoch: int
     ) -> tuple[Votes, NDArray[np.float64]]:
-        c = self.config
         p_RPA = self._probabilities(problems_RP, epoch)
-        counts_RPA = np.empty(p_RPA.shape, np.int64)
-        samples_RPA = np.empty_like(counts_RPA)
-        draw_votes(
-            c.seed,
-            c.first_replicate,
-            epoch,
-            problems_RP,
-            p_RPA,
-            1.0 - c.unparseable,
-            c.n_votes,
-            counts_RPA,
-            samples_RPA,
-            c.n_samples,
-        )
-        return Votes(counts_RPA, samples_RPA, c.n_votes, c.n_samples), p_RPA
+        if not isinstance(self.policy, Measured):
+            return sample_votes(self.config, epoch, problems_RP, p_RPA), p_RPA
+        votes = sample_all(self.config, epoch, problems_RP, p_RPA)
+        p_RPA = np.maximum(p_RPA, P_MIN)
+        return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
 
     def _probabilities(self, problems_RP: NDArray[np.int64], epoch: int) -> NDArray[np.float64]:
         p_RPA = np.empty((*problems_RP.shape, self.config.n_answers))
@@ -251,8 +272,10 @@ class Simulation:
 
     def _exploded(self, place: int, problems_RP: NDArray[np.int64], visit: int) -> UserError:
         r, p = divmod(place, problems_RP.shape[1])
+        c = self.config
+        rate = f"step = {c.step}" if c.lr is None else f"lr = {c.lr}"
         return UserError(
-            f"step = {self.config.step}: the logits of problem {problems_RP[r, p]} are not finite "
-            f"at visit {visit} (replicate {self.config.first_replicate + r}, batch "
+            f"{rate}: the logits of problem {problems_RP[r, p]} are not finite "
+            f"at visit {visit} (replicate {c.first_replicate + r}, batch "
             f"{self._batch + 1}); take a smaller step"
         )

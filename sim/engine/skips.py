@@ -35,4 +35,8 @@ def sit_out(
     seen_RP["skipped"] |= out_RP
     seen_RP["route"][out_RP] = Route.SKIPPED
     drop_RP = update.drop_RP | (out_RP & (config.guard.skip_by == "drop"))
-    return Update(np.where(out_RP[..., None], 0.0, update.gradient_RPA), drop_RP)
+    gradient_RPA = np.where(out_RP[..., None], 0.0, update.gradient_RPA)
+    streams_RSPB = update.streams_RSPB
+    if streams_RSPB is not None:
+        streams_RSPB = np.where(out_RP[:, None, :, None], 0.0, streams_RSPB)
+    return Update(gradient_RPA, drop_RP, streams_RSPB)

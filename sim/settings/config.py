@@ -16,9 +16,10 @@ from guard_core.checks import (
 )
 from guard_core.config import GuardConfig
 from guard_core.rules.named import RULES, make_rule
-from guard_core.schedule import batch_factors, scheduled_steps
+from guard_core.schedule import scheduled_steps, step_factors
 from lab.errors import UserError
 from lab.rule_fit import BASELINE, DEFAULT_GUARD, check_fit, guard_of
+from sim.settings.measured import STEP, check_measured
 from sim.settings.populations import FREE, NAMED
 
 _LAST_REPLICATE = 32_767
@@ -34,6 +35,9 @@ _FILES = {
     "mixture": ("population", "mixture"),
     "histogram": ("population", "histogram"),
     "trace": ("population", "trace"),
+    "response": ("policy", "measured"),
+    "lr": ("policy", "measured"),
+    "growth": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -47,8 +51,17 @@ class SimConfig:
             the value and the bound.
     """
 
-    policy: Literal["independent", "attractor", "features", "kernel"] = "attractor"
-    """How problems influence each other, see `sim.world.policies`."""
+    policy: Literal["independent", "attractor", "features", "kernel", "measured"] = "attractor"
+    """How problems influence each other, see `sim.world.policies`; `measured` is a real model's
+    token tree under the trainer's optimizer, see `sim.world.measured`."""
+    response: str | None = None
+    """Measured policy: response file of `guard-train measure`, which is the population too;
+    n_problems and n_answers must be its own."""
+    lr: Positive | None = None
+    """Measured policy: the trainer's peak learning rate, in place of `step`."""
+    growth: NotNegative | None = None
+    """Measured policy: growth c of the gradients with the squared distance; the file's own if left
+    out, 0 for the linear model."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
@@ -115,11 +128,11 @@ class SimConfig:
     unparseable: Share = 0.0
     """Constant chance that a response holds no readable answer."""
 
-    step: NotNegative = 0.06
+    step: NotNegative = STEP
     """Step size at the schedule's peak (eta). sgd: change of a logit per unit of standardised
     advantage; adam: about the change of every logit per optimizer step."""
     step_factor: NotNegative = 1.0
-    """Constant factor on `step`, for the control at matched effort."""
+    """Constant factor on `step` or `lr`, for the control at matched effort."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Cosine decay to 0 after a linear warm-up, by optimizer step as in the trainer (a batch takes
     the mean of its steps' rates), or `step` throughout."""
@@ -180,6 +193,10 @@ class SimConfig:
         _check_population(self)
         _check_readers(self)
         _check_rule(self)
+        if self.policy == "measured":
+            rule = make_rule(self.rule, self.rule_options)
+            sampled = self.update == "sampled"
+            check_measured(rule, self.response, self.lr, self.step, self.unparseable, sampled)
 
     @property
     def n_batches(self) -> int:
@@ -188,11 +205,24 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak = self.step * self.step_factor
-        if self.schedule == "constant":
-            return [peak] * (self.epochs * self.n_batches)
+        peak = self._peak
+        return [peak * (math.fsum(factors) / len(factors)) for factors in self._factors()]
+
+    def rates(self) -> list[list[float]]:
+        """Return the step size of every optimizer step, batch by batch."""
+        peak = self._peak
+        return [[peak * factor for factor in factors] for factors in self._factors()]
+
+    @property
+    def _peak(self) -> float:
+        return (self.step if self.lr is None else self.lr) * self.step_factor
+
+    def _factors(self) -> list[list[float]]:
+        """Factors of the schedule on the peak, batch by batch."""
         steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
-        return [peak * f for f in batch_factors(steps_of_epoch, self.epochs, self.warmup_ratio)]
+        if self.schedule == "constant":
+            return [[1.0] * n for n in steps_of_epoch] * self.epochs
+        return step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
 
 
 def _check_sizes(config: SimConfig) -> None:

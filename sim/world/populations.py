@@ -17,8 +17,10 @@
 * Answer ids are a uniform permutation per problem, so neither the truth nor the attractor has a
   preferred id and every tie-break rule, `first` included, is fair to it.
 
-The law does not depend on the policy: all policies start from the same populations. By default
-every replicate draws problems of its own, with `fixed_population` all have those of replicate 0.
+The law does not depend on the policy: all policies start from the same populations, except for
+`measured`, whose problems are those of its response file (`sim.world.measured.population`). By
+default every replicate draws problems of its own, with `fixed_population` all have those of
+replicate 0.
 
 `docs/calibration.md` says how well such laws reproduce the paper's rows, and what they predict.
 """

@@ -14,7 +14,59 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from guard_core import Votes
+from sim.settings.config import SimConfig
 from sim.world.random import VOTES, fold, stream, unit
+
+
+def sample_votes(
+    config: SimConfig, epoch: int, problems_RP: NDArray[np.int64], p_RPA: NDArray[np.float64]
+) -> Votes:
+    """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
+    return _sample(config, epoch, problems_RP, p_RPA, 1.0 - config.unparseable)
+
+
+def sample_all(
+    config: SimConfig, epoch: int, problems_RP: NDArray[np.int64], p_RPA: NDArray[np.float64]
+) -> Votes:
+    """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
+    # Unparseable is drawn as the last answer, which takes what the others leave.
+    p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
+    votes = _sample(config, epoch, problems_RP, p_RPB, 1.0)
+    counts_RPA, samples_RPA = (
+        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
+    )
+    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
+
+
+def with_unparseable(votes: Votes) -> NDArray[np.int64]:
+    """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
+    missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
+    return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
+
+
+def _sample(
+    config: SimConfig,
+    epoch: int,
+    problems_RP: NDArray[np.int64],
+    p_RPA: NDArray[np.float64],
+    parseable: float,
+) -> Votes:
+    counts_RPA = np.empty(p_RPA.shape, np.int64)
+    samples_RPA = np.empty_like(counts_RPA)
+    draw_votes(
+        config.seed,
+        config.first_replicate,
+        epoch,
+        problems_RP,
+        p_RPA,
+        parseable,
+        config.n_votes,
+        counts_RPA,
+        samples_RPA,
+        config.n_samples,
+    )
+    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 @njit(cache=True)

@@ -1,0 +1,144 @@
+"""The measured policy of all replicates of a run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.settings.config import SimConfig
+from sim.world.measured.training import MAX_GRAD_NORM, WEIGHT_DECAY, Adam, leaf_key, train_batch
+from sim.world.measured.tree import Weights, batch_probs, draw_weights, read_measured, tree_of
+from sim.world.random import generator
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_UNSEEN, MOST_GROWTH = 0.15, 2.0
+"""Beyond one of these a run is outside of the linear range."""
+
+
+class Trust(NamedTuple):
+    """Distance of a run from the measured model, means over the replicates."""
+
+    unseen: float
+    """Probability of responses that the start model never gave."""
+    growth: float | None
+    """c |theta - theta_0|^2, relative change of the gradients; None if c is not measured."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Both are within the linear range."""
+        return self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH
+
+    def line(self) -> str:
+        """Return the line of a run's summary."""
+        growth = "not measured" if self.growth is None else f"{self.growth:.2f}"
+        text = f"measured policy: mass on unseen responses {self.unseen:.3f}, growth {growth}"
+        if self.is_linear:
+            return text
+        return (
+            f"{text}; outside of the linear range ({MOST_UNSEEN:g}, {MOST_GROWTH:g}): compare "
+            "with --growth 0 for the interval"
+        )
+
+
+class Measured:
+    """The token trees of all problems under the weights of R replicates.
+
+    Raises:
+        UserError: the response file has a defect, or another number of problems or answers.
+    """
+
+    def __init__(self, config: SimConfig) -> None:
+        """Draw the weights of every replicate."""
+        assert config.response is not None  # SimConfig asks for it
+        response = read_measured(config.response, config.n_problems, config.n_answers)
+        self._config, self._tree = config, tree_of(response)
+        self._growth = config.growth if response.facts.growth is None else response.facts.growth
+        growth = self._growth if config.growth is None else config.growth
+        features = np.ascontiguousarray(response.features, np.float32)
+        self._weights: list[Weights] = []
+        for r in range(config.replicates):
+            rng = generator(config.seed, config.first_replicate + r, "weights")
+            self._weights.append(draw_weights(response, features, growth or 0.0, rng))
+        self._scale = response.facts.n_weights / len(self._weights[0].w)
+        self._taken_R = [0] * config.replicates
+        self._adam = Adam(
+            config.adam_beta_1,
+            config.adam_beta_2,
+            config.adam_eps,
+            MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm,
+            WEIGHT_DECAY,
+            config.mini_batch,
+        )
+
+    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
+        """Write the answer probabilities; rows sum to 1 less the chance of no readable answer.
+
+        Returns:
+            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
+        """
+        out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
+        for r, weights in enumerate(self._weights):
+            self._write(weights, problems_RP[r], out_PB)
+            out_RPA[r] = out_PB[:, :-1]
+        bad = np.flatnonzero(np.isnan(out_RPA[..., 0]))
+        return int(bad[0]) if len(bad) else -1
+
+    def train(
+        self,
+        problems_RP: Ints,
+        rates_P: Floats,
+        samples_RPB: Ints,
+        streams_RSPB: Floats,
+        drop_RP: Bools,
+        epoch: int,
+    ) -> Floats:
+        """Take the optimizer steps of one batch.
+
+        Args:
+            problems_RP: the batch, no problem twice.
+            rates_P: learning rate of the optimizer step that each problem is scheduled for.
+            samples_RPB: trained samples per answer, the last place for unparseable ones.
+            streams_RSPB: weighted advantages per answer of both streams.
+            drop_RP: problems that left the batch.
+            epoch: names the random numbers, together with the problem.
+
+        Returns:
+            (R, P) norm of the weights' change in the step that each problem is scheduled for, 0
+            where that step was left out, NaN where a logit is not finite.
+        """
+        c, norm_RP = self._config, np.zeros(problems_RP.shape)
+        for r, weights in enumerate(self._weights):
+            self._taken_R[r] = train_batch(
+                self._tree,
+                self._scale,
+                weights,
+                self._adam,
+                self._taken_R[r],
+                problems_RP[r],
+                rates_P,
+                samples_RPB[r],
+                streams_RSPB[r],
+                drop_RP[r],
+                np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch)),
+                norm_RP[r],
+            )
+        return norm_RP
+
+    def trust(self) -> Trust:
+        """Return how far the run has left the measured model."""
+        problems_N = np.arange(self._config.n_problems)
+        out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
+        unseen = [self._write(weights, problems_N, out_NB).mean() for weights in self._weights]
+        distance2 = np.mean([self._scale * (weights.w @ weights.w) for weights in self._weights])
+        growth = None if self._growth is None else float(self._growth * distance2)
+        return Trust(float(np.mean(unseen)), growth)
+
+    def _write(self, weights: Weights, problems_P: Ints, out_PB: Floats) -> Floats:
+        unseen_P = np.empty(len(problems_P))
+        batch_probs(self._tree, self._scale, weights, problems_P, out_PB, unseen_P)
+        return unseen_P
