@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -58,6 +59,8 @@ ALL = [
 def parse(monkeypatch, tmp_path):
     """Parses a command line as its program does, and stops before it runs."""
     monkeypatch.chdir(tmp_path)
+    sizes = SimpleNamespace(n_problems=4, n_answers=2)  # --response is read while parsing too
+    monkeypatch.setattr("sim.settings.options.read_response", lambda path: sizes)
 
     def parsed(words):
         program, *argv = words
