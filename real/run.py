@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +18,8 @@ from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
-from real.model.lora import add_lora
 from real.model.policy import Policy, load_policy
+from real.model.prepare import prepare_training
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.problems.sources import read_problems
@@ -187,23 +186,6 @@ def _load_model(run: Run, tensors: dict[str, Tensor], folder: Path) -> None:
         raise UserError(f"{folder}: {len(wrong)} weights do not fit the model, {wrong[0]} for one")
     for name, parameter in trained.items():
         parameter.copy_(shard_of(tensors[name], parameter))
-
-
-def prepare_training(model: Any, config: TrainConfig) -> None:
-    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing.
-
-    Raises:
-        UserError: the model cannot.
-    """
-    if config.lora_rank:
-        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, config.seed)
-    if config.gradient_checkpointing:
-        if not model.supports_gradient_checkpointing:
-            raise UserError(
-                f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
-                "leave it out and lower micro_tokens"
-            )
-        model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:

@@ -21,7 +21,8 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure.measuring import MeasureConfig, Report, Sampler, measure
 from real.model.folder import model_folder
-from real.model.policy import Policy, load_policy, prepare_training
+from real.model.policy import Policy, load_policy
+from real.model.prepare import prepare_training
 from real.problems.prompts import PromptSet, build_prompts
 from real.problems.sources import read_problems
 from real.record.checkpoint import FOLDER

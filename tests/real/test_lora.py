@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lab.errors import UserError
 from real import TrainConfig, train
 from real.model.lora import add_lora, has_adapters, merged_weights
-from real.run import prepare_training
+from real.model.prepare import prepare_training
 from real.update.group import Group
 from real.update.grpo import LossConfig
 from real.update.logprobs import Scorer

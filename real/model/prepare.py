@@ -1,0 +1,26 @@
+"""Preparation of a loaded model for training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.errors import UserError
+from real.model.lora import add_lora
+from real.settings.config import TrainConfig
+
+
+def prepare_training(model: Any, config: TrainConfig) -> None:
+    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing.
+
+    Raises:
+        UserError: the model cannot.
+    """
+    if config.lora_rank:
+        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, config.seed)
+    if config.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(
+                f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
+                "leave it out and lower micro_tokens"
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
