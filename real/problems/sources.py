@@ -19,8 +19,9 @@ def read_problems(config: TrainConfig) -> ProblemSet:
         # Imported here: the package imports transformers, which reading a file does not need.
         from real.tiny import problems as tiny_problems
 
-        made = tiny_problems(config.n_problems or 64)
+        made = tiny_problems(config.n_problems or 64, config.problem_seed)
         name = "tiny-verifying" if config.tiny_verifies else "tiny"
+        name += f"-{config.problem_seed}" if config.problem_seed else ""
         return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = len(problems) if config.n_problems is None else config.n_problems

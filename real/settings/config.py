@@ -65,6 +65,8 @@ class TrainConfig:
     tiny_verifies: bool = False
     """Tiny task: start from the checkpoint that was also taught to judge responses, as coverrl
     needs; another model if `model` names one that `guard-train make-tiny --verifies` made."""
+    problem_seed: Natural = 0
+    """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
     chat_template: ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     problems: str | None = None
@@ -227,6 +229,11 @@ class TrainConfig:
             raise UserError(
                 f"tiny_verifies = true: problems = {self.problems} are not the tiny task; leave "
                 "one of the two out"
+            )
+        if self.problem_seed and self.problems is not None:
+            raise UserError(
+                f"problem_seed = {self.problem_seed}: problems = {self.problems} are not the tiny "
+                "task; leave one of the two out"
             )
         if len(set(self.log)) < len(self.log):
             raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")

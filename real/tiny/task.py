@@ -26,7 +26,7 @@ PROMPT_TOKENS = 10
 RESPONSE_TOKENS = 22
 """Three scratch steps, the box, the end-of-sequence token."""
 PROBLEM_SEED = 0
-"""Seed of the problem set that every published number of the tiny task was measured on."""
+"""Seed of the problem set of the tiny task unless the settings name another."""
 
 _HELD_OUT = 8
 """One expression in this many is kept from pretraining; problem sets are drawn from those only."""

@@ -309,3 +309,12 @@ def test_models_are_fetched_only_by_prefix(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"model hf:o/none: could not be fetched \(404 Client") as e:
         model_folder("hf:o/none")
     assert "\n" not in str(e.value)
+
+
+def test_the_seed_chooses_the_problems_of_the_tiny_task():
+    sets = [read_problems(TrainConfig(problem_seed=seed, n_problems=8)) for seed in (0, 1)]
+    assert [problems.name for problems in sets] == ["tiny", "tiny-1"]
+    assert not {p.prompt for p in sets[0]} & {p.prompt for p in sets[1]}
+    assert [p.id for p in sets[1]][:2] == ["tiny-1-000", "tiny-1-001"]
+    with pytest.raises(UserError, match=r"problem_seed = 1: problems = math500 are not the tiny"):
+        TrainConfig(problem_seed=1, problems="math500", model="folder")
