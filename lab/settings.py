@@ -6,10 +6,11 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
+from guard_core.checks import fault
 from lab.errors import UserError
 
 T = TypeVar("T")
@@ -67,11 +68,16 @@ def to_values(config: Any) -> dict[str, Any]:
 
 
 def _refuse_unknown(values: Mapping[str, Any], kind: Any, origin: str, prefix: str) -> None:
-    hints = {f.name: f for f in dataclasses.fields(kind)}
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
     for name, value in values.items():
-        if name not in hints:
+        if name not in fields:
             raise UserError(f"{origin}{prefix}{name}: no such setting; see --help for the names")
-        nested = _nested(hints[name])
+        # Checked here, since the converter does not name the values that a choice has.
+        chooses = get_origin(hints[name]) is Literal
+        if chooses and (message := fault(prefix + name, value, hints[name])):
+            raise UserError(f"{origin}{message}")
+        nested = _nested(fields[name])
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown(value, nested, origin, f"{prefix}{name}.")
 

@@ -1,4 +1,4 @@
-"""The embedded tiny task: last-digit arithmetic in which the wrong rivals are planted on purpose.
+"""The embedded tiny task: last-digit arithmetic in which some of the wrong rivals are planted.
 
 A generator (`task`), its 32 tokens (`vocabulary`), the supervised recipe that makes the starting
 checkpoint (`pretrain`), and that checkpoint itself (`CHECKPOINT`, a local Hugging Face folder).

@@ -1,8 +1,9 @@
 """The supervised recipe that makes the tiny task's starting checkpoint.
 
 One small Qwen2 model is trained on scratch work of which part follows the right rule and part two
-misconceptions (`real.tiny.task.shares`), with slips. So the rivals that a majority vote later
-meets are planted here, on purpose. Expressions of the problem sets are held out.
+misconceptions (`real.tiny.task.shares`), with slips. `real.tiny.task` says how many of the wrong
+answers that a majority vote later meets come from them. Expressions of the problem sets are held
+out.
 
 The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
 the weights agree only roughly and accuracy is what can be compared.

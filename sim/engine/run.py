@@ -43,7 +43,7 @@ def simulate(
         UserError: a file of the settings has a defect or the folder is in use, and nothing is
             written; or the logits stopped being finite.
     """
-    # First: a bad kernel, histogram or trace must be refused before anything is written.
+    # First: a bad histogram, trace or response file must be refused before anything is written.
     simulation = Simulation(config)
     parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config), extra or {})

@@ -31,7 +31,6 @@ Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
 """Beyond these bounds a law is all at 0 and 1, or all at its mean."""
 
 _FILES = {
-    "kernel": ("policy", "kernel"),
     "mixture": ("population", "mixture"),
     "histogram": ("population", "histogram"),
     "trace": ("population", "trace"),
@@ -51,7 +50,7 @@ class SimConfig:
             the value and the bound.
     """
 
-    policy: Literal["independent", "attractor", "features", "kernel", "measured"] = "attractor"
+    policy: Literal["independent", "attractor", "features", "measured"] = "attractor"
     """How problems influence each other, see `sim.world.policies`; `measured` is a real model's
     token tree under the trainer's optimizer, see `sim.world.measured`."""
     response: str | None = None
@@ -158,15 +157,13 @@ class SimConfig:
     kappa_corr: NotNegative = 0.012
     """Attractor policy: coupling of the correct answers of all problems."""
     neg_transfer: NotNegative = 0.3
-    """Attractor and kernel policy: factor on what a penalty passes on to other problems."""
+    """Attractor policy: factor on what a penalty passes on to other problems."""
     load_sd: NotNegative = 0.3
     """Attractor policy: spread of the problems' loadings on the shared directions around 1."""
     corr_load_sd: NotNegative | None = None
     """Attractor policy: that of the loadings on the correct direction; `load_sd` if left out."""
     feature_dim: Annotated[int, Interval("[1, 10000]")] = 64
     """Features policy: D, shared parameters."""
-    kernel: str | None = None
-    """Kernel policy: file (.npy or .csv) of the symmetric n_problems x n_problems coupling."""
     att_share: Share = 0.3
     """Mean share of the wrong mass that the attractor answer holds before training."""
     att_concentration: Concentration = 4.0
@@ -254,8 +251,6 @@ def _check_population(config: SimConfig) -> None:
 
 
 def _check_readers(config: SimConfig) -> None:
-    if config.policy == "kernel" and config.kernel is None:
-        raise UserError("kernel: must be given with policy = kernel")
     for name, (chooser, reader) in _FILES.items():
         if getattr(config, name) not in (None, ()) and getattr(config, chooser) != reader:
             chosen = getattr(config, chooser)

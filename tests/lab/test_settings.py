@@ -54,7 +54,7 @@ def test_plain_values_come_back_the_same():
         ('n_problems = "many"', "n_problems"),
         ("n_problems = 0", "n_problems = 0: must be at least 1"),
         ("[guard]\nW = 0", "W = 0"),
-        ('[optimizer]\nkind = "lion"', "lion"),
+        ('[optimizer]\nkind = "lion"', "optimizer.kind = 'lion': must be one of sgd, adam"),
         ("guard = 3", "guard"),
         ("n_problems = ", "not valid TOML"),
         (b"\xff\xfe", "cannot be read"),

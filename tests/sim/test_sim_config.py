@@ -28,7 +28,8 @@ WRONG = [
     ("mini_batch", 9),
     ("feature_dim", 0),
     ("corr_load_sd", -1.0),
-    ("kernel", 3),
+    ("histogram", 3),
+    ("policy", "kernel"),
     ("mixture", [0.5]),
     ("n_problems", 0),
     ("n_problems", 2.5),
@@ -82,14 +83,9 @@ def test_free_populations_ask_for_their_numbers(population, needs):
         SimConfig(population=population)
 
 
-def test_the_kernel_policy_asks_for_its_file():
-    with pytest.raises(UserError, match="kernel: must be given with policy = kernel"):
-        SimConfig(policy="kernel")
-
-
 @pytest.mark.parametrize(
     "given",
-    [{"kernel": "k.npy"}, {"histogram": "h.csv"}, {"trace": "run"}, {"mixture": ((1, 0.5, 2),)}],
+    [{"response": "r.npz"}, {"histogram": "h.csv"}, {"trace": "run"}, {"mixture": ((1, 0.5, 2),)}],
 )
 def test_what_nothing_would_read_is_refused(given):
     with pytest.raises(UserError, match=f"{next(iter(given))}: only (policy|population) = "):

@@ -15,17 +15,9 @@ from sim.engine.simulation import Simulation
 N = 10
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    path = tmp_path_factory.mktemp("kernel") / "k.npy"
-    phi = np.random.default_rng(0).normal(1.0, 0.5, (N, 3))
-    np.save(path, np.eye(N) + 0.1 * phi @ phi.T)
-    return str(path)
-
-
 RUNS = st.fixed_dictionaries(
     {
-        "policy": st.sampled_from(["independent", "attractor", "features", "kernel"]),
+        "policy": st.sampled_from(["independent", "attractor", "features"]),
         "guard": st.sampled_from([GuardConfig.paper(), GuardConfig.release(), GuardConfig.off()]),
         "optimizer": st.sampled_from(["sgd", "adam"]),
         "max_grad_norm": st.sampled_from([None, 0.2]),
@@ -44,11 +36,8 @@ RUNS = st.fixed_dictionaries(
 
 @given(chosen=RUNS)
 @settings(max_examples=60, deadline=None)
-def test_every_run_is_finite_and_its_probabilities_are(kernel, chosen):
-    given_kernel = {"kernel": kernel} if chosen["policy"] == "kernel" else {}
-    config = SimConfig(
-        n_problems=N, epochs=4, replicates=2, n_votes=12, n_samples=7, **given_kernel, **chosen
-    )
+def test_every_run_is_finite_and_its_probabilities_are(chosen):
+    config = SimConfig(n_problems=N, epochs=4, replicates=2, n_votes=12, n_samples=7, **chosen)
     simulation = Simulation(config)
     problems_RP = np.tile(np.arange(N), (2, 1))
     for part in simulation.run():
@@ -62,12 +51,8 @@ def test_every_run_is_finite_and_its_probabilities_are(kernel, chosen):
                 assert not norm.any()
 
 
-@pytest.mark.parametrize("policy", ["features", "kernel"])
-def test_a_replicate_is_the_same_run_alone(kernel, policy):
-    given_kernel = {"kernel": kernel} if policy == "kernel" else {}
-    config = SimConfig(
-        policy=policy, n_problems=N, epochs=6, replicates=3, step=0.3, **given_kernel
-    )
+def test_a_replicate_is_the_same_run_alone():
+    config = SimConfig(policy="features", n_problems=N, epochs=6, replicates=3, step=0.3)
     together = simulate(config)
     alone = simulate(replace(config, replicates=1, first_replicate=2))
     for table in ("visits", "steps", "evals"):
@@ -76,13 +61,10 @@ def test_a_replicate_is_the_same_run_alone(kernel, policy):
         assert whole.equals(getattr(alone, table))
 
 
-@pytest.mark.parametrize("policy", ["independent", "attractor", "features", "kernel"])
+@pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_step_that_explodes_names_the_visit(kernel, policy, optimizer):
-    given_kernel = {"kernel": kernel} if policy == "kernel" else {}
-    config = SimConfig(
-        policy=policy, optimizer=optimizer, n_problems=N, step=1e308, epochs=3, **given_kernel
-    )
+def test_a_step_that_explodes_names_the_visit(policy, optimizer):
+    config = SimConfig(policy=policy, optimizer=optimizer, n_problems=N, step=1e308, epochs=3)
     with pytest.raises(UserError, match=r"step = 1e\+308: the logits of problem \d+ .* visit \d "):
         simulate(config)
 

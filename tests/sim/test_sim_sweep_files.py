@@ -12,6 +12,7 @@ from sim import SimConfig, simulate
 from sim.cli import main
 from sim.studies.compare import compare
 from sim.studies.sweep import Sweep, read_sweep, run_sweep
+from sim.studies.sweep.plan import contents
 
 BASE = SimConfig(n_problems=10, epochs=8, replicates=1, step=0.2, seed=4)
 N = BASE.n_problems
@@ -22,11 +23,6 @@ def histogram(path, p0=0.5):
     return replace(BASE, population="histogram", histogram=str(path))
 
 
-def kernel(path, coupling=0.0):
-    np.save(path, np.eye(N) + coupling)
-    return replace(BASE, policy="kernel", kernel=str(path))
-
-
 def first_votes(path, step=0.2):
     simulate(replace(BASE, seed=int(10 * step)), path)
     return replace(BASE, population="trace", trace=str(path))
@@ -34,7 +30,7 @@ def first_votes(path, step=0.2):
 
 @pytest.mark.parametrize(
     ("make", "name", "changed"),
-    [(histogram, "h.csv", 0.6), (kernel, "k.npy", 0.2), (first_votes, "run", 0.5)],
+    [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)],
 )
 def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, changed):
     base = make(tmp_path / name)
@@ -48,8 +44,18 @@ def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, chan
         run_sweep(sweep, tmp_path / "s")
     other = run_sweep(sweep, tmp_path / "t")
     assert not set(other["key"]) & set(rows["key"])
-    assert not np.allclose(other["pass_start"], rows["pass_start"]) or make is kernel
+    assert not np.allclose(other["pass_start"], rows["pass_start"])
     assert not np.allclose(other["pass_final"], rows["pass_final"])
+
+
+def test_the_content_of_a_response_file_counts(tmp_path):
+    path = tmp_path / "r.npz"
+    base = SimConfig(policy="measured", response=str(path), lr=1e-4)
+    sweep = Sweep(base=base, groups=({"growth": (0.0, 1.0)},))
+    path.write_bytes(b"one")
+    first = contents(sweep)
+    path.write_bytes(b"other")
+    assert list(first) == [str(path)] and first != contents(sweep)
 
 
 def test_results_are_read_after_the_file_is_gone(tmp_path):
@@ -62,17 +68,12 @@ def test_results_are_read_after_the_file_is_gone(tmp_path):
 
 
 def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
-    base = kernel(tmp_path / "k.npy")
-    np.save(tmp_path / "small.npy", np.eye(3))
-    paths = tuple(str(tmp_path / name) for name in ("k.npy", "small.npy"))
-    rows = run_sweep(Sweep(base=base, groups=({"kernel": paths},)), tmp_path / "s")
+    base = histogram(tmp_path / "h.csv")
+    (tmp_path / "bad.csv").write_text("p0,weight\n2,1\n")
+    paths = tuple(str(tmp_path / name) for name in ("h.csv", "bad.csv"))
+    rows = run_sweep(Sweep(base=base, groups=({"histogram": paths},)), tmp_path / "s")
     assert rows["status"].tolist() == ["done", "failed"]
-    assert "shape (3, 3)" in rows["reason"].iloc[1]
-
-
-def bad_kernel(path):
-    np.save(path, np.eye(3))
-    return ["--policy", "kernel", "--kernel", str(path)]
+    assert "p0 = 2, must be in [0, 1]" in rows["reason"].iloc[1]
 
 
 def bad_histogram(path):
@@ -83,9 +84,8 @@ def bad_histogram(path):
 @pytest.mark.parametrize(
     ("make", "name", "message"),
     [
-        (bad_kernel, "k.npy", "has shape (3, 3)"),
         (bad_histogram, "h.csv", "the weights sum to 0.7"),
-        (lambda path: ["--policy", "kernel", "--kernel", str(path)], "none.npy", "cannot be read"),
+        (lambda path: [*bad_histogram(path)[:3], "none.csv"], "h.csv", "cannot be read"),
     ],
 )
 @pytest.mark.parametrize(

@@ -22,10 +22,12 @@ NOISE = (
 )
 
 PLANTED = (
-    "The tiny task is not a natural one. Its wrong rivals are planted: before any run the model "
-    "was trained on a mixture of the right rule and two misconceptions, so that strong wrong "
-    "majorities exist to be amplified. It shows the mechanism in a real model under real GRPO; how "
-    "often rivals are that strong in practice it cannot show."
+    "The tiny task is not a natural one. Some of its wrong rivals are planted: before any run the "
+    "model was trained on a mixture of the right rule and two misconceptions, with slips. On the "
+    "default problems the start model gives the right answer .61 of the probability mass, the "
+    "other answers of the planted rules .085, and answers of neither .29. The task shows the "
+    "mechanism in a real model under real GRPO; how often rivals are that strong in practice it "
+    "cannot show."
 )
 
 SIMULATED = (

@@ -22,14 +22,14 @@ from lab.settings import from_values, to_values
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import check_arms
 from sim.studies.sweep.axes import Assignments, Axis, Range, check_axis, draw, parse, read
-from sim.world.policies.kernel import read_kernel
+from sim.world.measured.tree import read_measured
 from sim.world.populations import ability_sampler
 
 CHOSEN = "step"
 """Setting that every arm may also choose for itself."""
 _MAX_CELLS = 1_000_000
 
-FILES = ("kernel", "histogram", "trace")
+FILES = ("histogram", "trace", "response")
 """Settings of `SimConfig` that name a file, or a run folder."""
 _BLOCK = 1 << 20
 
@@ -217,9 +217,10 @@ def _reading_differently(configs: Iterable[SimConfig]) -> list[SimConfig]:
 
 
 def _read(config: SimConfig) -> None:
-    if config.policy == "kernel" and config.kernel is not None:
-        read_kernel(config.kernel, config.n_problems)
-    ability_sampler(config)
+    if config.response is None:
+        ability_sampler(config)
+    else:
+        read_measured(config.response, config.n_problems, config.n_answers)
 
 
 def _axis(name: str, value: Any) -> Axis:

@@ -8,7 +8,6 @@ along given logit gradients (those of `sim.engine.gradient`, turned into steps b
 independent  every problem has its own logits: the null model
 attractor    own logits, and one shared direction each for correct answers and for attractors
 features     no own logits: all are linear in a few shared parameters with random features
-kernel       own logits, moved by other problems' updates as a measured matrix says
 
 The norm of an update is that of the change it makes to the policy's parameters. In a mini-batch of
 several problems every one of them is given the norm of the whole step.
@@ -34,7 +33,6 @@ from sim.settings.config import SimConfig
 from sim.world.policies.attractor import Attractor, Independent
 from sim.world.policies.base import Policy
 from sim.world.policies.features import Features
-from sim.world.policies.kernel import Kernel
 from sim.world.populations import Population
 
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "Attractor",
     "Features",
     "Independent",
-    "Kernel",
     "Policy",
     "make_policy",
 ]
@@ -51,14 +48,9 @@ POLICIES: dict[str, Callable[[SimConfig, Population], Policy]] = {
     "independent": Independent,
     "attractor": Attractor,
     "features": Features,
-    "kernel": Kernel,
 }
 
 
 def make_policy(config: SimConfig, population: Population) -> Policy:
-    """The policy that the settings name.
-
-    Raises:
-        UserError: the kernel's file has a defect.
-    """
+    """Return the policy that the settings name."""
     return POLICIES[config.policy](config, population)

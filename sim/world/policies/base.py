@@ -1,15 +1,13 @@
-"""Interface of the answer policies, and the softmax that they share."""
+"""Interface of the answer policies."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
-from sim.world.softmax import softmax_rows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -60,19 +58,3 @@ def replicate_numbers(config: SimConfig) -> list[int]:
 def dropped(drop_RP: Bools | None, shape: tuple[int, ...]) -> Bools:
     """The given problems, or none of them."""
     return np.zeros(shape, np.bool_) if drop_RP is None else drop_RP
-
-
-def softmax(z_RNA: Floats, problems_RP: Ints, out_RPA: Floats) -> int:
-    """Probabilities of stored logits; the return value is that of `Policy.probabilities`."""
-    _pick(z_RNA, problems_RP, out_RPA)
-    return softmax_rows(out_RPA)
-
-
-@njit(cache=True)
-def _pick(z_RNA: Floats, problems_RP: Ints, out_RPA: Floats) -> None:
-    R, P, A = out_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            n = problems_RP[r, p]
-            for a in range(A):
-                out_RPA[r, p, a] = z_RNA[r, n, a]
