@@ -16,11 +16,11 @@ from tyro.extras import subcommand_cli_from_dict
 from guard_core import ConfigError, GuardConfig
 from lab.arms import BASELINE, arm, matched_target, under
 from lab.errors import Terminated, UserError
+from lab.signals import stops_raised
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
-EXIT_TERMINATED = 143
 
 
 class Command(Protocol):
@@ -49,20 +49,22 @@ def run_cli(
         description: first lines of `--help`.
 
     Returns:
-        0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C;
-        143 after SIGTERM; 141 where the reader closed the pipe.
+        0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C, 143 after
+        SIGTERM, 129 after SIGHUP; 141 where the reader closed the pipe.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _parse(prog, commands, argv, description).run() or 0
+        with stops_raised():
+            code = _parse(prog, commands, argv, description).run() or 0
         sys.stdout.flush()
         return code
     except (UserError, ConfigError) as error:
         print(f"{prog}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as stop:
-        print(f"{prog}: interrupted; what was written so far can be read", file=sys.stderr)
-        return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{prog}: interrupted; what was written so far can be read", file=sys.stderr)
+        return 128 + stop.number if isinstance(stop, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has enough; Python's own flush at exit must not complain of it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

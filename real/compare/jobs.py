@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -26,12 +27,16 @@ from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError
 from lab.settings import to_values
+from lab.signals import STOP_SIGNALS, stop, stops_held
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.trace import load
+from real.record.terminal import say
 from real.settings.config import TrainConfig
 
 STOP_SECONDS = 30.0
-"""Seconds that an interrupted run may take to write its last checkpoint."""
+"""Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
+_SAME_PRESS = 1.0
+"""Seconds within which a signal to all processes reaches the runs."""
 _EXIT_INTERRUPTED = 130
 _ERROR = "error "
 
@@ -78,7 +83,7 @@ def run_jobs(
 ) -> list[Outcome]:
     """Run all jobs, `n_parallel` at a time.
 
-    On Ctrl-C the running ones are asked to stop, which leaves their folders readable, and
+    On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a checkpoint and stop, and
     KeyboardInterrupt is raised.
 
     Args:
@@ -96,7 +101,7 @@ def run_jobs(
     try:
         while waiting or running:
             while waiting and len(running) < n_parallel:
-                with _no_interrupt():
+                with stops_held():
                     running.append(_start(context, waiting.pop()))
             wait([end for child in running for end in (child.pipe, child.process.sentinel)])
             running = [child for child in running if _listen(child)]
@@ -110,6 +115,8 @@ def run_jobs(
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    # Its start would unblock the signals that are held back while processes start.
+    resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["real.trainer", "transformers.models.qwen2.modeling_qwen2"])
     return context
@@ -162,15 +169,34 @@ def _reason(code: int, log: Path) -> str:
 
 
 def _stop(running: Sequence[_Child]) -> None:
+    """Ask the running ones to stop after their batch; at once when asked a second time."""
+    try:
+        _send(running, signal.SIGTERM)
+        if not _ended(running, STOP_SECONDS):
+            say(["waiting for the runs to end their batch; Ctrl-C again stops without waiting"])
+            _ended(running, None)
+    except KeyboardInterrupt:
+        if not _ended(running, _SAME_PRESS):  # a terminal sends Ctrl-C to the runs as well
+            _send(running, signal.SIGTERM)
+            _ended(running, STOP_SECONDS)
+    for child in running:
+        child.process.kill()
+        child.process.join()
+        _remove_if_empty(child.outcome.job.log)
+
+
+def _send(running: Sequence[_Child], number: signal.Signals) -> None:
     for child in running:
         if child.process.pid is not None and child.process.is_alive():
-            os.kill(child.process.pid, signal.SIGINT)
+            os.kill(child.process.pid, number)
+
+
+def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
+    """Wait for processes to end; return whether all have."""
+    deadline = None if seconds is None else time.monotonic() + seconds
     for child in running:
-        child.process.join(STOP_SECONDS)
-        if child.process.is_alive():
-            child.process.terminate()
-            child.process.join()
-        _remove_if_empty(child.outcome.job.log)
+        child.process.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    return not any(child.process.is_alive() for child in running)
 
 
 def _remove_if_empty(log: Path) -> None:
@@ -178,28 +204,21 @@ def _remove_if_empty(log: Path) -> None:
         log.unlink()
 
 
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Hold Ctrl-C back while a process starts: half a child could not be stopped cleanly."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection) -> None:
     """Body of a child process."""
-    _interrupt_once()
+    _stop_once()
     _redirect(log)
     from real.trainer import train
 
+    def report(done: float) -> None:
+        try:
+            pipe.send_bytes(f"{done}".encode())
+        except BrokenPipeError:  # the comparison is gone: stop after this batch
+            os.kill(os.getpid(), signal.SIGTERM)
+
     try:
         config = msgspec.json.decode(settings, type=TrainConfig)
-        train(config, folder, lambda done: pipe.send_bytes(f"{done}".encode()), arm)
+        train(config, folder, report, arm)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
     except UserError as error:
@@ -207,16 +226,19 @@ def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection)
         sys.exit(1)
 
 
-def _interrupt_once() -> None:
-    """Let the first Ctrl-C interrupt; later ones must not disturb the writing of data."""
+def _stop_once() -> None:
+    """Let the first stop signal end the run; later ones must not disturb the writing of data."""
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        stop(number)
 
-    signal.signal(signal.SIGINT, handle)
+    for number in handled:
+        signal.signal(number, handle)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _redirect(log: str) -> None:

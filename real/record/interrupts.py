@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run continues to the end of its batch, writes a checkpoint, and ends."""
+"""Signals to stop: the run continues to the end of its batch, writes a checkpoint, and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from lab.errors import Terminated
+from lab.signals import STOP_SIGNALS, stop
 
 _NOTICE = (
     b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"
@@ -50,10 +50,10 @@ class StopRequest:
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
-            Terminated: SIGTERM came.
+            Terminated: another signal came.
         """
         if asked is not None:
-            _leave(asked)
+            stop(asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -61,12 +61,13 @@ class StopRequest:
         if self.asked is not None and now - self._asked_at < _SAME_PRESS:
             return
         if not self.deferred or self.asked is not None:
-            _leave(signal.Signals(number))
+            stop(number)
         self.asked, self._asked_at = signal.Signals(number), now
         # Not print: the signal may have come in the middle of one, which cannot be entered twice.
         # The parent of a comparison's runs prints the notice for them.
         if multiprocessing.parent_process() is None:
-            os.write(2, _NOTICE)
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                os.write(2, _NOTICE)
 
 
 @contextlib.contextmanager
@@ -76,7 +77,7 @@ def stop_requests() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     # Signals that are ignored, as under nohup, stay ignored.
     handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in handled:
@@ -86,7 +87,3 @@ def stop_requests() -> Iterator[StopRequest]:
     finally:
         for number in handled:
             signal.signal(number, before[number] or signal.SIG_DFL)
-
-
-def _leave(number: signal.Signals) -> None:
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt

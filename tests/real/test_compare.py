@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -205,28 +204,39 @@ def test_result_line_tells_mean_and_spread():
     assert ArmResult("ttrl", "TTRL", [], [], []).line == "TTRL: no run finished"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a POSIX signal")
-def test_interrupt_stops_the_children_and_leaves_readable_folders(tmp_path: Path):
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("number", "to_all"),
+    [
+        (signal.SIGINT, True),  # as from a keyboard
+        (signal.SIGTERM, False),
+        (signal.SIGHUP, True),  # as from a terminal that is closed
+    ],
+)
+def test_a_signal_stops_the_children_and_leaves_checkpoints(
+    number: signal.Signals, to_all: bool, tmp_path: Path
+):
     out = tmp_path / "all"
     words = ["--arms", "ttrl", "guard", "--seeds", "0", "--epochs", "500", "--quiet", *WORDS]
     command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
-    # As from a keyboard: the whole process group gets the signal.
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     folders = [run_folder(out, name, 0) for name in ("ttrl", "guard")]
     deadline = time.monotonic() + 120
-    while not all((f / "run.json").exists() for f in folders) and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
+    while not all(list(f.glob("checkpoints/step-*[1-9]")) for f in folders):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.05)
-    time.sleep(5.0)  # some visits are in memory now
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if to_all else os.kill)(process.pid, number)
     _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130, stderr
+    assert process.returncode == 128 + number, stderr
     assert len(stderr.strip().splitlines()) == 1, stderr
     for folder in folders:
-        assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
-        assert (load(folder).visits["visit"] == 0).sum() == 8
+        trace = load(folder)
+        assert trace.run.status == "interrupted"
+        assert (trace.visits["visit"] == 0).sum() == 8
+        last = max(int(path.name[-6:]) for path in folder.glob("checkpoints/step-*"))
+        assert trace.steps["step"].max() == last
     assert gone(process.pid), "a process of the comparison is still there"
 
 

@@ -226,8 +226,10 @@ def test_sweeps_where_nothing_can_run_still_say_why(tmp_path):
     )
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_on_the_command_line(tmp_path, workers):
+@pytest.mark.parametrize(
+    ("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)]
+)
+def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
     out = tmp_path / "s"
     line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
     line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
@@ -237,10 +239,10 @@ def test_ctrl_c_on_the_command_line(tmp_path, workers):
     deadline = time.monotonic() + 120
     while not list(out.glob("parts/*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    # As a terminal does it: to the workers as well.
-    os.killpg(process.pid, signal.SIGINT)
+    # As a terminal or a cluster does it: to the workers as well.
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "Traceback" not in errors and "interrupted" in errors.splitlines()[-1]
     rows = pd.read_parquet(out / "results.parquet")
     assert 0 < len(rows) < 400 * 20

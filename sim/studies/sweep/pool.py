@@ -11,7 +11,6 @@ import importlib
 import logging
 import multiprocessing.resource_tracker
 import os
-import signal
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lab.errors import UserError
+from lab.signals import stops_held
 
 Backend = Literal["local", "dask", "ray"]
 MOST_LOSSES = 3
@@ -98,7 +98,10 @@ def _unordered(work: Callable[[T], Result], tasks: list[T], pool: Pool) -> Itera
         return
     delayed = joblib.delayed(work)
     if pool.backend != "ray":
-        with _interrupts_held():
+        # Their first start unblocks signals, so they start before those are held back.
+        for tracker in (multiprocessing.resource_tracker, loky_tracker):
+            tracker.ensure_running()
+        with stops_held():
             outcomes = _parallel(return_as="generator_unordered")(delayed(task) for task in tasks)
         yield from outcomes
         return
@@ -107,26 +110,6 @@ def _unordered(work: Callable[[T], Result], tasks: list[T], pool: Pool) -> Itera
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
         yield from _parallel()(delayed(task) for task in part)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block SIGINT while local workers start; they keep it blocked.
-
-    A terminal sends Ctrl-C to all processes, and a worker that is still starting would die with a
-    traceback. This process receives the signal as soon as they run, and ends them.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Their first start unblocks SIGINT, so they start before it is blocked.
-    for tracker in (multiprocessing.resource_tracker, loky_tracker):
-        tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parallel(**options: Any) -> Any:
