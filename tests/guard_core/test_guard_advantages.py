@@ -235,15 +235,6 @@ def test_one_pass_equals_two_losses(
     assert at_one == pytest.approx(-gain(1.0, mixed), rel=1e-12, abs=1e-12)
 
 
-def test_away_from_ratio_one_two_streams_are_not_one_advantage() -> None:
-    """Both streams are returned because opposite signs are clipped on opposite sides."""
-    a1, a2, beta, rho = -1.0, 2.0, 0.3, 1.5
-    clipped = 1.2
-    two = (1 - beta) * min(rho * a1, clipped * a1) + beta * min(rho * a2, clipped * a2)
-    mixed = (1 - beta) * a1 + beta * a2
-    assert two != pytest.approx(min(rho * mixed, clipped * mixed))
-
-
 @given(answers=st.lists(st.integers(-1, 4), min_size=1, max_size=12))
 @checked(60)
 def test_count_answers(answers: list[int]) -> None:

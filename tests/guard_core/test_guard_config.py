@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from guard_histories import checked, configs
 from hypothesis import given
-from hypothesis import strategies as st
 
 from guard_core import ConfigError, GuardConfig
 
@@ -78,28 +76,8 @@ def test_bounds_themselves_are_allowed(field: str) -> None:
 @given(config=configs())
 @checked(100)
 def test_round_trips(config: GuardConfig) -> None:
-    assert GuardConfig.from_dict(config.to_dict()) == config
-
-
-@given(
-    values=st.fixed_dictionaries(
-        {},
-        optional={
-            "W": st.integers(1, 10**9),
-            "T_steady": st.integers(1, 10**9),
-            "tau_FR": st.floats(0, 1),
-            "w_min": st.floats(0, 1, allow_subnormal=True),
-            "discount": st.floats(0, 1, exclude_min=True),
-            "minority_reward": st.one_of(st.just(1), st.floats(1e-300, 1e-3)),
-        },
-    )
-)
-@checked(100)
-def test_numbers_survive_the_text_to_the_last_bit(values: dict[str, float]) -> None:
-    config = GuardConfig.from_dict(values)
-    copy = GuardConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-    assert copy.to_dict() == config.to_dict()
-    assert hash(copy) == hash(config)
+    copy = GuardConfig.from_dict(config.to_dict())
+    assert (copy, hash(copy)) == (config, hash(config))
 
 
 def test_missing_fields_take_the_defaults_of_the_paper() -> None:

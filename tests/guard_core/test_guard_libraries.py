@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,8 @@ from guard_histories import (
     walk,
 )
 from hypothesis import given
-from hypothesis import strategies as st
 
-from guard_core import Guard, GuardConfig, GuardState, Route
+from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.arrays import square_root
 
 LIBRARIES = [*DOUBLE, *SINGLE]
@@ -92,86 +91,15 @@ def test_the_state_takes_library_and_float_type_from_like(library: Library) -> N
     assert (np.asarray(state.label) == -1).all()
 
 
-@st.composite
-def places(draw: st.DrawFn) -> tuple[tuple[int, ...], int, np.ndarray, int]:
-    """Leading axes, N, the batch's (P,) or (..., P) problems, and a seed."""
-    leading = draw(st.sampled_from([(), (3,), (2, 2)]))
-    n_problems = draw(st.integers(1, 7))
-    size = draw(st.integers(1, n_problems))
-    seed = draw(st.integers(0, 2**32 - 1))
-    shape = () if draw(st.booleans()) else leading
-    order = np.argsort(np.random.default_rng(seed).random((*shape, n_problems)), axis=-1)
-    return leading, n_problems, order[..., :size], seed
-
-
-def filled(shape: tuple[int, ...], seed: int, width: int) -> dict[str, np.ndarray]:
-    """A state's worth of random numbers."""
-    rng = np.random.default_rng(seed)
-    tails = {"flips": (5,), "match_rates": (5,), "memory": (width,)}
-    names = [field.name for field in fields(GuardState)]
-    values = {name: rng.integers(0, 100, (*shape, *tails.get(name, ()))) for name in names}
-    return {name: v % 2 if name in FLAGS else v for name, v in values.items()}
-
-
-FLAGS = {"had_competition", "mps_active"}
-
-
-def in_library(values: dict[str, np.ndarray], library: Library) -> GuardState:
-    """A state of these numbers with the types that the guard gives a fresh one."""
-    fresh = Guard(GuardConfig()).init(1, library.floats([0.0]))
-    typed = {
-        name: np.asarray(value, dtype=np.asarray(getattr(fresh, name)).dtype)
-        for name, value in values.items()
-    }
-    return GuardState(
-        **{name: library.xp.asarray(value, copy=True) for name, value in typed.items()}
-    )
-
-
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-@checked(25)
-@given(where=places(), width=st.integers(0, 3))
-def test_take_gathers_each_replicates_own_problems(
-    library: Library, where: tuple[tuple[int, ...], int, np.ndarray, int], width: int
-) -> None:
-    leading, n_problems, problems, seed = where
-    values = filled((*leading, n_problems), seed, width)
-    rows = arrays(in_library(values, library).take(library.ints(problems)))
-    own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
-    for name, value in values.items():
-        for index in np.ndindex(leading):
-            np.testing.assert_array_equal(rows[name][index], value[index][own[index]], err_msg=name)
-
-
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-@checked(25)
-@given(where=places(), width=st.integers(0, 3), wider=st.integers(0, 2))
-def test_put_writes_its_problems_and_no_others(
-    library: Library,
-    where: tuple[tuple[int, ...], int, np.ndarray, int],
-    width: int,
-    wider: int,
-) -> None:
-    leading, n_problems, problems, seed = where
-    old = filled((*leading, n_problems), seed, width)
-    new = filled((*leading, problems.shape[-1]), seed + 1, width + wider)
-    put = in_library(old, library).put(library.ints(problems), in_library(new, library))
-    got = arrays(put)
-    own = np.broadcast_to(problems, (*leading, problems.shape[-1]))
-    old["memory"] = np.pad(old["memory"], [(0, 0)] * (len(leading) + 1) + [(0, wider)])
-    for name, want in old.items():
-        for index in np.ndindex(leading):
-            want[index][own[index]] = new[name][index]
-        np.testing.assert_array_equal(got[name], want, err_msg=name)
-
-
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away(library: Library) -> None:
-    old = filled((3,), 1, 2)
-    state = in_library(old, library)
+    guard = Guard(GuardConfig(label_from="memory"))
+    votes = Votes.from_answers(library.ints([[0, 1, 1]] * 2), n_samples=3, n_answers=2)
+    draws = Draws(*(library.floats([0.0, 0.0]) for _ in range(3)))
+    state = guard.init(3, library.floats([0.0]), n_answers=2)
     before = arrays(state)
-    rows = state.take(library.ints([1, 0]))
-    rows.put(library.ints([0, 1]), in_library(filled((2,), 2, 2), library))
+    rows, _ = guard.step(state.take(library.ints([1, 0])), votes, draws)
+    rows.put(library.ints([0, 1]), rows.take(library.ints([1, 0])))
     same(before, arrays(state))
 
 
@@ -196,10 +124,6 @@ class NarrowNumpy(Library):
 
     def ints(self, values: Any) -> Any:
         return np.array(values)
-
-
-def test_routes_are_codes_of_the_enum() -> None:
-    assert [Route(code).name for code in range(4)] == ["STABLE", "AT_RISK", "HIGH_RISK", "SKIPPED"]
 
 
 def test_square_roots_are_rounded_correctly_next_to_powers_of_two():

@@ -69,22 +69,6 @@ def test_first_come_first_served_skips_at_least_one(
     assert np.flatnonzero(decision.skip).tolist() == np.flatnonzero(candidates)[:cap].tolist()
 
 
-@checked(60)
-@given(history=vote_histories(max_visits=18), config=configs())
-def test_the_cap_is_never_exceeded(history: History, config: GuardConfig) -> None:
-    config = replace(config, skip_cap="floor")
-    for step in walk(history, config)[0]:
-        skip = step.decision["skip"]
-        assert (skip.sum(axis=-1) <= config.skip_share * skip.shape[-1]).all()
-        assert not (skip & ~step.decision["high_risk"]).any()
-
-
-@pytest.mark.parametrize(("size", "cap"), [(3, 0), (4, 1), (7, 1), (8, 2), (11, 2), (12, 3)])
-def test_cap_of_the_paper(size: int, cap: int) -> None:
-    decision, _ = decide(([True] * size, [0.0] * size, [0.0] * size), EAGER)
-    assert decision.skip.sum() == cap
-
-
 @pytest.mark.parametrize(("p_skip", "skips"), [(0.0, 0), (0.5, 0), (0.500001, 2), (1.0, 2)])
 def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int) -> None:
     crowd = [True] * 8, [0.5] * 8, [0.0] * 8
@@ -118,15 +102,3 @@ def test_monitoring_goes_on_whatever_the_guard_does(
     _, off = walk(history, replace(config, **{part: False}))
     for name in {field.name for field in fields(on)} - owned:
         np.testing.assert_array_equal(getattr(on, name), getattr(off, name), err_msg=name)
-
-
-def test_a_skipped_problem_is_still_watched() -> None:
-    play = risky_play([True] * 4, replace(EAGER, p_skip=1.0, skip_cap="at_least_one"))
-    first = play.see(as_votes([[64, 0]] * 4), skip=0.0, pick=[0.1, 0.2, 0.3, 0.4])
-    assert first.skip.tolist() == [True, False, False, False]
-    assert first.visits.tolist() == [3] * 4
-    again = play.see(as_votes([[0, 48]] * 4), skip=0.0, pick=[0.4, 0.3, 0.2, 0.1])
-    assert again.skip.tolist() == [False, False, False, True]
-    assert again.visits.tolist() == [4] * 4
-    assert again.flipped.tolist() == [True] * 4
-    assert again.match_rate.tolist() == [0.75] * 4

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rule_sights import labels, sight
 
-from guard_core import ConfigError, GuardConfig
-from guard_core.rules import RULES, Observations, Rule, make_rule
+from guard_core import ConfigError
+from guard_core.rules import RULES, Rule, make_rule
 
 SHOWN = sight(np.random.default_rng(0))
 
@@ -146,9 +146,3 @@ def test_wrong_shapes(name, shape, needs):
     seen = SHOWN.seen()
     with pytest.raises(ValueError, match=re.escape(f"{name}: shape {shape}, needs {needs}")):
         replace(seen, **{name: np.zeros(shape)})
-
-
-def test_a_setting_of_the_guard_is_none_of_a_rule():
-    with pytest.raises(ConfigError, match="rule scope: no setting 'frs'"):
-        make_rule("scope", GuardConfig().to_dict())
-    assert isinstance(SHOWN.seen(), Observations)
