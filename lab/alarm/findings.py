@@ -19,6 +19,7 @@ from lab.columns import floats, ints
 from lab.compare.collection import Comparison, Skipped, collect
 from lab.errors import UserError
 from lab.figures.alarm import SCORE_TITLES, SHOWN, auroc_curves, roc_curves
+from lab.measures.fate import fates
 from lab.report.elements.figure_page import Part
 
 VISITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60)
@@ -106,14 +107,16 @@ def judge_arm(comparison: Comparison, arm: str, settings: Settings) -> Finding:
         UserError: the arm has fewer than two replicates, nothing at stake or no true answers, or
             it is shorter than a visit that was asked for.
     """
-    visits, fates = comparison.traces[arm].visits, comparison.fates(arm)
+    visits, found = comparison.traces[arm].visits, comparison.fates(arm)
+    if found.empty:
+        fates(visits)  # refuses them with the reason
     last = int(ints(visits, "visit").max())
     at = settings.at or tuple(t for t in VISITS if t <= last)
     roc_at = settings.roc_at or max(t for t in at if t <= max(ROC_VISIT, min(at)))
-    auroc = alarm_table(visits, fates, np.random.default_rng(settings.seed), at)
+    auroc = alarm_table(visits, found, np.random.default_rng(settings.seed), at)
     rng = np.random.default_rng(settings.seed)
-    roc = roc_table(visits, fates, rng, roc_at, scores=SHOWN)
-    leads = _leads(visits, fates, settings)
+    roc = roc_table(visits, found, rng, roc_at, scores=SHOWN)
+    leads = _leads(visits, found, settings)
     n_replicates = len(comparison.traces[arm].replicates)
     return Finding(comparison.title, arm, n_replicates, auroc, leads, roc, roc_at, settings)
 

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from lab.arms import ALL_ARMS, title
@@ -17,7 +16,7 @@ from lab.compare.families import distinction, families, step_size
 from lab.compare.pairing import PairKey, pair_keys, together
 from lab.compare.variants import arm_names, base_arms
 from lab.errors import UserError
-from lab.measures.fate import MIN_VISITS, fates
+from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.trace import Trace, load
 
@@ -62,9 +61,9 @@ class Comparison:
         return list(self.traces)
 
     def fates(self, arm: str) -> pd.DataFrame:
-        """`lab.fates` of an arm, computed once."""
+        """`lab.fates` of an arm's replicates that can have fates by now, computed once."""
         if arm not in self._fates:
-            self._fates[arm] = fates(self.traces[arm].visits)
+            self._fates[arm] = fates(self.traces[arm].visits, partial=True)
         return self._fates[arm]
 
 
@@ -205,17 +204,7 @@ def _check_tables(trace: Trace, folder: Path) -> None:
     """Read what every comparison needs, so that damage inside leaves out one run and not all."""
     for table in (trace.steps, trace.evals):
         ints(table, "replicate")
-    replicate, problem = ints(trace.visits, "replicate"), ints(trace.visits, "problem")
-    width = 1 + problem.max()
-    history = replicate * width + problem
-    present = np.bincount(history) > 0
-    training = ints(trace.visits, "visit") > 0
-    counts = np.bincount(history[training], minlength=len(present))[present]
-    if counts.min() < MIN_VISITS:
-        raise UserError(
-            f"{folder}: {counts.min()} visits of a problem ({trace.run.status}), at least "
-            f"{MIN_VISITS} are needed for its fate; train longer"
-        )
+    ints(trace.visits, "replicate")
 
 
 def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:

@@ -76,9 +76,6 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         and `NUMBERS`, in percent. `base` is before training, of all arms. Where one world has all
         four data sets of a model once, their average follows: a mean of means without a spread, n
         the fewest replicates. Model and data are empty, and nothing is published, for other tasks.
-
-    Raises:
-        UserError: a problem has fewer visits than its fate needs.
     """
     rows = [row for comparison in comparisons for row in _main_rows(comparison)]
     return _table([*rows, *_averages(rows)], ("data", "method"))
@@ -93,9 +90,6 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     Returns:
         One row per comparison, method and fate (the paper's columns: its cells and TotalDeg):
         world, task, model, data, method, fate and `NUMBERS`.
-
-    Raises:
-        UserError: a problem has fewer visits than its fate needs.
     """
     rows = [row for comparison in comparisons for row in _fate_rows(comparison)]
     return _table(rows, ("data", "method", "fate"))

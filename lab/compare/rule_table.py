@@ -31,20 +31,11 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
     Returns:
         `lab.compare.step_sizes.over_steps` with `update_norm`, `label_final` (% of problems whose
-        label is
-        right at the last visit) and `seconds` (median of a step; NaN where no clock was read).
-
-    Raises:
-        UserError: a problem has fewer visits than its fate needs.
+        label is right at the last visit) and `seconds` (median of a step), NaN where not measured.
     """
-    rows = over_steps(comparisons)
-    found = [
-        facts
-        for comparison in comparisons
-        for trace in comparison.traces.values()
-        for facts in _facts(trace)
-    ]
-    return rows.assign(**pd.DataFrame(found, index=rows.index))
+    traces = [trace for own in comparisons for trace in own.traces.values()]
+    facts = pd.concat([_facts(trace) for trace in traces], ignore_index=True)
+    return pd.concat([over_steps(comparisons), facts], axis=1)
 
 
 def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
@@ -58,11 +49,10 @@ def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,
         comma separated), edge (`smallest`, `largest` where one of them ends the grid), and as
         `lab.stats.paired.Estimate` over seeds: pass_final (%), gain (over the start, points),
-        against
-        (minus the baseline at its own best, points), effort (minus the baseline at an equal update
-        norm, points), label_final (% of labels right at the end), TotalDeg and Learned (% of
-        problems); update (mean update norm by that of the baseline at its own best), seconds (a
-        step's, by the baseline's at the same step size).
+        against (minus the baseline at its own best, points), effort (minus the baseline at an
+        equal update norm, points), label_final (% of labels right at the end), TotalDeg and
+        Learned (% of problems); update (mean update norm by that of the baseline at its own
+        best), seconds (a step's, by the baseline's at the same step size).
     """
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
@@ -124,31 +114,20 @@ def _relative_seconds(rows: pd.DataFrame, base: str) -> Floats:
     return floats(rows, "seconds") / below
 
 
-def _facts(trace: Trace) -> list[dict[str, float]]:
-    """One record per replicate, in order."""
-    norms = update_by_replicate(trace.steps).to_dict()
-    right = _right_at_the_end(trace)
-    timed = "seconds_step" in trace.steps
-    records = []
-    for replicate in trace.replicates:
-        own = trace.steps.take(np.flatnonzero(ints(trace.steps, "replicate") == replicate))
-        seconds = float(np.nanmedian(floats(own, "seconds_step"))) if timed else np.nan
-        records.append(
-            {
-                "update_norm": norms[replicate],
-                "label_final": right[replicate],
-                "seconds": seconds,
-            }
-        )
-    return records
+def _facts(trace: Trace) -> pd.DataFrame:
+    """One row per replicate, in order."""
+    table = update_by_replicate(trace.steps).to_frame().assign(seconds=np.nan)
+    if "seconds_step" in trace.steps:
+        table["seconds"] = trace.steps.groupby("replicate")["seconds_step"].median()
+    # A killed run may have written visits and no step.
+    return table.reindex(trace.replicates).assign(label_final=_right_at_the_end(trace))
 
 
-def _right_at_the_end(trace: Trace) -> dict[int, float]:
-    """Percent of each replicate's problems whose last label is right; NaN without truth."""
+def _right_at_the_end(trace: Trace) -> Floats:
+    """(replicates,) percent of the problems whose last label is right; NaN without truth."""
     visits = trace.visits.sort_values("visit", kind="stable")
     last = visits.drop_duplicates(["replicate", "problem"], keep="last")
     known = np.isfinite(floats(last, "label_accuracy"))
     right = np.where(known, floats(last, "label_correct"), np.nan)
-    numbers = ints(last, "replicate")
-    shares = 100.0 * group_mean(right, numbers, 1 + int(numbers.max()))
-    return {replicate: float(shares[replicate]) for replicate in trace.replicates}
+    _, place = np.unique(ints(last, "replicate"), return_inverse=True)
+    return 100.0 * group_mean(right, place, len(trace.replicates))

@@ -27,9 +27,6 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         seed, place, the metrics of `lab.compare.tables.METRICS` in their units, and the window of
         `lab.measures.window.run_windows`: `fr_peak` (% of problems), and `collapse`, `drop`,
         `lead` in epochs.
-
-    Raises:
-        UserError: a problem has fewer visits than its fate needs.
     """
     return pd.concat([_rows(comparison) for comparison in comparisons], ignore_index=True)
 

@@ -57,10 +57,8 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
 
     Returns:
         Indexed by (arm, replicate), one column per entry of `METRICS`, in its unit. NaN where it
-        was not measured, as for fates where no true answer is known.
-
-    Raises:
-        UserError: a problem has fewer visits than its fate needs.
+        was not measured, as for fates where no true answer is known or a problem of the replicate
+        has fewer visits than its fate needs.
     """
     if comparison.metrics is None:
         comparison.metrics = _metrics(comparison)
@@ -72,9 +70,7 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
     parts = {}
     for arm, trace in comparison.traces.items():
         part = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
-        part = part.join([_scores(trace), _skips(trace)])
-        if np.isfinite(floats(trace.visits, "label_accuracy")).any():
-            part = part.join(fate_shares(comparison.fates(arm)))
+        part = part.join([_scores(trace), _skips(trace), fate_shares(comparison.fates(arm))])
         if BASELINE in moved:
             part["update"] = 100.0 * moved[arm] / moved[BASELINE]
         parts[arm] = part

@@ -58,30 +58,35 @@ class Histories(NamedTuple):
         return self.start + self.length - 1
 
 
-def fates(visits: pd.DataFrame) -> pd.DataFrame:
+def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
     """The fate of every problem in every replicate.
 
     Args:
         visits: a trace's visits. Visit 0, before training, is left out, and so are problems whose
             true answer is not known (`label_accuracy` is NaN).
+        partial: leave out replicates that cannot have fates yet, all of them if need be, instead
+            of refusing the table.
 
     Returns:
         One row per replicate and problem: `replicate`, `problem`, `ila` (mean label accuracy of
         the first three visits), `fla` (of the last five), `fate` (ordered categories `FATES`).
 
     Raises:
-        UserError: a column is missing, no true answer is known, a visit is there twice, or a
-            problem has fewer than eight visits.
+        UserError: a column is missing or a visit is there twice; unless `partial`, also where no
+            true answer is known or a problem has fewer than eight visits.
     """
     require(visits, _NEEDED, "fates")
     accuracy = floats(visits, "label_accuracy")
     known = np.isfinite(accuracy)
-    if not known.any():
-        raise UserError("fates: no label accuracy is known; they need the true answers")
     found = histories(visits, known)
-    if not len(found.start):
+    if partial:
+        found = _of_long_replicates(visits, found)
+    elif not known.any():
+        raise UserError("fates: no label accuracy is known; they need the true answers")
+    elif not len(found.start):
         raise UserError(f"fates: no visit of training, {MIN_VISITS} are needed; train longer")
-    _check_length(visits, found)
+    else:
+        _check_length(visits, found)
     accuracy = accuracy[found.order]
     ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
     fla = accuracy[found.last[:, None] - np.arange(LAST)].mean(axis=1)
@@ -133,6 +138,16 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
     # 0 / 0 and x / 0 alike are undefined: a ratio of nothing is never infinite.
     table["L/D"] = floats(table, "Learned") / np.where(degraded > 0, degraded, np.nan)
     return table
+
+
+def fewest_visits(visits: pd.DataFrame) -> int:
+    """The fewest training visits of a problem; 0 where none was visited.
+
+    Args:
+        visits: a trace's visits.
+    """
+    lengths = histories(visits).length
+    return int(lengths.min()) if len(lengths) else 0
 
 
 def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) -> Bools:
@@ -196,6 +211,14 @@ def _below(value: Floats, bound: Floats | float) -> Bools:
 
 def _history_id(table: pd.DataFrame, width: int) -> Ints:
     return ints(table, "replicate") * width + ints(table, "problem")
+
+
+def _of_long_replicates(visits: pd.DataFrame, found: Histories) -> Histories:
+    """The histories of those replicates in which every problem has enough visits."""
+    replicate = ints(visits, "replicate")[found.order[found.start]]
+    short = np.unique(replicate[found.length < MIN_VISITS])
+    kept = ~np.isin(replicate, short)
+    return Histories(found.order, found.start[kept], found.length[kept])
 
 
 def _check_length(visits: pd.DataFrame, found: Histories) -> None:

@@ -56,7 +56,7 @@ class Report:
         _name(made.skipped)
         for world in made.worlds:
             print(world.name)
-            for line in (*world.comparison.notes, *(finding.text for finding in world.findings)):
+            for line in (*world.notes, *(finding.text for finding in world.findings)):
                 print(f"  {line}")
         print(made.path)
 

@@ -42,7 +42,7 @@ def markdown(worlds: Sequence[ReportedComparison]) -> str:
     for world in worlds:
         lines += [f"## {escaped(world.name)}", ""]
         lines += [f"* {escaped(finding.text)}" for finding in world.findings]
-        lines += [f"* {escaped(note)}" for note in world.comparison.notes]
+        lines += [f"* {escaped(note)}" for note in world.notes]
         rows = over_steps([world.comparison])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for found in _same_family(worlds):

@@ -146,10 +146,10 @@ def _header(worlds: Sequence[ReportedComparison], contents: Html) -> Html:
 
 
 def _warnings(worlds: Sequence[ReportedComparison]) -> Html | None:
-    notes = [f"{world.name}: {note}" for world in worlds for note in world.comparison.notes]
+    notes = [f"{world.name}: {note}" for world in worlds for note in world.notes]
     if not notes:
         return None
-    first = tag("p", "Some runs did not finish; their numbers are those of what was written.")
+    first = tag("p", "The numbers below are those of what the runs have written so far.")
     return tag("div", first, *(tag("p", note) for note in notes), class_="warn")
 
 

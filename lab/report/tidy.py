@@ -52,7 +52,7 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
         yield f"paired-{reference}", pairs.assign(against=reference)
     yield "dynamics", _arm_first(world.dynamics)
     yield "windows", _arm_first(derived.windows(world))
-    if derived.truth_known(world):
+    if derived.no_fates(world) is None:
         yield "fates", derived.fates(world)
         yield "change", derived.changes(world)
     papers = {"main": main_table, "full-fates": fate_table, "overhead": overhead_table}

@@ -12,7 +12,7 @@ from lab.compare.variants import guard_settings
 from lab.errors import UserError
 from lab.figures.curves import of_arm
 from lab.measures.change import mean_change, migration
-from lab.measures.fate import of_fate
+from lab.measures.fate import MIN_VISITS, of_fate
 from lab.measures.overhead import step_seconds
 from lab.measures.scissor import PAPER_FATES, scissor
 from lab.measures.sensitivity import SETTINGS, sensitivity
@@ -32,9 +32,19 @@ _OF_VISITS = (
 )
 
 
-def truth_known(world: ReportedComparison) -> bool:
-    """The true answers of some problems are known, so that there are fates."""
-    return bool(np.isfinite(floats(world.metrics, "TotalDeg")).any())
+NO_TRUTH = "Not measured: the true answers of these problems are not known."
+TOO_SHORT = (
+    f"Not measured yet: needs at least {MIN_VISITS} visits of every problem, see the notes on the "
+    "runs."
+)
+
+
+def no_fates(world: ReportedComparison) -> str | None:
+    """Reason why no replicate of a comparison has fates; None where one has."""
+    if np.isfinite(floats(world.metrics, "TotalDeg")).any():
+        return None
+    known = np.isfinite(floats(world.dynamics, "label_accuracy")).any()
+    return TOO_SHORT if known else NO_TRUTH
 
 
 def fates(world: ReportedComparison) -> pd.DataFrame:
@@ -127,7 +137,7 @@ def _degraded(world: ReportedComparison, arm: str) -> pd.DataFrame:
 
 
 def _per_arm(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Of the arms whose true answers are known, with the column `arm` first."""
+    """Of the arms that have fates, with the column `arm` first."""
     measured = np.isfinite(floats(world.metrics, "TotalDeg"))
     known = set(world.metrics.index.get_level_values("arm")[measured])
     parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +11,21 @@ import pandas as pd
 
 from lab import arms
 from lab.arms import BASELINE, MATCHED
-from lab.columns import floats, ints
+from lab.columns import floats, ints, select
 from lab.compare.collection import Collection, Comparison, Skipped, collect
 from lab.compare.headline import Finding, headline
 from lab.compare.tables import comparison_table, metrics
 from lab.figures.curves import of_arm
 from lab.measures.dynamics import dynamics
+from lab.measures.fate import MIN_VISITS, fewest_visits
 from lab.stats.paired import paired_table
+from lab.stats.words import counted
 from lab.trace.manifest import Manifest
 
 REFERENCES = (BASELINE, MATCHED)
 """Arms that the others are compared with."""
+NEED_FATES = "fates, TotalDeg, L/D, lost problems and the scissor"
+"""Figures that are made from fates."""
 RULES = ("frs", "mps", "rcsu")
 _TOUCHES = ("weighted_share", "beta", "skipped")
 
@@ -43,6 +47,8 @@ class ReportedComparison:
     findings: list[Finding]
     pairs: dict[str, pd.DataFrame]
     """Reference arm to `lab.stats.paired.paired_table`."""
+    notes: list[str]
+    """Notes on the runs, such as those that did not finish or are too short for fates."""
 
     @property
     def name(self) -> str:
@@ -85,15 +91,17 @@ def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[
 def digest(comparison: Comparison) -> ReportedComparison:
     """Reduce a comparison to what the page shows."""
     table = metrics(comparison)
+    titles = {arm: _title(comparison, arm) for arm in comparison.arms}
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
     return ReportedComparison(
         comparison=comparison,
-        titles={arm: _title(comparison, arm) for arm in comparison.arms},
+        titles=titles,
         metrics=table,
         summary=comparison_table(table),
-        dynamics=_dynamics(comparison, table),
+        dynamics=_dynamics(comparison),
         findings=headline(comparison, table),
         pairs={arm: paired_table(table, arm) for arm in present},
+        notes=[*comparison.notes, *_too_short(comparison, titles)],
     )
 
 
@@ -112,12 +120,26 @@ def _title(comparison: Comparison, arm: str) -> str:
     return comparison.runs[arm][0].title or known if known == arm else known
 
 
-def _dynamics(comparison: Comparison, table: pd.DataFrame) -> pd.DataFrame:
-    parts = []
+def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
+    """Yield the arms with seeds whose problems have too few visits for fates."""
     for arm, trace in comparison.traces.items():
-        known = np.isfinite(floats(table, "TotalDeg")[table.index.get_level_values("arm") == arm])
-        fates = comparison.fates(arm) if known.any() else None
-        parts.append(dynamics(trace.visits, trace.evals, fates).assign(arm=arm))
+        known = np.isfinite(floats(trace.visits, "label_accuracy"))
+        replicate = ints(trace.visits, "replicate")
+        short = np.setdiff1d(replicate[known], ints(comparison.fates(arm), "replicate"))
+        if len(short):
+            fewest = fewest_visits(select(trace.visits, known & np.isin(replicate, short)))
+            seeds = dict.fromkeys(comparison.pairs[place][0] for place in short)
+            yield (
+                f"{titles[arm]}, seed {', '.join(map(str, seeds))}: a problem has "
+                f"{counted(fewest, 'visit')} so far; {NEED_FATES} need {MIN_VISITS}"
+            )
+
+
+def _dynamics(comparison: Comparison) -> pd.DataFrame:
+    parts = [
+        dynamics(trace.visits, trace.evals, comparison.fates(arm)).assign(arm=arm)
+        for arm, trace in comparison.traces.items()
+    ]
     whole = pd.concat(parts, ignore_index=True)
     # A run that stopped early must not look as if it had gone all the way.
     longest = max(int(ints(whole, "epoch").max()), 1)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pandas as pd
 
-from lab.columns import Ints, flags, floats, group_mean, ints
-from lab.measures.fate import FATES, FIRST, LAST, histories
+from lab.columns import Floats, Ints, flags, floats, group_mean, ints
+from lab.measures.fate import FATES, FIRST, LAST, Histories, histories
 from lab.report.content.digest import ReportedComparison
 from lab.report.problems.packing import Array
 
@@ -36,11 +36,11 @@ def problem_columns(
 
     Returns:
         `problem` (N,) and, for the arm at place k, (N,) each: `k.fate`, the commonest fate over
-        the replicates (place in `WORST_FIRST` plus one, the worse at equal counts, 0 where no
-        true answer is known), `k.same` replicates share it of `k.known`; means over replicates:
-        `k.ila`, `k.fla`, `k.first` and `k.last` (match rate of the first three and last five
-        visits), `k.flips` (label changes in training), NaN where not known. `k.fate.r` and so on
-        are those of replicate r alone. Shares are rounded to 0.001 and flips to 0.1.
+        the replicates (place in `WORST_FIRST` plus one, the worse at equal counts, 0 where there
+        is none), `k.same` replicates share it of `k.known`; means over replicates: `k.ila`,
+        `k.fla`, `k.first` and `k.last` (match rate of the first three and last five visits, or of
+        those made so far), `k.flips` (label changes in training), NaN where not known. `k.fate.r`
+        and so on are those of replicate r alone. Shares are rounded to 0.001 and flips to 0.1.
     """
     arms = world.comparison.arms
     traces = world.comparison.traces
@@ -48,8 +48,8 @@ def problem_columns(
     columns: dict[str, Array] = {"problem": problem}
     for place, arm in enumerate(arms):
         rows = _rows(traces[arm].visits)
-        known = np.isfinite(floats(world.of_arm(arm), "label_accuracy")).any()
-        fates = _coded(world.comparison.fates(arm)) if known else None
+        found = world.comparison.fates(arm)
+        fates = None if found.empty else _coded(found)
         own = _summary(rows, fates, problem)
         for r in replicates.get(place, ()):
             one = None if fates is None else _of(fates, r)
@@ -87,11 +87,19 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
         {
             "replicate": ints(visits, "replicate")[rows],
             "problem": ints(visits, "problem")[rows],
-            "first": rate[found.start[:, None] + np.arange(FIRST)].mean(axis=1),
-            "last": rate[found.last[:, None] - np.arange(LAST)].mean(axis=1),
-            "flips": np.add.reduceat(flipped, found.start),
+            "first": _window_mean(rate, found.start, found, FIRST),
+            "last": _window_mean(rate, np.maximum(found.start, found.last - LAST + 1), found, LAST),
+            "flips": np.add.reduceat(flipped, found.start) if len(rows) else flipped,
         }
     )
+
+
+def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> Floats:
+    """(histories,) mean over a window from `first` on, or over what the history has of it."""
+    place = first[:, None] + np.arange(length)
+    there = place <= found.last[:, None]
+    sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
+    return sums / there.sum(axis=1)
 
 
 def _coded(fates: pd.DataFrame) -> pd.DataFrame:

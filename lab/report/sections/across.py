@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from lab.figures.fates import fate_groups
-from lab.report.content.derived import truth_known
+from lab.report.content.derived import no_fates
 from lab.report.content.digest import ReportedComparison
 from lab.report.sections.section import Drawing
 
@@ -26,7 +26,7 @@ def across(worlds: Sequence[ReportedComparison]) -> Drawing | None:
     Args:
         worlds: the comparisons of the page.
     """
-    known = [world for world in worlds if truth_known(world)]
+    known = [world for world in worlds if no_fates(world) is None]
     if len(known) < 2:
         return None
     # Two comparisons may share a title, and must stay two groups.

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from lab import figures
 from lab.columns import floats, group_mean, ints
 from lab.errors import UserError
+from lab.figures.curves import has_data
 from lab.figures.overhead import overhead_bars
 from lab.figures.sensitivity import sensitivity_curves
 from lab.measures.dynamics import ROUTE_COLUMNS
@@ -41,6 +42,8 @@ def _per_guard(
 ) -> list[Piece]:
     if not world.guarded:
         return [Absent("No arm of this comparison has a guard.")]
+    if not has_data(world.dynamics, ["weight"]):
+        return [Absent("No visit of training so far.")]
     return [
         Drawing(
             draw(world.of_arm(arm)),

@@ -14,7 +14,7 @@ from lab.report.content import derived
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html
 from lab.report.elements.numbers import mean_and_sd
-from lab.report.sections.section import NO_TRUTH, Absent, Drawing, Piece, Section, small_table
+from lab.report.sections.section import Absent, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 
 NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
@@ -23,8 +23,8 @@ _GROUP = "What came of it"
 
 
 def _fates(world: ReportedComparison) -> list[Piece]:
-    if not derived.truth_known(world):
-        return [Absent(NO_TRUTH)]
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
     figure = figures.fate_bars(world.metrics, world.titles)
     return [Drawing(figure, "Stacked bars of fates per arm", below=_fate_table(world))]
 
@@ -65,15 +65,15 @@ def _against(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _change(world: ReportedComparison) -> list[Piece]:
-    if not derived.truth_known(world):
-        return [Absent(NO_TRUTH)]
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
     figure = change_heatmap(derived.changes(world), world.titles)
     return [Drawing(figure, "Heat map of the mean change of label accuracy per fate and arm")]
 
 
 def _migration(world: ReportedComparison) -> list[Piece]:
-    if not derived.truth_known(world):
-        return [Absent(NO_TRUTH)]
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
     figure = label_migration(derived.migrations(world), world.titles)
     return [Drawing(figure, "Bubbles of initial against final label accuracy per arm")]
 

@@ -32,7 +32,7 @@ def provenance(world: ReportedComparison) -> Html:
     return tag(
         "div",
         tag("h3", world.name),
-        _notes(world.comparison.notes),
+        _notes(world.notes),
         _run_table(world),
         _said(runs),
         tag("h4", "Commands to repeat"),
@@ -52,7 +52,7 @@ def left_out(skipped: Sequence[Skipped]) -> Html:
 def _notes(notes: Sequence[str]) -> Html | None:
     if not notes:
         return None
-    lines = [tag("p", note) for note in ("Runs that did not finish are among these:", *notes)]
+    lines = [tag("p", note) for note in ("Notes on these runs:", *notes)]
     return tag("div", *lines, class_="warn")
 
 

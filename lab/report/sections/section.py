@@ -11,7 +11,6 @@ from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Child, Html, join, table, tag
 from lab.report.elements.plots import absent, plot
 
-NO_TRUTH = "Not measured: the true answers of these problems are not known."
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
 
 

@@ -10,15 +10,14 @@ from lab.figures.curves import has_data
 from lab.figures.scissor import scissor_panels
 from lab.report.content import derived
 from lab.report.content.digest import ReportedComparison
-from lab.report.sections.section import BANDS, NO_TRUTH, Absent, Drawing, Piece, Section
+from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
 
 _GROUP = "Why correct answers die out"
 
 
 def _lost(world: ReportedComparison) -> list[Piece]:
     if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
-        known = has_data(world.dynamics, ["label_accuracy"])
-        return [Absent("No problem was lost." if known else NO_TRUTH)]
+        return [Absent(derived.no_fates(world) or "No problem was lost.")]
     figure = figures.lost_votes(world.dynamics, world.titles)
     alt = "Correct-vote rate of lost problems over training"
     return [Drawing(figure, alt, _lost_counts(world))]
@@ -36,8 +35,8 @@ def _lost_counts(world: ReportedComparison) -> str:
 
 
 def _scissor(world: ReportedComparison) -> list[Piece]:
-    if not derived.truth_known(world):
-        return [Absent(NO_TRUTH)]
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
     thirds = derived.thirds(world)
     if not has_data(thirds, ["wins"]):
         return [Absent("No problem was degraded.")]

@@ -1,0 +1,121 @@
+"""A report of a run at any time: what there is is shown, what needs more visits is named."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.compare.tables import metrics
+from lab.report.cli import main
+from lab.report.content.digest import read
+from lab.trace.store import RunFolder
+
+FORMATS = ("html", "md", "csv")
+SHAPES = {
+    "before-training": {"n_visits": 1},
+    "one-visit": {"n_visits": 2},
+    "three-visits": {"n_visits": 4},
+    "seven-visits": {"n_visits": 8},
+    "one-problem": {"n_problems": 1, "n_visits": 3},
+    "no-answers": {"n_visits": 3, "truth": False},
+    "long-without-answers": {"n_visits": 12, "truth": False},
+    "guard": {"n_visits": 1, "arm": "guard", "config": {"guard": {"frs": True}}},
+    "second-replicate": {"n_replicates": 2, "n_visits": 3},
+}
+
+
+@pytest.fixture
+def write(tmp_path, make_trace):
+    """Write an unfinished run; `lacking` of its problems have not been visited in the last pass."""
+
+    def run(
+        place="run", arm="ttrl", seed=0, n_replicates=1, n_problems=3, n_visits=4, truth=True,
+        lacking=0, **changes
+    ):  # fmt: skip
+        accuracy = np.full((n_replicates, n_problems, n_visits), 0.6 if truth else np.nan)
+        scores = np.linspace(0.6, 0.5, n_visits) if truth else np.full(n_visits, np.nan)
+        seeds = [seed] * n_replicates
+        trace = make_trace(arm, accuracy, [scores] * n_replicates, seeds=seeds, **changes)
+        late = (trace.visits["visit"] == n_visits - 1) & (trace.visits["problem"] < lacking)
+        folder = RunFolder.create(tmp_path / place, trace.run)
+        folder.write_visits({n: trace.visits[n][~late].to_numpy() for n in trace.visits})
+        folder.write_steps({n: trace.steps[n].to_numpy() for n in trace.steps})
+        folder.write_evals({n: trace.evals[n].to_numpy() for n in trace.evals})
+        folder.note(progress=n_visits / 20)
+        folder.flush()
+        return tmp_path / place
+
+    return run
+
+
+def report(folder, kind, output, capsys):
+    assert main([str(folder), "--format", kind, "-o", str(output)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_format_of_a_young_run(write, tmp_path, capsys, shape, kind):
+    write(**SHAPES[shape])
+    out = report(tmp_path, kind, tmp_path / "output", capsys)
+    if kind == "csv":
+        assert (tmp_path / "output" / "sim-test-dynamics.csv").exists()
+        return
+    text = (tmp_path / "output").read_text() if kind == "md" else out
+    assert ", seed 0: running or killed at" in text
+    needs = re.search(r", seed 0: a problem has (\d+) visits? so far; fates, .* need 8", text)
+    assert (needs is None) == (not SHAPES[shape].get("truth", True))
+    if needs:
+        assert int(needs[1]) == SHAPES[shape]["n_visits"] - 1
+
+
+def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
+    write(n_visits=5)
+    report(tmp_path, "html", tmp_path / "page.html", capsys)
+    page = (tmp_path / "page.html").read_text()
+    for name in ("fates", "change", "migration", "lost", "scissor"):
+        section = page.split(f'id="{name}"')[1].split("</section>")[0]
+        assert "needs at least 8 visits" in section
+    for name in ("progress", "window", "each-run"):
+        section = page.split(f'id="{name}"')[1].split("</section>")[0]
+        assert "data-figure" in section
+    assert 'id="life-0-0-0"' in page
+
+
+def test_a_replicate_without_fates_does_not_cost_the_others_theirs(write, tmp_path):
+    for seed, n_visits in enumerate((10, 10, 4)):
+        write(f"ttrl/{seed}", seed=seed, n_visits=n_visits)
+        write(f"guard/{seed}", "guard", seed=seed, n_visits=10)
+    ((world,), skipped) = read([tmp_path])
+    assert not skipped
+    found = metrics(world.comparison)
+    assert np.isfinite(found.loc["guard"]["TotalDeg"]).all()
+    assert list(np.isfinite(found.loc["ttrl"]["TotalDeg"])) == [True, True, False]
+    assert np.isfinite(found.loc["ttrl"]["pass_final"]).all()
+    saved = pd.Series(world.pairs["ttrl"].set_index(["arm", "metric"])["n"])
+    assert (saved["guard", "TotalDeg"], saved["guard", "pass_final"]) == (2, 3)
+    assert [note for note in world.notes if "need 8" in note] == [
+        "TTRL, seed 2: a problem has 3 visits so far; fates, TotalDeg, L/D, lost problems and the "
+        "scissor need 8"
+    ]
+
+
+def test_a_run_in_the_midst_of_its_eighth_pass_has_no_fates_yet(write, tmp_path):
+    write(n_visits=9, lacking=2)
+    ((world,), _) = read([tmp_path])
+    assert world.metrics["TotalDeg"].isna().all()
+    assert "a problem has 7 visits so far" in world.notes[-1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_rules_at_several_step_sizes_before_they_have_made_a_step(write, tmp_path, capsys):
+    for arm in ("ttrl", "rent"):
+        for step in (0.1, 0.2):
+            folder = write(f"{arm}/{step}", arm, n_visits=2, config={"step": step})
+            (folder / "steps" / "part-00000.parquet").unlink()
+    report(tmp_path, "md", tmp_path / "page.md", capsys)
+    assert "## Rules" in (tmp_path / "page.md").read_text()
