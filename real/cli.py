@@ -106,7 +106,7 @@ class ResumeCommand:
 
 @dataclass(kw_only=True)
 class CompareCommand:
-    """Run several arms on the same seeds, each run in a process of its own."""
+    """Run several arms on the same seeds, each in a process; the same command resumes them."""
 
     out: Path
     """Folder for the run folders, OUT/ARM/seed-SEED; with --lrs OUT/lr-LR/ARM/seed-SEED."""

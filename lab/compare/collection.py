@@ -126,6 +126,8 @@ def find_runs(folders: Sequence[Path | str]) -> list[Path]:
             if FILE_NAME in files or "visits" in inner:
                 found.setdefault(Path(place).resolve(), Path(place))
                 inner.clear()
+            # Hidden folders hold unfinished work, such as the search of matched effort.
+            inner[:] = [name for name in inner if not name.startswith(".")]
     return [found[real] for real in sorted(found)]
 
 

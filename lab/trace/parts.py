@@ -73,7 +73,7 @@ def make_tables(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file; choose another folder")
     try:
-        if path.is_dir() and any(path.iterdir()):
+        if path.is_dir() and not is_unused(path):
             raise UserError(f"{path}: is not empty; choose another folder")
         for table in TABLES:
             (path / table).mkdir(parents=True, exist_ok=True)
@@ -81,3 +81,11 @@ def make_tables(path: Path) -> None:
         raise UserError(
             f"{path}: cannot be made ({error.strerror}); choose a folder you may write to"
         ) from error
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether a folder holds nothing, or what is left of a run killed before `run.json`."""
+    if not path.is_dir():
+        return False
+    entries = [entry for entry in path.iterdir() if not entry.name.endswith(TEMPORARY)]
+    return all(e.name in TABLES and e.is_dir() and not any(e.iterdir()) for e in entries)

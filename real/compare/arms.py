@@ -1,5 +1,8 @@
 """Comparisons of arms: every arm on the same seeds, and the final accuracy of each.
 
+A comparison that was stopped goes on when it is asked for again: finished runs of the same settings
+are skipped and begun ones go on from their checkpoints.
+
 Arms at matched effort run last, since they need the update norms of the others. Each has one factor
 on the learning rate, pooled over the seeds.
 """
@@ -20,10 +23,19 @@ from lab.stats.paired import estimate
 from lab.stats.words import counted, mean_sd
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
-from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs
+from real.compare.jobs import Outcome, failed, run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
+from real.compare.runs import (
+    Job,
+    check_stored,
+    finished,
+    job_of,
+    run_folder,
+    stored_factor,
+)
 from real.model.folder import model_folder
 from real.problems.sources import read_problems
+from real.record.terminal import say
 from real.settings.config import TrainConfig
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
@@ -89,17 +101,18 @@ def compare(
     Args:
         config: shared settings; those of an arm or a seed must be left at their defaults.
             `rule_options` apply to all arms with the rule `rule`.
-        folder: for the run folders; those of this comparison must not exist.
+        folder: for the run folders; what it holds of this comparison is gone on with.
         arms: names of `lab.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
         n_parallel: runs at once.
         report: called with the number of runs done, fractions of running ones included.
 
     Raises:
-        UserError: an arm is unknown, lacks its partners, or a folder exists.
+        UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
+            a run of other settings.
     """
     folder = Path(folder)
-    _check(config, folder, arms, seeds, n_parallel)
+    say(_check(config, folder, arms, seeds, n_parallel))
     _make(folder, arms)
     last = [name for name in arms if matched_target(name)]
     first = [name for name in arms if name not in last]
@@ -168,7 +181,8 @@ def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
 
 def _check(
     config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int], n_parallel: int
-) -> None:
+) -> list[str]:
+    """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for name in _PER_ARM:
         usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
         if getattr(config, name) != usual:
@@ -185,20 +199,44 @@ def _check(
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
     if n_parallel < 1:
         raise UserError(f"jobs = {n_parallel}: must be at least 1")
-    for name in filter(matched_target, arms):
-        target, plain = partners(name)
-        if not {plain, target} <= set(arms):
-            raise UserError(f"arms: {name} needs {plain} and {target}; add them")
     # Mistakes that every run would repeat are reported once.
     if config.problems is not None:
         read_problems(config)
     if config.model is not None:
         model_folder(config.model)
-    for name in arms:
-        for seed in seeds:
-            path = run_folder(folder, name, seed)
-            if path.exists():
-                raise UserError(f"{path}: exists already; choose another --out or delete it")
+    jobs = _jobs(config, folder, arms, seeds)
+    for job in [*jobs, *_partners(config, folder, arms, seeds)]:
+        check_stored(job)
+    done = sum(job.finished for job in jobs)
+    begun = sum(job.begun for job in jobs) - done
+    return [f"{folder}: finished runs: {done}, resumed runs: {begun}"] if done or begun else []
+
+
+def _jobs(
+    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
+) -> list[Job]:
+    """All runs; an arm at matched effort has the factor of its runs that are there."""
+    factors = {name: stored_factor(folder, name, seeds) for name in filter(matched_target, arms)}
+    return [
+        job_of(config, folder, name, seed, factors.get(name) or 1.0)
+        for name in arms
+        for seed in seeds
+    ]
+
+
+def _partners(
+    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
+) -> list[Job]:
+    """The finished runs that arms at matched effort need, of arms that are not run now."""
+    jobs: list[Job] = []
+    for name in filter(matched_target, arms):
+        target, plain = partners(name)
+        others = [other for other in (plain, target) if other not in arms]
+        own = [job_of(config, folder, other, seed) for other in others for seed in seeds]
+        if not all(job.finished for job in own):
+            raise UserError(f"arms: {name} needs {plain} and {target}; add them")
+        jobs += own
+    return jobs
 
 
 def _make(folder: Path, arms: Sequence[str]) -> None:

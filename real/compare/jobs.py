@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,15 +21,12 @@ from types import FrameType
 from typing import Any
 
 import msgspec
-import pandas as pd
 
-from lab.arm_settings import with_arm
-from lab.arms import arm
 from lab.errors import UserError
 from lab.settings import to_values
 from lab.signals import STOP_SIGNALS, stop, stops_held
-from lab.trace.manifest import FILE_NAME, read_manifest
-from lab.trace.trace import load
+from lab.trace.manifest import FILE_NAME
+from real.compare.runs import Job
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 
@@ -39,25 +36,6 @@ _SAME_PRESS = 1.0
 """Seconds within which a signal to all processes reaches the runs."""
 _EXIT_INTERRUPTED = 130
 _ERROR = "error "
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One run."""
-
-    arm: str
-    config: TrainConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """Name for readers."""
-        return f"{self.arm}, seed {self.config.seed}"
-
-    @property
-    def log(self) -> Path:
-        """File for the output of the process; removed if it stays empty."""
-        return self.folder.with_name(f"{self.folder.name}.log")
 
 
 @dataclass(slots=True)
@@ -87,7 +65,8 @@ def run_jobs(
     KeyboardInterrupt is raised.
 
     Args:
-        jobs: the runs; their folders must not exist, the folders around them must.
+        jobs: the runs; the folders around theirs must exist. Finished ones are skipped, begun ones
+            go on from their last checkpoint.
         n_parallel: processes at once.
         report: called with the number of runs done, fractions of running ones included.
 
@@ -95,7 +74,9 @@ def run_jobs(
         One outcome per job, in order.
     """
     outcomes = [Outcome(job) for job in jobs]
-    waiting = outcomes[::-1]
+    for outcome in outcomes:
+        outcome.done = float(outcome.job.finished)
+    waiting = [outcome for outcome in reversed(outcomes) if not outcome.done]
     running: list[_Child] = []
     context = _context()
     try:
@@ -208,7 +189,7 @@ def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection)
     """Body of a child process."""
     _stop_once()
     _redirect(log)
-    from real.trainer import train
+    from real.trainer import resume, train
 
     def report(done: float) -> None:
         try:
@@ -218,7 +199,10 @@ def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection)
 
     try:
         config = msgspec.json.decode(settings, type=TrainConfig)
-        train(config, folder, report, arm)
+        if (Path(folder) / FILE_NAME).is_file():
+            resume(folder, config, report)
+        else:
+            train(config, folder, report, arm)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
     except UserError as error:
@@ -248,30 +232,6 @@ def _redirect(log: str) -> None:
         stream.flush()
         os.dup2(target, number)
     os.close(target)
-
-
-def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
-    """Folder of one run of a comparison."""
-    return folder / arm_name / f"seed-{seed}"
-
-
-def job_of(
-    config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
-) -> Job:
-    """Return the run of one arm and seed; `rule_options` apply to arms with the settings' rule."""
-    settings = replace(with_arm(config, arm(name, step_factor)), seed=seed)
-    return Job(name, settings, run_folder(folder, name, seed))
-
-
-def finished(folder: Path, name: str, seed: int) -> bool:
-    """Return whether a run was completed."""
-    path = run_folder(folder, name, seed)
-    return (path / FILE_NAME).is_file() and read_manifest(path).status == "finished"
-
-
-def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """Return the steps of one arm, all seeds together."""
-    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -2,27 +2,35 @@
 
 One factor on the learning rate is pooled over the seeds. It is searched as in the simulator, by
 `lab.compare.effort.search`, with fewer tries and a wider tolerance: each try trains on all seeds.
+
+A search takes place in a hidden folder of the comparison, where it goes on if it was stopped. Its
+closest runs are moved to the other arms. Further seeds are run at the factor that was found.
 """
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from lab.arms import matched_target, title, unguarded
 from lab.compare.effort import achieved_ratio, search
 from lab.files import remove_folder, whole
+from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
-from real.compare.jobs import Outcome, failed, finished, job_of, run_folder, run_jobs, steps_of
+from real.compare.jobs import Outcome, failed, run_jobs
+from real.compare.runs import finished, job_of, run_folder, steps_of, stored_factor
 from real.settings.config import TrainConfig
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried."""
 MAX_TRIES = 3
 """Factors that are tried, with runs on all seeds each."""
+_TRIES = "tries.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +89,14 @@ def run_matched(
     ]
     if not usable:
         return None, lost
-    plain_ratio = achieved_ratio(*(steps_of(folder, n, usable) for n in (plain, target)))
-    with tempfile.TemporaryDirectory(prefix=".matched-", dir=folder) as scratch:
-        tries = _Tries(config, folder, Path(scratch), name, target, usable, n_parallel, report)
-        match = tries.closest(plain_ratio)
-    if match:
-        for seed in tries.seeds:
-            _note(run_folder(folder, name, seed), match)
-    return match, lost + tries.lost
+    runs = _Runs(config, folder, name, target, n_parallel)
+    factor = stored_factor(folder, name, seeds)
+    if factor is not None:
+        match, unfinished = runs.at(factor, usable, report)
+    else:
+        plain_ratio = achieved_ratio(*(steps_of(folder, n, usable) for n in (plain, target)))
+        match, unfinished = runs.search(plain_ratio, usable, report)
+    return match, lost + unfinished
 
 
 def partners(name: str) -> tuple[str, str]:
@@ -104,79 +112,162 @@ class _RunsLostError(Exception):
     """Runs of a try did not finish, so there is nothing to search on."""
 
 
-@dataclass(slots=True)
-class _Tries:
-    """The runs of an arm at the factors tried so far; those of the closest one are kept."""
+Report = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of an arm at matched effort."""
 
     config: TrainConfig
     folder: Path
-    scratch: Path
-    """A folder for the runs that may not be kept, on the same disk."""
     name: str
     target: str
-    seeds: list[int]
-    """Of the runs that are kept."""
     n_parallel: int
-    report: Callable[[float], None]
-    lost: list[Outcome] = field(default_factory=list)
-    ratios: dict[float, float] = field(default_factory=dict)
-    """Achieved ratio of each factor tried."""
 
-    def closest(self, plain_ratio: float) -> MatchedArm | None:
-        """Search the factor; None if no run finished.
+    def at(
+        self, factor: float, seeds: list[int], report: Report
+    ) -> tuple[MatchedArm | None, list[Outcome]]:
+        """Finish the runs at a factor that was found before; no match if none finishes."""
+        ratio, seeds, lost = self._run(self.folder, factor, seeds, report)
+        if ratio is None:
+            return None, lost
+        notes = [read_manifest(self._run_folder(seed)).extra for seed in seeds]
+        tries = max(int(extra.get("matched_tries", 1)) for extra in notes)
+        match = MatchedArm(self.name, self.target, factor, ratio, tries)
+        for seed in seeds:
+            _note(self._run_folder(seed), match)
+        return match, lost
+
+    def search(
+        self, plain_ratio: float, seeds: list[int], report: Report
+    ) -> tuple[MatchedArm | None, list[Outcome]]:
+        """Search the factor, or go on with the search; no match if no run finishes.
 
         Args:
             plain_ratio: mean update norm without the guard divided by the target's.
+            seeds: to run.
+            report: called during the first try.
         """
+        settings = msgspec.json.decode(msgspec.json.encode(to_values(self.config.settled())))
+        tries = _Tries.opened(self.folder / f".{self.name}", settings, seeds)
+        lost: list[Outcome] = []
+
+        def measure(factor: float) -> float:
+            if factor not in tries.ratios:
+                first = not tries.ratios
+                told = report if first else lambda _: None
+                wanted = seeds if first else tries.complete
+                ratio, complete, failures = self._run(tries.root(factor), factor, wanted, told)
+                lost.extend(failures if first else ())
+                if ratio is None or (failures and not first):
+                    raise _RunsLostError
+                tries.add(factor, ratio, complete)
+            return tries.ratios[factor]
+
         with contextlib.suppress(_RunsLostError):
-            search(self.measure, plain_ratio, close=CLOSE, max_tries=MAX_TRIES)
-            if not self.ratios:  # the plain runs are close already
-                self.measure(1 / plain_ratio)
-        if not self.ratios:
-            return None
-        factor = min(self.ratios, key=self._distance)
-        return MatchedArm(
-            self.name, self.target, factor, self.ratios[factor], tries=len(self.ratios)
-        )
+            search(measure, plain_ratio, close=CLOSE, max_tries=MAX_TRIES)
+            if not tries.ratios:  # the plain runs are close already
+                measure(1 / plain_ratio)
+        if not tries.ratios:
+            return None, lost
+        factor = tries.closest
+        match = MatchedArm(self.name, self.target, factor, tries.ratios[factor], len(tries.ratios))
+        for seed in tries.complete:
+            self._keep(run_folder(tries.root(factor), self.name, seed), seed, match)
+        if not lost:  # else their logs stay
+            remove_folder(tries.folder)
+        return match, lost
 
-    def measure(self, factor: float) -> float:
-        """Run the arm at a factor and return its mean update norm divided by the target's.
+    def _run(
+        self, root: Path, factor: float, seeds: list[int], report: Report
+    ) -> tuple[float | None, list[int], list[Outcome]]:
+        """Run the arm at a factor.
 
-        Raises:
-            _RunsLostError: no run of the first try finished, or not all of a later one.
+        Returns:
+            The mean update norm divided by the target's, None if no run finished; the seeds that
+            finished; and the runs that did not.
         """
-        first = not self.ratios
-        root = self.folder if first else self.scratch
-        (root / self.name).mkdir(exist_ok=True)
-        jobs = [job_of(self.config, root, self.name, seed, factor) for seed in self.seeds]
-        report = self.report if first else lambda _: None
+        (root / self.name).mkdir(parents=True, exist_ok=True)
+        jobs = [job_of(self.config, root, self.name, seed, factor) for seed in seeds]
         lost = failed(run_jobs(jobs, self.n_parallel, report))
-        complete = [seed for seed in self.seeds if finished(root, self.name, seed)]
-        if first:
-            self.lost, self.seeds = lost, complete
-        if not complete or complete != self.seeds:
-            raise _RunsLostError
-        ratio = achieved_ratio(
-            steps_of(root, self.name, self.seeds), steps_of(self.folder, self.target, self.seeds)
-        )
-        is_closest = all(abs(ratio - 1) < abs(other - 1) for other in self.ratios.values())
-        self.ratios[factor] = ratio
-        if not first:
-            self._keep_or_drop(is_closest)
-        return ratio
+        complete = [seed for seed in seeds if finished(root, self.name, seed)]
+        if not complete:
+            return None, complete, lost
+        own = steps_of(root, self.name, complete)
+        return achieved_ratio(own, steps_of(self.folder, self.target, complete)), complete, lost
 
-    def _keep_or_drop(self, is_closest: bool) -> None:
-        """Put the runs of the last try in the place of those kept so far, or delete them."""
-        for seed in self.seeds:
-            new, kept = (run_folder(at, self.name, seed) for at in (self.scratch, self.folder))
-            if is_closest:
-                remove_folder(kept)
-                new.rename(kept)
-            else:
-                remove_folder(new)
+    def _keep(self, made: Path, seed: int, match: MatchedArm) -> None:
+        """Move a run of the closest try to the other arms."""
+        _note(made, match)
+        kept = self._run_folder(seed)
+        kept.parent.mkdir(exist_ok=True)
+        remove_folder(kept)  # what a start that was killed left
+        made.rename(kept)
 
-    def _distance(self, factor: float) -> float:
-        return abs(self.ratios[factor] - 1)
+    def _run_folder(self, seed: int) -> Path:
+        return run_folder(self.folder, self.name, seed)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The factors tried so far, noted on disk; of their runs those of the closest one are kept."""
+
+    folder: Path
+    """A hidden folder of the comparison."""
+    settings: dict[str, Any]
+    """Of the comparison, as plain values."""
+    seeds: list[int]
+    complete: list[int] = field(default_factory=list)
+    """Seeds of which all runs so far finished."""
+    tried: list[tuple[float, float]] = field(default_factory=list)
+    """Factors with their achieved ratios."""
+
+    @classmethod
+    def opened(cls, folder: Path, settings: dict[str, Any], seeds: list[int]) -> _Tries:
+        """Return the tries of a search that was stopped; none where it was another one."""
+        new = cls(folder, settings, seeds)
+        try:
+            old = msgspec.json.decode((folder / _TRIES).read_bytes())
+            same = (old["settings"], old["seeds"]) == (settings, seeds)
+        except (OSError, msgspec.DecodeError, LookupError, TypeError):
+            same, old = False, {}
+        if not same:
+            remove_folder(folder)
+            folder.mkdir()
+        elif old["complete"] == seeds:
+            new.complete, new.tried = seeds, [(factor, ratio) for factor, ratio in old["tried"]]
+        new._write()
+        return new
+
+    @property
+    def ratios(self) -> dict[float, float]:
+        """Achieved ratio of each factor."""
+        return dict(self.tried)
+
+    @property
+    def closest(self) -> float:
+        """The factor whose ratio is closest to 1."""
+        return min(self.ratios, key=lambda factor: abs(self.ratios[factor] - 1))
+
+    def root(self, factor: float) -> Path:
+        """Folder of the runs at a factor."""
+        return self.folder / f"x{factor!r}"
+
+    def add(self, factor: float, ratio: float, complete: list[int]) -> None:
+        """Note a factor and delete the runs that are not those of the closest one."""
+        self.tried.append((factor, ratio))
+        self.complete = complete
+        self._write()
+        for other in self.ratios:
+            if other != self.closest:
+                remove_folder(self.root(other))
+
+    def _write(self) -> None:
+        values = {"settings": self.settings, "seeds": self.seeds}
+        values |= {"complete": self.complete, "tried": self.tried}
+        with whole(self.folder / _TRIES) as temporary:
+            temporary.write_bytes(msgspec.json.encode(values))
 
 
 def _note(folder: Path, match: MatchedArm) -> None:

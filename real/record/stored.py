@@ -52,18 +52,25 @@ def stored_config(folder: Path) -> TrainConfig:
     return _config(manifest.config, folder)
 
 
-def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path) -> None:
+def check_same(
+    before: Mapping[str, Any],
+    config: TrainConfig,
+    folder: Path,
+    fixed: frozenset[str] = frozenset(),
+) -> None:
     """Refuse settings that would make it another run.
 
     Args:
         before: plain values of the settings it was run with.
         config: settled settings to continue with.
         folder: named in the message.
+        fixed: those of `CHANGEABLE` that must agree as well.
 
     Raises:
         UserError: settings differ that are not `CHANGEABLE`; all of them are named.
     """
-    changes = list(_changes(to_values(_config(before, folder)), to_values(config), ""))
+    old, new = to_values(_config(before, folder)), to_values(config)
+    changes = list(_changes(old, new, "", CHANGEABLE - fixed))
     if changes:
         raise UserError(
             f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
@@ -75,12 +82,14 @@ def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
     return from_values(values, TrainConfig, f"{folder}/{FILE_NAME}").settled()
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str, free: frozenset[str]
+) -> Iterator[str]:
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
-        if before == after or (not prefix and name in CHANGEABLE):
+        if before == after or (not prefix and name in free):
             continue
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _changes(before, after, f"{prefix}{name}.")
+            yield from _changes(before, after, f"{prefix}{name}.", free)
         else:
             yield f"{prefix}{name} = {after!r} (was {before!r})"

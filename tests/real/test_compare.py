@@ -16,14 +16,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from guard_core import GuardConfig
+from lab.arms import arm
+from lab.compare.collection import find_runs
 from lab.errors import UserError
+from lab.settings import from_values, to_values
 from lab.trace.manifest import Manifest, encode, read_manifest
+from lab.trace.store import RunFolder
 from lab.trace.trace import load
+from real import train
 from real.cli import main
 from real.compare import matched_effort
-from real.compare.arms import ArmResult, compare, run_folder
-from real.compare.jobs import Job, Outcome, _reason, run_jobs
+from real.compare.arms import ArmResult, compare
+from real.compare.jobs import Outcome, _reason, run_jobs
 from real.compare.matched_effort import CLOSE, MAX_TRIES, run_matched
+from real.compare.runs import Job, run_folder
 from real.settings.config import TrainConfig
 
 QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
@@ -92,31 +99,7 @@ def test_another_factor_is_tried_while_the_match_is_off(
     """The fake arm moves by factor ** power; the guard by a quarter of the plain arm's way."""
     made: list[float] = []
 
-    def run(jobs: list[Job], n_parallel: int, report: Callable[[float], None]) -> list[Outcome]:
-        made.append(jobs[0].config.step_factor)
-        for job in jobs if len(made) <= fails else ():
-            job.folder.mkdir()
-            size = {"n_problems": 1, "n_votes": 1}
-            manifest = Manifest.new("real", job.arm, "", config={}, seeds=[0], **size)
-            manifest.status = "finished"
-            (job.folder / "run.json").write_bytes(encode(manifest))
-            (job.folder / "factor").write_text(str(made[-1]))
-        return [Outcome(job) for job in jobs]
-
-    def steps(folder: Path, name: str, seeds: list[int]) -> pd.DataFrame:
-        norm = {"ttrl": 1.0, "guard": 0.25}.get(name)
-        if norm is None:
-            norm = float((run_folder(folder, name, 0) / "factor").read_text()) ** power
-        return pd.DataFrame({"replicate": [0], "update_norm": [norm], "n_problems": [8]})
-
-    monkeypatch.setattr(matched_effort, "run_jobs", run)
-    monkeypatch.setattr(matched_effort, "steps_of", steps)
-    real_finished = matched_effort.finished
-    monkeypatch.setattr(
-        matched_effort,
-        "finished",
-        lambda folder, name, seed: name != "matched" or real_finished(folder, name, seed),
-    )
+    fake_runs(monkeypatch, made, power, lambda: len(made) <= fails)
     match, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], 1, lambda _: None)
     if kept is None:
         assert match is None
@@ -131,6 +114,117 @@ def test_another_factor_is_tried_while_the_match_is_off(
     assert not list(tmp_path.glob(".*"))
 
 
+def fake_runs(
+    monkeypatch: pytest.MonkeyPatch, made: list[float], power: float, works: Callable[[], bool]
+) -> None:
+    """Runs that only note their factor; `made` gets the factor of each try."""
+
+    def run(jobs: list[Job], n_parallel: int, report: Callable[[float], None]) -> list[Outcome]:
+        made.append(jobs[0].config.step_factor)
+        for job in jobs if works() else ():
+            if job.finished:
+                continue
+            job.folder.mkdir()
+            size = {"n_problems": 1, "n_votes": 1}
+            values = to_values(job.config)
+            manifest = Manifest.new("real", job.arm, "", config=values, seeds=[0], **size)
+            manifest.status = "finished"
+            (job.folder / "run.json").write_bytes(encode(manifest))
+            (job.folder / "factor").write_text(str(made[-1]))
+        return [Outcome(job) for job in jobs]
+
+    def steps(folder: Path, name: str, seeds: list[int]) -> pd.DataFrame:
+        norm = {"ttrl": 1.0, "guard": 0.25}.get(name)
+        if norm is None:
+            norm = float((run_folder(folder, name, seeds[0]) / "factor").read_text()) ** power
+        return pd.DataFrame({"replicate": [0], "update_norm": [norm], "n_problems": [8]})
+
+    monkeypatch.setattr(matched_effort, "run_jobs", run)
+    monkeypatch.setattr(matched_effort, "steps_of", steps)
+    real_finished = matched_effort.finished
+    monkeypatch.setattr(
+        matched_effort,
+        "finished",
+        lambda folder, name, seed: name != "matched" or real_finished(folder, name, seed),
+    )
+
+
+def test_a_stopped_search_goes_on_at_the_try_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[float] = []
+
+    def works() -> bool:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return True
+
+    fake_runs(monkeypatch, made, 2.0, works)
+    with pytest.raises(KeyboardInterrupt):
+        run_matched(QUICK, tmp_path, "matched", [0], 1, lambda _: None)
+    assert find_runs([tmp_path]) == []  # a report leaves the search out
+    match, lost = run_matched(QUICK, tmp_path, "matched", [0], 1, lambda _: None)
+    assert made == pytest.approx([0.25, 0.5, 0.5]) and not lost
+    assert match and (match.tries, match.step_factor) == (2, pytest.approx(0.5))
+    assert not list(tmp_path.glob(".*"))
+    # Seeds that are added are run at the factor that was found.
+    again, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], 1, lambda _: None)
+    assert again == match and made[3:] == pytest.approx([0.5])
+    assert [
+        read_manifest(run_folder(tmp_path, "matched", s)).extra["matched_tries"] for s in (0, 1)
+    ]
+
+
+def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Finished runs stay, begun ones go on, others start; other settings are refused by name."""
+    out = tmp_path / "all"
+    words = ["--out", str(out), "--seeds", "0", "--quiet", *WORDS, "--lr", "1e-3"]
+    words += ["--epochs", "1", "--batch-size", "4", "--checkpoint-every", "1"]
+
+    def stop(done: float) -> None:
+        raise KeyboardInterrupt
+
+    assert main(["compare", "--arms", "ttrl", *words]) == 0
+    kept = (run_folder(out, "ttrl", 0) / "run.json").read_bytes()
+    values = read_manifest(run_folder(out, "ttrl", 0)).config
+    config = from_values(values, TrainConfig, "")
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, guard=arm("guard").guard), run_folder(out, "guard", 0), stop)
+    (run_folder(out, "matched", 0) / "visits").mkdir(parents=True)  # killed while it started
+    capsys.readouterr()
+    assert main(["compare", "--arms", "ttrl", "guard", *words]) == 0
+    assert "finished runs: 1, resumed runs: 1" in capsys.readouterr().err
+    assert [entry["step"] for entry in load(run_folder(out, "guard", 0)).run.extra["resumed"]] == [
+        0
+    ]
+    assert main(["compare", "--arms", "matched", *words]) == 0
+    assert load(run_folder(out, "matched", 0)).run.extra["achieved_ratio"] > 0
+    assert main(["compare", "--arms", "ttrl", "guard", "matched", *words]) == 0
+    assert "finished runs: 3, resumed runs: 0" in capsys.readouterr().err
+    assert (run_folder(out, "ttrl", 0) / "run.json").read_bytes() == kept
+    other = [*words, "--epochs", "3", "--micro-tokens", "999"]
+    assert main(["compare", "--arms", "ttrl", *other]) == 2
+    err = capsys.readouterr().err
+    assert "ttrl/seed-0: settings differ" in err and "epochs = 3 (was 1);" in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX locks")
+def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
+    folder = run_folder(tmp_path, "ttrl", 0)
+    config = replace(QUICK, guard=GuardConfig.off()).settled()
+    size = {"n_problems": 8, "n_votes": 8}
+    manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
+    RunFolder.create(folder, manifest)
+    script = "import sys, time; from lab.trace.lock import locked; from pathlib import Path\n"
+    script += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another process writes this run"):
+            compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
+        holder.kill()
+
+
 def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["--seeds", "0", "--arms", "ttrl", "--epochs", "1", "--quiet", *WORDS]
     place = str(tmp_path / "all")
@@ -142,8 +236,8 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
         for lr in ("0.0001", "0.01")
     ]
     assert moved[1] > 10 * moved[0]
-    assert main(["compare", "--out", place, "--lrs", "1e-3", "0.01", *words]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert main(["compare", "--out", place, "--lrs", "1e-3", "0.01", *words, "--epochs", "2"]) == 2
+    assert "epochs = 2 (was 1)" in capsys.readouterr().err
     assert not (tmp_path / "all" / "lr-0.001").exists()
     assert main(["compare", "--out", place, "--lrs", "1e-5", "1e-5", *words]) == 2
     assert "lrs" in capsys.readouterr().err

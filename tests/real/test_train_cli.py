@@ -192,8 +192,10 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "ttrl" / "seed-1").mkdir(parents=True)
+    (tmp_path / "ttrl" / "seed-1" / "mine.txt").write_text("mine")
     assert run("compare", "--out", tmp_path, "--arms", "ttrl", "--seeds", "0", "1") == 2
-    check_refused(capsys, "seed-1: exists already")
+    check_refused(capsys, "seed-1: exists and holds no run")
+    assert (tmp_path / "ttrl" / "seed-1" / "mine.txt").read_text() == "mine"
 
 
 def test_make_tiny_refuses_an_existing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

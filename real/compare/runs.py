@@ -1,0 +1,103 @@
+"""The runs of a comparison: their settings, their folders, and what of them is on disk already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from lab.arm_settings import with_arm
+from lab.arms import arm
+from lab.errors import UserError
+from lab.settings import to_values
+from lab.trace.lock import locked
+from lab.trace.manifest import FILE_NAME, read_manifest
+from lab.trace.parts import is_unused
+from lab.trace.trace import load
+from real.record.stored import check_same, stored_config
+from real.settings.config import TrainConfig
+
+_SOURCES = frozenset({"model", "problems"})
+"""A run that goes on compares their content; of a finished run only their names are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    arm: str
+    config: TrainConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name for readers."""
+        return f"{self.arm}, seed {self.config.seed}"
+
+    @property
+    def log(self) -> Path:
+        """File for the output of the process; removed if it stays empty."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def begun(self) -> bool:
+        """The folder holds a run, finished or not."""
+        return (self.folder / FILE_NAME).is_file()
+
+    @property
+    def finished(self) -> bool:
+        """The run was completed."""
+        return self.begun and read_manifest(self.folder).status == "finished"
+
+
+def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
+    """Folder of one run of a comparison."""
+    return folder / arm_name / f"seed-{seed}"
+
+
+def job_of(
+    config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
+) -> Job:
+    """Return the run of one arm and seed; `rule_options` apply to arms with the settings' rule."""
+    settings = replace(with_arm(config, arm(name, step_factor)), seed=seed)
+    return Job(name, settings, run_folder(folder, name, seed))
+
+
+def finished(folder: Path, name: str, seed: int) -> bool:
+    """Return whether a run was completed."""
+    path = run_folder(folder, name, seed)
+    return (path / FILE_NAME).is_file() and read_manifest(path).status == "finished"
+
+
+def stored_factor(folder: Path, name: str, seeds: Sequence[int]) -> float | None:
+    """Return the factor on the learning rate of the runs of an arm; None if there are none."""
+    paths = [run_folder(folder, name, seed) for seed in seeds]
+    found = next((path for path in paths if (path / FILE_NAME).is_file()), None)
+    return None if found is None else stored_config(found).step_factor
+
+
+def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """Return the steps of one arm, all seeds together."""
+    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
+
+
+def check_stored(job: Job) -> None:
+    """Refuse a folder in which the run can neither start nor go on nor count as finished.
+
+    Raises:
+        UserError: the folder holds something else, a run of other settings, or a run that another
+            process writes.
+    """
+    if not job.begun:
+        if job.folder.exists() and not is_unused(job.folder):
+            raise UserError(
+                f"{job.folder}: exists and holds no run; choose another --out or delete it"
+            )
+        return
+    before, done = to_values(stored_config(job.folder)), job.finished
+    check_same(before, job.config.settled(), job.folder, fixed=_SOURCES if done else frozenset())
+    if not done:
+        with locked(job.folder):
+            """Only to learn whether another process holds it."""
