@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer
@@ -22,17 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
 from real.model.policy import load_policy
-from real.problems.prompts import build_prompts
-from real.problems.sources import read_problems
-from real.run import prepare
-from real.settings.config import BOX_REQUEST
-from real.update.logprobs import response_logprobs
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 BOXES = [f"\\boxed{{{answer}}}" for answer in range(4)]
@@ -145,25 +137,6 @@ def test_any_architecture_and_prompts_of_any_length(
     check_learned(train(settings(folder, problems), progress=False), 2)
 
 
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_trainer_and_sampler_agree_on_log_probs(make: Callable[[int, int], Any], tmp_path: Path):
-    """So the ratio starts at 1, also for prompts that the sampler had to pad."""
-    folder = save_model(tmp_path / "model", make)
-    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
-    run = prepare(settings(folder, problems).settled())
-    rollouts = run.engine.sample(
-        run.prompts.tokens, 6, run.sampling, torch.Generator().manual_seed(0)
-    )
-    for place, prompt in enumerate(run.prompts.tokens):
-        with torch.no_grad():
-            found = response_logprobs(
-                run.policy.model, torch.tensor(prompt), rollouts.tokens_PNT[place], 0.6
-            )
-        real = rollouts.mask_PNT()[place]
-        assert real.any()
-        torch.testing.assert_close(found[real], rollouts.logprobs_PNT[place][real])
-
-
 def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: Path):
     problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], [None, "3"])
     trace = train(settings(model, problems), progress=False)
@@ -193,19 +166,6 @@ def test_positions_of_the_model_limit_prompts(tmp_path: Path):
         train(settings(folder, problems, max_response_tokens=120), progress=False)
 
 
-def test_prompt_gets_suffix_and_chat_template(model: Path, tmp_path: Path):
-    problems = write_problems(tmp_path, ["1 + 1?"], ["2"])
-    policy = load_policy(model, "cpu")
-    config = settings(model, problems).settled()
-    plain = build_prompts(read_problems(config), config, policy)
-    assert plain.tokens[0] == policy.tokenizer("1 + 1?" + BOX_REQUEST)["input_ids"]
-    policy.tokenizer.chat_template = (
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<bot>"
-    )
-    chat = build_prompts(read_problems(config), replace(config, prompt_suffix="!"), policy)
-    assert chat.tokens[0] == policy.tokenizer("<user>1 + 1?!<bot>")["input_ids"]
-
-
 def test_equal_responses_have_equal_texts_and_ends_are_cut(model: Path):
     policy = load_policy(model, "cpu")
     box = len(SPECIAL) + 2  # \boxed{2}
@@ -213,14 +173,6 @@ def test_equal_responses_have_equal_texts_and_ends_are_cut(model: Path):
     texts = policy.texts(tokens, torch.tensor([2, 2, 4]))
     assert texts[0] == texts[1] != texts[2]
     assert "boxed{2}" in texts[0] and "<eos>" not in texts[0]
-
-
-def test_guard_runs_on_it_too(model: Path, tmp_path: Path):
-    problems = write_problems(tmp_path, [f"{i} + 1?" for i in range(4)], ["1", "2", "3", "0"])
-    config = settings(model, problems, guard=GuardConfig.paper(), epochs=3, lr=5e-3)
-    trace = train(config, progress=False)
-    assert trace.visits["flipped"].any()
-    assert np.isfinite(trace.steps["update_norm"]).all()
 
 
 @pytest.mark.parametrize(
@@ -262,22 +214,6 @@ def test_incomplete_model_is_one_line_on_the_command_line(
     assert main(words) == 2
     said = capfd.readouterr()
     assert len(said.err.strip().splitlines()) == 1 and str(folder) in said.err and not said.out
-
-
-def test_left_out_prompts_are_told_on_the_command_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    folder = save_model(tmp_path / "model")
-    problems = write_problems(tmp_path, ["1 + 1?", "x" * 300], ["2", "0"])
-    words = ["run", "--model", str(folder), "--problems", problems, "--out", str(tmp_path / "run")]
-    capfd.readouterr()  # what making the model printed
-    words += ["--max-prompt-tokens", "200", "--max-response-tokens", "6", "--n-votes", "8"]
-    assert main([*words, "--n-samples", "4", "--epochs", "1", "--quiet"]) == 0
-    said = capfd.readouterr()
-    assert "left out: 1 overlong prompts" in said.out
-    # The test's tokenizer has no chat template, and that is said, too.
-    assert all(line.startswith("guard-train: notice: ") for line in said.err.splitlines())
-    assert "left out: 1 overlong prompts, of more than 200 tokens" in said.err
 
 
 def test_foreign_tokenizer_is_refused(tmp_path: Path):

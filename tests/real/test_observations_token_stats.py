@@ -74,20 +74,6 @@ def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: f
     assert rollouts.certainty_PV is not None and rollouts.certainty_PV.min() > 0
 
 
-def test_one_response_by_hand(policy: Policy):
-    rollouts = sample(policy, True)
-    length = int(rollouts.lengths_PN[2, 5])
-    ids = torch.tensor([PROMPTS[2] + rollouts.tokens_PNT[2, 5, :length].tolist()])
-    with torch.no_grad():
-        logits = policy.model(input_ids=ids).logits[0, len(PROMPTS[2]) - 1 : -1].double()
-    logp = torch.log_softmax(logits / 0.6, -1)
-    entropy = -(logp.exp() * logp).sum(-1).mean()
-    certainty = (-math.log(logp.shape[-1]) - logp.mean(-1)).mean()
-    assert rollouts.entropy_PV is not None and rollouts.certainty_PV is not None
-    assert rollouts.entropy_PV[2, 5].item() == pytest.approx(entropy.item(), abs=1e-5)
-    assert rollouts.certainty_PV[2, 5].item() == pytest.approx(certainty.item(), abs=1e-4)
-
-
 def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: Policy):
     calls: list[int] = []
     hook = policy.model.register_forward_hook(lambda *_: calls.append(1))

@@ -68,18 +68,6 @@ def test_silent_groups_move_the_weights_as_the_full_computation_does(
     assert quick[1].taken and quick[1].update_norm > 0
 
 
-def test_silent_group_beside_a_loud_one(monkeypatch: pytest.MonkeyPatch):
-    """Equal up to rounding: computed too, it shares the other's pass."""
-    groups = [make_group(4, silent=True), make_group(5)]
-    fast, full = make_optimizer(), make_optimizer()
-    quick = fast.step(groups)
-    monkeypatch.setattr(Group, "silent", property(lambda _: False))
-    slow = full.step(groups)
-    assert (quick.n_forward, slow.n_forward) == (18, 36)
-    assert quick.grad_norm == pytest.approx(slow.grad_norm, rel=1e-5)
-    torch.testing.assert_close(weights(fast.model), weights(full.model))
-
-
 def test_dropped_problem_costs_nothing_and_moves_nothing():
     optimizer = make_optimizer()
     optimizer.step([make_group(1)])
@@ -98,15 +86,6 @@ def test_dropped_problem_has_no_share_in_the_denominator():
     with_it.step([make_group(1), make_group(2, dropped=True)])
     without.step([make_group(1)])
     assert torch.equal(weights(with_it.model), weights(without.model))
-
-
-def test_masked_problem_still_moves_the_weights():
-    """The release's way of skipping: advantages 0, but AdamW's moments move on."""
-    optimizer = make_optimizer()
-    optimizer.step([make_group(1)])
-    before = weights(optimizer.model)
-    optimizer.step([make_group(2, silent=True)])
-    assert not torch.equal(weights(optimizer.model), before)
 
 
 def test_drop_uniform_leaves_the_step_out():

@@ -217,15 +217,6 @@ def test_what_was_found_is_said_and_written_down(
     assert len(extra["problems_sha256"]) == 64
 
 
-def test_a_required_template_is_one_line(
-    base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    assert run(tmp_path, base, "--chat-template", "require") == 2
-    said = capfd.readouterr()
-    assert len(said.err.splitlines()) == 1 and "chat_template = 'require'" in said.err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_comparison_says_each_thing_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for seed in (0, 1):
         told = {"notices": ["no chat template", f"seed {seed} alone"]}

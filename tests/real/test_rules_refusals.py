@@ -26,9 +26,6 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
     [
         ({"rule": "nope"}, "rule = 'nope': unknown"),
         ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
-        ({"rule": "srt", "rule_options": {"threshold": 2.0}}, "srt.threshold = 2.0"),
-        ({"rule": "srt", "rule_options": {"threshold": "high"}}, "must be of type float"),
-        ({"rule_options": {"threshold": 0.5}}, "rule ttrl: no setting"),
         ({"rule": "rent", "guard": GUARD}, "no label that a guard or memory could work on; take"),
         ({"rule": "empo", "guard": FROZEN}, "no label that a guard or memory could work on"),
         ({"rule": "maj_at_n", "guard": GUARD}, "trains nothing that a guard could hold back"),

@@ -76,50 +76,6 @@ def test_plain_votes_become_standardised_advantages():
     assert found.streams.weight.tolist() == [1.0] and not found.streams.drop.any()
 
 
-def test_sixteen_eight_eight_and_the_minority_stream():
-    """docs/method.md, section 5: the candidate's net advantage is -.18, under TTRL -.98."""
-    answers = halves(16, 8, 4, 4)
-    plain = decide(supervisor(OFF, ["0"]), np.array([0]), answers[None], 1).streams
-    assert plain.majority[0][answers[:32] == 1][0] == pytest.approx(-0.984, abs=1e-3)
-    # Four flips in the last five visits: FR = .8, so beta = .3 needs a beta_max of .375.
-    made = supervisor(GuardConfig(beta_max=0.375), ["0"])
-    for visit, turn in enumerate([(16, 8), (8, 16), (16, 8), (8, 16)], start=1):
-        decide(made, np.array([0]), halves(*turn)[None], visit)
-    found = decide(made, np.array([0]), answers[None], 5)
-    assert found.rows["flip_rate"].tolist() == [0.8]
-    assert found.rows["beta"].tolist() == pytest.approx([0.3])
-    net = found.streams.majority[0] + found.streams.minority[0]
-    assert net[answers[:32] == 1][0] == pytest.approx(-0.18, abs=0.01)
-    assert found.streams.weight[0] == pytest.approx(0.6)  # 1 - .5 * .8
-
-
-def test_weight_on_the_reward_is_a_no_op_and_on_the_loss_is_not():
-    on_loss = contest(supervisor(GuardConfig.only("frs"), ["0"]), 4).streams
-    on_reward = contest(
-        supervisor(GuardConfig(mps=False, rcsu=False, weight_on="reward"), ["0"]), 4
-    ).streams
-    plain = contest(supervisor(OFF, ["0"]), 4).streams
-    assert on_loss.weight[0] == pytest.approx(0.7) and on_reward.weight[0] == 1.0
-    np.testing.assert_allclose(on_reward.majority, plain.majority, rtol=1e-5)
-    np.testing.assert_allclose(on_loss.majority, plain.majority, rtol=0)
-
-
-def test_skips_leave_the_batch_or_are_masked():
-    """Once contested, then confident for five visits: at high risk, so one of four is skipped."""
-    for skip_by in ("drop", "mask"):
-        guard = GuardConfig(p_skip=1.0, skip_by=skip_by)
-        made, problems = supervisor(guard, ["0"] * 4), np.arange(4)
-        pattern = [(60, 4), (4, 60), (60, 4), (4, 60), (60, 4), (60, 4)]
-        for visit, turn in enumerate(pattern, start=1):
-            answers = np.stack([votes(*turn)] * 4)
-            found = decide(made, problems, answers, visit)
-        assert found.rows["skipped"].sum() == 1
-        skipped = np.flatnonzero(found.rows["skipped"])
-        assert found.streams.drop[skipped].tolist() == [skip_by == "drop"]
-        assert not found.streams.majority[skipped].any()
-        assert np.delete(found.streams.majority, skipped, axis=0).any(axis=1).all()
-
-
 def test_everything_follows_its_problem_in_any_order():
     rng = np.random.default_rng(1)
     truths: list[str | None] = ["0", "1", "2", None, "3", "0"]
