@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lab.errors import UserError
 
 if TYPE_CHECKING:
+    from lab.compare.agreement import agreement
     from lab.compare.collection import Collection, Comparison, collect
     from lab.measures.fate import fate_shares, fates
     from lab.trace.manifest import Manifest
@@ -23,6 +24,7 @@ _HOMES = {
     "Recorder": "lab.trace.store",
     "RunFolder": "lab.trace.store",
     "Trace": "lab.trace.trace",
+    "agreement": "lab.compare.agreement",
     "collect": "lab.compare.collection",
     "fate_shares": "lab.measures.fate",
     "fates": "lab.measures.fate",
@@ -38,6 +40,7 @@ __all__ = [
     "RunFolder",
     "Trace",
     "UserError",
+    "agreement",
     "collect",
     "fate_shares",
     "fates",

@@ -1,4 +1,4 @@
-"""The command line: `guard-sim run`, `compare`, `sweep`, `calibrate`, `theory` and `explore`."""
+"""The command line `guard-sim`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sim.engine.run import simulate
 from sim.explore.command import Explore
 from sim.settings.config import SimConfig
 from sim.settings.options import FLAT, settings_of
+from sim.studies.agree.command import Agree
 from sim.studies.calibrate.command import Calibrate
 from sim.studies.sweep.command import SweepCommand
 from sim.theory.command import Theory
@@ -150,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "run": Run,
             "compare": Compare,
             "sweep": SweepCommand,
+            "agree": Agree,
             "calibrate": Calibrate,
             "theory": Theory,
             "explore": Explore,

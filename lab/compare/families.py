@@ -8,8 +8,9 @@ from typing import Any
 
 from lab.trace.manifest import Manifest
 
-STEP_SIZES = {"real": "lr", "sim": "step"}
-"""World to the setting of its step size; runs at several of them make one family."""
+STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
+"""World to the settings of its step size, of which the first that is noted counts; runs at several
+of them make one family."""
 
 _OF_ARM_AND_SEED = frozenset(
     {"guard", "labels", "rule", "rule_options", "skip_rate", "step_factor", "seed"}
@@ -96,15 +97,15 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 
     The start model and the problems of a real run are known by their recorded fingerprints.
     """
-    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {STEP_SIZES[run.world]}
+    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {*STEP_SIZES[run.world]}
     settings = {name: value for name, value in run.config.items() if name not in own}
     return {**dict(_flat(settings, "")), **dict(_fingerprints(run.extra.get("sources")))}
 
 
 def step_size(run: Manifest) -> float | None:
     """Return the peak learning rate, or the simulator's step; None if it was not noted."""
-    noted = run.config.get(STEP_SIZES[run.world])
-    return float(noted) if isinstance(noted, (int, float)) and noted else None
+    noted = (run.config.get(name) for name in STEP_SIZES[run.world])
+    return next((float(size) for size in noted if isinstance(size, (int, float)) and size), None)
 
 
 def distinction(family: Family, others: Sequence[Family]) -> str:

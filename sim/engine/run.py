@@ -16,6 +16,7 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
+from sim.world.measured.tree import read_measured
 
 
 def simulate(
@@ -73,6 +74,11 @@ def simulate(
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
+    task, facts = config.population, {"step_factor": config.step_factor, **extra}
+    if config.response is not None:
+        measured = read_measured(config.response, config.n_problems, config.n_answers).facts
+        task = measured.task
+        facts["sources"] = {"model": measured.model, "problems": measured.problems}
     return Manifest.new(
         "sim",
         arm.name,
@@ -81,7 +87,7 @@ def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
         n_votes=config.n_votes,
         config=to_values(config),
         seeds=[config.seed],
-        task=config.population,
+        task=task,
         backend="numba",
-        extra={"step_factor": config.step_factor, **extra},
+        extra=facts,
     )

@@ -1,0 +1,298 @@
+"""Agreement of simulated runs with real ones, beside the noise of the real runs themselves.
+
+A cell is one arm at one learning rate. Its curves are means over the seeds, and an error is the
+distance of two such means: absolute for numbers, root mean square over the epochs for curves. Two
+references tell what an error is worth:
+
+`OTHER_HALF`  one half of the real seeds predicts the other half: the noise floor. Each half has
+              only half of the seeds, so a prediction without any error of its own, compared with
+              all seeds, errs by about half as much.
+`COPY`        one half of TTRL's seeds at the same learning rate predicts the other half of the
+              arm's: no model at all. For TTRL itself it is the noise floor.
+
+Both are means over `_SPLITS` random splits of the seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lab.arms import BASELINE
+from lab.columns import Floats, finite_mean, floats, groups
+from lab.compare.collection import Comparison, gather
+from lab.errors import UserError
+from lab.measures.dynamics import dynamics
+from lab.measures.fate import FATES, fate_shares, fates
+from lab.stats.paired import paired
+from lab.trace.trace import Trace
+
+OTHER_HALF, COPY = "other half of the seeds", "copy of TTRL"
+ERRORS = ("final", "curve", "match_rate", "flip_rate", "fates")
+"""Columns of errors in points."""
+MEASURED = "measured"
+"""The simulator's policy that predicts."""
+
+_CURVES = ("pass_at_1", "match_rate", "flip_rate")
+_SHARED = ("n_votes", "n_samples", "batch_size", "mini_batch", "epochs")
+"""Settings in which a simulated run must agree with the real run that it predicts."""
+_SPLITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The finished runs of one cell: S seeds, E epochs, N problems; all in percent."""
+
+    replicates: list[int]
+    curves_SCE: Floats
+    fates_SF: Floats
+    accuracy_SN: Floats
+    """Final label accuracy of every problem."""
+
+    def mean(self, half: Sequence[int] | None = None) -> _Mean | None:
+        """The means over some replicates, over all if left out; None where there are none."""
+        own = [s for s, r in enumerate(self.replicates) if half is None or r in half]
+        if not own:
+            return None
+        parts = (self.curves_SCE, self.fates_SF, self.accuracy_SN)
+        return _Mean(*(part[own].mean(axis=0) for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """The means of a cell over its seeds."""
+
+    curves_CE: Floats
+    fates_F: Floats
+    accuracy_N: Floats
+
+    @property
+    def final(self) -> float:
+        """The last pass@1."""
+        return float(self.curves_CE[0, -1])
+
+
+def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.DataFrame:
+    """Compare simulated runs with real ones, cell by cell.
+
+    Args:
+        real: runs of the trainer, of any arms, seeds and settings.
+        simulated: runs of the policy `measured` with the settings of real ones. Each predicts the
+            real runs of its arm, learning rate, problems, votes, batches and epochs.
+
+    Returns:
+        One row per cell and prediction: task, lr, arm, prediction (the policy, `OTHER_HALF` or
+        `COPY`), seeds (real), replicates, real and predicted (final pass@1, %), the errors in
+        points `final`, `curve` (pass@1), `match_rate`, `flip_rate` and `fates` (mean over the
+        categories), `r` (correlation over problems of the final label accuracy), and of the arm
+        minus TTRL in final pass@1: `gain_real`, `gain_low`, `gain_high` (95 % interval over paired
+        seeds), `gain_predicted`, `gain` (error in points) and `sign` (1 right, 0 wrong; NaN where
+        the real difference is within noise).
+
+    Raises:
+        UserError: no simulated run predicts one of the real runs, or a run is too short for fates.
+    """
+    traces = [simulated] if isinstance(simulated, Trace) else simulated
+    predictions = gather(traces)[0]
+    parts = []
+    for comparison in gather(real)[0]:
+        found = {_name(own): own.traces for own in predictions if predicts(own, comparison)}
+        if any(set(own) & set(comparison.traces) for own in found.values()):
+            parts.append(compare_cells(comparison, found))
+    if not parts:
+        raise UserError(
+            "agreement: no simulated run has arm, learning rate, problems, votes, batches and "
+            "epochs of a real one; make them with guard-sim agree"
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def predicts(simulated: Comparison, real: Comparison) -> bool:
+    """Return whether simulated runs have the settings of real ones.
+
+    Args:
+        simulated: one comparison.
+        real: another; neither's arms are looked at.
+    """
+    if (simulated.world, real.world) != ("sim", "real"):
+        return False
+    own, other = _manifest(simulated), _manifest(real)
+    digests = [run.extra.get("sources", {}).get("problems") for run in (own, other)]
+    return (
+        own.config.get("policy") == MEASURED
+        and simulated.step_size == real.step_size
+        and own.n_problems == other.n_problems
+        and all(own.config.get(name) == other.config.get(name) for name in _SHARED)
+        and (None in digests or digests[0] == digests[1])
+    )
+
+
+def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace]]) -> pd.DataFrame:
+    """Compare predictions of the arms of one comparison with its real runs.
+
+    Args:
+        real: runs of the trainer at one learning rate.
+        predictions: name of the prediction to the trace of each arm; arms may be missing.
+
+    Returns:
+        As `agreement`.
+    """
+    predicted = {
+        name: {arm: _runs(trace) for arm, trace in traces.items() if arm in real.traces}
+        for name, traces in predictions.items()
+    }
+    arms = [arm for arm in real.arms if any(arm in own for own in predicted.values())]
+    needed = {*arms, BASELINE} & set(real.arms)
+    runs = {arm: _runs(real.traces[arm]) for arm in needed}
+    rows = [
+        _row(real, runs, arm) | {"prediction": name} | _compared(runs, own, arm)
+        for arm in arms
+        for name, own in predicted.items()
+        if arm in own
+    ]
+    rows += [_row(real, runs, arm) | values for arm, values in _references(runs, arms)]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean errors over the cells of each prediction.
+
+    Args:
+        table: from `agreement`.
+
+    Returns:
+        prediction, cells, the columns of `ERRORS`, r, gain (over arms other than TTRL), signs
+        (cells whose real difference to TTRL is beyond noise) and right_signs.
+    """
+    rows = []
+    for (name,), part in groups(table, ["prediction"]):
+        known = np.isfinite(floats(part, "sign"))
+        means = {column: finite_mean(part, column) for column in (*ERRORS, "r", "gain")}
+        signs = {"signs": int(known.sum()), "right_signs": int(np.nansum(floats(part, "sign")))}
+        rows.append({"prediction": name, "cells": len(part)} | means | signs)
+    return pd.DataFrame(rows)
+
+
+_COLUMNS = (
+    *("task", "lr", "arm", "prediction", "seeds", "replicates", "real", "predicted"),
+    *(*ERRORS, "r"),
+    *("gain_real", "gain_low", "gain_high", "gain_predicted", "gain", "sign"),
+)
+
+
+def _manifest(comparison: Comparison) -> Any:
+    return next(iter(comparison.runs.values()))[0]
+
+
+def _name(simulated: Comparison) -> str:
+    """The policy, and its growth where it is not the response file's."""
+    config = _manifest(simulated).config
+    growth = config.get("growth")
+    return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
+
+
+def _runs(trace: Trace) -> _Runs:
+    table = dynamics(trace.visits, trace.evals)
+    curves = [table.pivot(index="replicate", columns="epoch", values=name) for name in _CURVES]
+    curves_SCE = 100 * np.stack([curve.to_numpy(np.float64) for curve in curves], axis=1)[:, :, 1:]
+    complete = np.flatnonzero(np.isfinite(curves_SCE[:, :, -1].sum(axis=1)))
+    found = fates(trace.visits)
+    final = found.pivot(index="replicate", columns="problem", values="fla")
+    return _Runs(
+        [int(curves[0].index[s]) for s in complete],
+        curves_SCE[complete],
+        fate_shares(found)[list(FATES)].to_numpy(np.float64)[complete],
+        100 * final.to_numpy(np.float64)[complete],
+    )
+
+
+def _row(real: Comparison, runs: Mapping[str, _Runs], arm: str) -> dict[str, Any]:
+    """The columns that all predictions of a cell share."""
+    own, base = runs[arm], runs.get(BASELINE)
+    row = {"task": real.task, "lr": real.step_size, "arm": arm, "seeds": len(own.replicates)}
+    row["real"] = float(own.curves_SCE[:, 0, -1].mean()) if own.replicates else np.nan
+    if base is not None and arm != BASELINE:
+        gain = asdict(paired(_finals(own), _finals(base)))
+        row |= {f"gain_{name}": gain[key] for name, key in _GAIN.items()}
+    return row
+
+
+_GAIN = {"real": "mean", "low": "low", "high": "high"}
+
+
+def _finals(runs: _Runs) -> pd.Series:
+    return pd.Series(runs.curves_SCE[:, 0, -1], runs.replicates)
+
+
+def _compared(
+    real: Mapping[str, _Runs], predicted: Mapping[str, _Runs], arm: str
+) -> dict[str, Any]:
+    """The errors of a prediction against all seeds."""
+    own = {name: runs.mean() for name, runs in predicted.items()}
+    target = {name: runs.mean() for name, runs in real.items()}
+    values: dict[str, Any] = {"replicates": len(predicted[arm].replicates)}
+    if (mean := own[arm]) is not None:
+        values |= {"predicted": mean.final}
+    values |= _errors(own, target, arm, arm)
+    if "gain_predicted" in values and BASELINE in real:
+        gain = paired(_finals(real[arm]), _finals(real[BASELINE]))
+        if not gain.within_noise:
+            values["sign"] = float(np.sign(gain.mean) == np.sign(values["gain_predicted"]))
+    return values
+
+
+def _references(
+    runs: Mapping[str, _Runs], arms: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mean errors of the two references of every arm over random splits of the seeds."""
+    rng = np.random.default_rng(0)
+    replicates = sorted({r for own in runs.values() for r in own.replicates})
+    splits = [rng.permutation(replicates) for _ in range(_SPLITS if len(replicates) > 1 else 0)]
+    lines: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for order in splits:
+        halves = [half.tolist() for half in np.array_split(order, 2)]
+        own, other = ({a: r.mean(half) for a, r in runs.items()} for half in halves)
+        for arm in arms:
+            for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
+                lines.setdefault((arm, name), []).append(_errors(own, other, source, arm))
+    for (arm, name), found in lines.items():
+        table = pd.DataFrame(found)
+        if len(means := {column: finite_mean(table, column) for column in table}):
+            means.pop("gain_predicted", None)
+            yield arm, {"prediction": name} | means
+
+
+def _errors(
+    predicted: Mapping[str, _Mean | None], real: Mapping[str, _Mean | None], source: str, arm: str
+) -> dict[str, float]:
+    """The errors of the arm `source` of a prediction against a real arm; empty without runs."""
+    own, other = predicted.get(source), real.get(arm)
+    if own is None or other is None:
+        return {}
+    squared_C = np.nanmean((own.curves_CE - other.curves_CE) ** 2, axis=1)
+    curve, match_rate, flip_rate = np.sqrt(squared_C).tolist()
+    values = {
+        "final": abs(own.final - other.final),
+        "curve": curve,
+        "match_rate": match_rate,
+        "flip_rate": flip_rate,
+        "fates": float(np.abs(own.fates_F - other.fates_F).mean()),
+        "r": _correlation(own.accuracy_N, other.accuracy_N),
+    }
+    base, real_base = predicted.get(BASELINE), real.get(BASELINE)
+    if arm != BASELINE and base is not None and real_base is not None:
+        values["gain_predicted"] = own.final - base.final
+        gap = values["gain_predicted"] - (other.final - real_base.final)
+        values["gain"] = abs(gap)
+    return values
+
+
+def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) -> float:
+    if min(first_N.std(), second_N.std()) == 0:
+        return float("nan")
+    return float(np.corrcoef(first_N, second_N)[0, 1])

@@ -1,0 +1,1 @@
+"""Simulated runs with the settings of real ones, and how well they predict them."""

@@ -1,0 +1,135 @@
+"""Agreement of simulated runs with real ones on runs whose errors are known."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lab
+from lab.compare.agreement import COPY, ERRORS, OTHER_HALF, mean_errors
+from lab.errors import UserError
+from lab.report.agreement import cell_table, mean_table
+from lab.trace.trace import Trace
+
+N, E = 5, 9
+SETTINGS = {"lr": 1e-4, "n_votes": 64, "n_samples": 32, "batch_size": 8, "mini_batch": 1}
+SETTINGS |= {"epochs": E}
+Make = Callable[..., Trace]
+
+
+def paths(level: float, seeds: int, spread: float = 0.0) -> np.ndarray:
+    """(S, N, 1 + E) label accuracies: problems differ by .1, seeds by `spread`."""
+    problems = 0.1 * np.arange(N)[:, None] - 0.2
+    return level + problems + spread * np.arange(seeds)[:, None, None] + np.zeros((1, 1, E + 1))
+
+
+def runs(make: Make, world: str, name: str, level: float, spread: float = 0.0, **changes: Any):
+    """Four seeds of one arm: runs of their own in the real world, one run in the simulator."""
+    config = SETTINGS | ({"policy": "measured"} if world == "sim" else {}) | changes
+    accuracy = paths(level, 4, spread)
+    scores = accuracy.mean(axis=1)
+    if world == "sim":
+        return [make(name, accuracy, scores, world="sim", config=config)]
+    return [
+        make(name, accuracy[s : s + 1], scores[s : s + 1], world="real", config=config, seeds=[s])
+        for s in range(4)
+    ]
+
+
+@pytest.fixture
+def real(make_trace: Make) -> list[Trace]:
+    return runs(make_trace, "real", "ttrl", 0.5, 0.02) + runs(make_trace, "real", "guard", 0.6)
+
+
+def cell(table: Any, arm: str, prediction: str) -> Any:
+    (row,) = table.query("arm == @arm and prediction == @prediction").to_dict("records")
+    return row
+
+
+def test_errors_gains_and_signs(real: list[Trace], make_trace: Make):
+    simulated = runs(make_trace, "sim", "ttrl", 0.53) + runs(make_trace, "sim", "guard", 0.58)
+    table = lab.agreement(real, simulated)
+    ttrl, guard = (cell(table, arm, "measured") for arm in ("ttrl", "guard"))
+    assert ttrl["seeds"] == ttrl["replicates"] == 4
+    # The mean of TTRL's seeds is .53, and every problem of the simulated run lies .1 apart too.
+    assert [ttrl[n] for n in ("final", "curve")] == pytest.approx([0, 0], abs=1e-9)
+    assert (ttrl["real"], ttrl["predicted"]) == pytest.approx((53, 53))
+    assert [guard[n] for n in ("final", "curve", "r")] == pytest.approx([2, 2, 1])
+    assert guard["match_rate"] == guard["flip_rate"] == 0
+    assert (guard["gain_real"], guard["gain_predicted"], guard["gain"]) == pytest.approx((7, 5, 2))
+    assert guard["gain_low"] < 7 < guard["gain_high"] and guard["sign"] == 1
+    assert np.isnan(ttrl["gain"]) and np.isnan(ttrl["sign"])
+
+
+def test_fates_are_compared_category_by_category(real: list[Trace], make_trace: Make):
+    # At .3 all but two of five problems fall below the bounds at which they counted as kept.
+    table = lab.agreement(real, runs(make_trace, "sim", "guard", 0.1))
+    shares = [
+        lab.fate_shares(lab.fates(t.visits))
+        for t in (real[4], make_trace("", paths(0.1, 1), [[0] * (E + 1)]))
+    ]
+    gap = np.abs(shares[0] - shares[1])[list(shares[0].columns[:7])].to_numpy().mean()
+    assert cell(table, "guard", "measured")["fates"] == pytest.approx(gap) and gap > 10
+
+
+def test_references_are_the_other_half_and_ttrl(real: list[Trace], make_trace: Make):
+    table = lab.agreement(
+        real, runs(make_trace, "sim", "ttrl", 0.5) + runs(make_trace, "sim", "guard", 0.6)
+    )
+    # Seeds lie 2 points apart: halves differ by 0, 2 or 4 points, in a third of the splits each.
+    floor = cell(table, "ttrl", OTHER_HALF)
+    assert 1.5 < floor["final"] < 2.5 and floor["final"] == pytest.approx(floor["curve"])
+    assert cell(table, "guard", OTHER_HALF)["final"] == pytest.approx(0, abs=1e-9)
+    assert cell(table, "guard", COPY)["final"] == pytest.approx(7, abs=0.5)
+    assert cell(table, "ttrl", COPY)["final"] == floor["final"]
+
+
+def test_one_seed_has_no_references(real: list[Trace], make_trace: Make):
+    table = lab.agreement([real[0]], runs(make_trace, "sim", "ttrl", 0.5)[0])
+    assert list(table["prediction"]) == ["measured"] and table["seeds"].tolist() == [1]
+
+
+def test_a_run_predicts_only_runs_with_its_settings(real: list[Trace], make_trace: Make):
+    for changes in ({"lr": 2e-4}, {"n_votes": 16}, {"mini_batch": 8}, {"policy": "attractor"}):
+        with pytest.raises(UserError, match="no simulated run has arm, learning rate"):
+            lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **changes))
+    sources = [{"sources": {"problems": name}} for name in ("a", "b")]
+    other = make_trace(
+        "ttrl", paths(0.5, 1), [[0.5] * (E + 1)], world="real", config=SETTINGS, extra=sources[0]
+    )
+    for extra, found in zip(sources, (True, False), strict=True):
+        sim = make_trace(
+            "ttrl",
+            paths(0.5, 1),
+            [[0.5] * (E + 1)],
+            config=SETTINGS | {"policy": "measured"},
+            extra=extra,
+        )
+        if found:
+            assert len(lab.agreement([other], [sim])) == 1
+        else:
+            with pytest.raises(UserError, match="no simulated run"):
+                lab.agreement([other], [sim])
+
+
+def test_runs_that_did_not_finish_are_left_out(real: list[Trace], make_trace: Make):
+    real[3].evals = real[3].evals.query("epoch < 5")
+    table = lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5))
+    assert cell(table, "ttrl", "measured")["seeds"] == 3
+    assert cell(table, "ttrl", "measured")["real"] == pytest.approx(52)
+
+
+def test_mean_errors_and_text(real: list[Trace], make_trace: Make):
+    table = lab.agreement(
+        real, runs(make_trace, "sim", "ttrl", 0.5) + runs(make_trace, "sim", "guard", 0.64)
+    )
+    means = mean_errors(table).set_index("prediction")
+    assert means.loc["measured", list(ERRORS)].tolist() == pytest.approx(
+        table.query("prediction == 'measured'")[list(ERRORS)].mean().tolist()
+    )
+    assert means.loc["measured", ["cells", "signs", "right_signs"]].tolist() == [2, 1, 1]
+    first, *cells = cell_table(table).lines()
+    assert first.split()[:4] == ["lr", "arm", "real", "simulated"] and "TTRL-Guard" in cells[1]
+    assert "+7.0 [" in cells[1] and cells[1].rstrip().endswith("+14.0")
+    assert list(mean_table(table).markdown())[2].startswith("| measured | 2 | 3.5 |")
