@@ -16,6 +16,7 @@ from lab.stats.words import with_interval
 
 _ERRORS = dict(zip(ERRORS, ("final", "curve", "MR", "FR", "fates"), strict=True))
 CELLS = "Final pass@1 in %, errors in points; curves of pass@1, MR and FR as root mean square."
+MEANS = "Means over the cells."
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
 from lab.report.content import words
 from lab.report.content.digest import ReportedComparison
@@ -13,6 +14,12 @@ from lab.report.elements.html import Html, definitions, join, raw, tag
 from lab.report.elements.plots import library, plot
 from lab.report.problems.sections import problem_assets, problem_sections
 from lab.report.sections.across import ACROSS, ACROSS_NAME, HOW, across
+from lab.report.sections.agreement import (
+    AGREEMENT,
+    AGREEMENT_NAME,
+    agreements,
+    render_agreements,
+)
 from lab.report.sections.guarding import GUARDING
 from lab.report.sections.numbers import arm_table, cards
 from lab.report.sections.outcome import OUTCOME
@@ -89,6 +96,8 @@ def _parts(
     drawing = across(worlds)
     if drawing is not None:
         yield _PageSection(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
+    if predicted := agreements(worlds):
+        yield _PageSection(AGREEMENT_NAME, "In short", AGREEMENT, render_agreements(predicted))
     for section in figure_sections():
         yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
     heading = "Comparison with the paper's printed numbers"
@@ -161,7 +170,11 @@ def _numbers(worlds: Sequence[ReportedComparison]) -> Html:
 
 def _nature(world: ReportedComparison) -> Html | None:
     """Note on what a simulated world can and cannot show."""
-    return tag("p", words.SIMULATED, class_="note") if world.comparison.world == "sim" else None
+    if world.comparison.world != "sim":
+        return None
+    runs = next(iter(world.comparison.runs.values()))
+    is_measured = runs[0].config.get("policy") == MEASURED
+    return tag("p", words.MEASURED if is_measured else words.SIMULATED, class_="note")
 
 
 def _arms(worlds: Sequence[ReportedComparison]) -> Html:

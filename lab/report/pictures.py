@@ -13,6 +13,7 @@ from lab.report.names import slugs
 from lab.report.page import figure_sections
 from lab.report.png import check_png, write_pngs
 from lab.report.sections.across import ACROSS_NAME, across
+from lab.report.sections.agreement import AGREEMENT_NAME, agreements
 from lab.report.sections.section import Drawing
 
 KIND = "figures"
@@ -49,6 +50,8 @@ def pictures(worlds: Sequence[ReportedComparison]) -> Iterator[tuple[str, go.Fig
     drawing = across(worlds)
     if drawing is not None:
         yield ACROSS_NAME, drawing.figure
+    for place, drawing in enumerate(agreements(worlds), 1):
+        yield f"{AGREEMENT_NAME}-{place}", drawing.figure
     for world, slug in zip(worlds, slugs(worlds), strict=True):
         for section in figure_sections():
             pieces = [p for p in section.draw(world) if isinstance(p, Drawing)]

@@ -36,6 +36,11 @@ SIMULATED = (
     "the coupling that were assumed."
 )
 
+MEASURED = (
+    "The simulator's policy measured is a real model, linearised over its token tree before any "
+    "training and moved by the trainer's optimizer. No parameter of it was fitted to a run."
+)
+
 TABLE = (
     "Mean ± standard deviation over n replicates. TotalDeg is the share of problems that training "
     "made worse (Degraded and Marginal Degraded); L/D is Learned by Degraded, not defined where "

@@ -299,3 +299,21 @@ def test_write_report(runs, tmp_path):
     assert made.path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [world.name for world in made.worlds] == ["Simulator: llama-math500"]
     assert list(tmp_path.iterdir()) == [made.path]
+
+
+def test_real_runs_stand_below_their_simulation(add_run, tmp_path):
+    config = {"lr": 1e-4, "n_votes": 64, "epochs": 9}
+    for name in ("ttrl", "frozen"):
+        for seed in range(2):
+            folder = tmp_path / "real" / name / str(seed)
+            add_run(folder, name, seed, world="real", task="tiny", config=config)
+        own = config | {"policy": "measured"}
+        add_run(tmp_path / "sim" / name, name, n_replicates=3, task="tiny", config=own)
+    content = page(read([tmp_path])[0], [])
+    data = figures_of(content)["agreement-0-data"]["data"]
+    shown = [trace["name"] for trace in data if trace["showlegend"] and "name" in trace]
+    assert shown == [f"{c}, {w}" for w in ("real", "simulated") for c in ("FR", "MR", "pass@1")]
+    part = without_scripts(content).split('id="agreement"')[1].split("</section>")[0]
+    assert "other half of the seeds" in part and "copy of TTRL" in part
+    assert "linearised over its token tree before any" in content
+    assert 'id="agreement"' not in page(read([tmp_path / "real"])[0], [])
