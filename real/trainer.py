@@ -34,6 +34,7 @@ from real.run import Run, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.update.mismatch import compared
+from real.update.optimizer import Fault
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS
 from real.vote.pay import mini_batches, pay, shared_streams
@@ -170,10 +171,12 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
         stop.deferred = log.keeps_checkpoints
         for batch in batches(run.config, len(run.prompts), after=done or 0):
             position = {"step": batch.step, "epoch": batch.epoch}
-            visited, row, n_refused = train_batch(run, batch)
+            try:
+                visited, row = train_batch(run, batch)
+            finally:  # an error may follow from them
+                _note_faults(log, run, batch.step)
             _write(log, visited, position, votes)
             log.write_steps({**row, **position})
-            log.count_refused(n_refused)
             report(batch.step)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
@@ -211,11 +214,11 @@ def prime(run: Run) -> Visited:
     return Visited(np.arange(len(answers_NV)), answers_NV, columns)
 
 
-def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any], int]:
+def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     """Sample, observe, decide, pay and update for one batch of problems.
 
     Returns:
-        The votes, a row of the trace's steps, and how many optimizer steps were refused.
+        The votes, and a row of the trace's steps.
     """
     config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
@@ -269,7 +272,16 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any], int]:
         **clock.columns(n_sampled, means["tokens"]),
     }
     visited = Visited(problems_P, answers_PV, decided.rows if decided else {})
-    return visited, row, sum(step.refused for step in steps)
+    return visited, row
+
+
+def _note_faults(log: Journal, run: Run, step: int) -> None:
+    faults = run.optimizer.faults
+    counted = {fault: n for fault, n in faults.items() if n}
+    if counted:
+        refused = sum(n for fault, n in counted.items() if fault is not Fault.LOG_PROB)
+        log.note_faults(refused, {fault.notice: n for fault, n in counted.items()}, step)
+    faults.clear()
 
 
 def _write(

@@ -106,7 +106,7 @@ STEPS = (
     Column("tokens_sampled", "float64", "tokens", "response tokens sampled", required=False),
     Column("n_uniform", "float64", "problems", "groups with equal rewards", required=False),
     Column("n_updates", "float64", "steps", "optimizer steps made", required=False),
-    Column("n_refused", "float64", "steps", "steps refused for their gradient", required=False),
+    Column("n_refused", "float64", "steps", "steps with a number not finite", required=False),
     Column(
         "n_left_out",
         "float64",

@@ -17,6 +17,7 @@ from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.record.batches import batches_per_epoch
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
+from real.record.terminal import say
 from real.record.vote_rows import VoteTables
 from real.settings.config import TrainConfig
 
@@ -124,10 +125,27 @@ class Journal:
             with whole(self._folder / name) as temporary:
                 temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))
 
-    def count_refused(self, refused: int) -> None:
-        """Add to the optimizer steps that were refused."""
-        before = self.manifest.extra.get("refused_steps", 0)
-        self.recorder.note(refused_steps=before + refused)
+    def note_faults(self, refused: int, faults: Mapping[str, int], step: int) -> None:
+        """Note numbers of a batch that were not finite: as notices, the first of a kind on stderr.
+
+        Args:
+            refused: optimizer steps that were refused.
+            faults: notices, each with how often it applies.
+            step: of the batch.
+        """
+        extra = self.manifest.extra
+        known: dict[str, list[int]] = dict(extra.get("faults", {}))
+        others = [line for line in extra.get("notices", []) if line.partition(": ")[0] not in known]
+        for text, number in faults.items():
+            before, first, _ = known.get(text, (0, step, step))
+            known[text] = [before + number, first, step]
+            if not before:
+                say([f"{text}: {number} in batch {step}; later ones are counted in run.json"])
+        lines = [
+            f"{text}: {n} in batches {first} to {last}" for text, (n, first, last) in known.items()
+        ]
+        refused += extra.get("refused_steps", 0)
+        self.recorder.note(refused_steps=refused, faults=known, notices=[*others, *lines])
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is, and facts for the manifest's `extra`."""

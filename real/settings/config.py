@@ -150,7 +150,8 @@ class TrainConfig:
     kl_coef: NotNegative = 0.0
     """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
     max_refused: Count = 10
-    """So many optimizer steps in a row with a gradient that is not finite end the run."""
+    """So many optimizer steps in a row of which log-probs, loss, gradient or update are not finite
+    end the run."""
 
     lora_rank: Natural = 0
     """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""

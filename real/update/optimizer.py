@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -39,15 +41,33 @@ class OptimizerConfig:
     """So many refused steps one after the other end the run."""
 
 
+class Fault(StrEnum):
+    """A number of a step that was not finite; all but the first lead to a refusal."""
+
+    LOG_PROB = "their log-prob"
+    LOG_PROBS = "the log-prob of every response token"
+    LOSS = "the loss"
+    GRADIENT = "the gradient"
+    UPDATE = "the norm of the update"
+
+    @property
+    def notice(self) -> str:
+        """Consequence and reason, to be followed by a number."""
+        left_out = self is Fault.LOG_PROB
+        done = "response tokens left out" if left_out else "optimizer steps refused"
+        return f"{done} since {self} was not finite"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One scheduled optimizer step."""
 
     lr: float
     taken: bool = False
-    """The optimizer moved; false where the mini-batch was empty or its gradient was refused."""
-    refused: bool = False
-    """The gradient held a NaN or an infinity."""
+    """The optimizer moved; false where the mini-batch was empty or the step was refused."""
+    fault: Fault | None = None
+    """Reason why the step was refused; an update that is not finite was made before it was known.
+    """
     update_norm: float = 0.0
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     loss: float = 0.0
@@ -61,6 +81,11 @@ class Step:
     One such token of the trainer takes its whole response out."""
     kl: float = 0.0
     """Mean estimated KL divergence from the reference policy; 0 without one."""
+
+    @property
+    def refused(self) -> bool:
+        """A number that the step depends on was not finite."""
+        return self.fault is not None
 
 
 class PolicyOptimizer:
@@ -92,6 +117,8 @@ class PolicyOptimizer:
         self.n_scheduled = n_scheduled
         self.n_done = 0
         self.n_refused_in_a_row = 0
+        self.faults: Counter[Fault] = Counter()
+        """Refused steps and left-out tokens by their reason; a caller may clear it."""
         self._share = share
         self._reference = reference
         if loss.kl_coef > 0 and reference is None:
@@ -115,10 +142,12 @@ class PolicyOptimizer:
         follow its moments. The schedule goes on in any case, so that all runs share it.
 
         Raises:
-            UserError: `max_refused` steps in a row had a gradient that is not finite.
+            UserError: `max_refused` steps in a row were refused, see `Fault`.
         """
         lr = self.config.lr * rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         self.n_done += 1
+        if n_dead := _n_dead(groups):
+            return Step(lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_dead)
         batch = kept(groups, self.loss.drop_uniform)
         if not batch:
             return Step(lr)
@@ -127,16 +156,22 @@ class PolicyOptimizer:
             name: getattr(done, name)
             for name in ("n_tokens", "n_clipped", "n_forward", "n_left_out", "kl")
         }
+        self.faults[Fault.LOG_PROB] += done.n_left_out
+        if done.broken and not done.n_forward:
+            return Step(lr, fault=self._refused(Fault.LOG_PROBS), **counts)
         if not done.n_tokens:
             return Step(lr, **counts)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         if not math.isfinite(grad_norm := _number(norm)):
-            self._refuse()
-            return Step(lr, refused=True, **counts)
-        self.n_refused_in_a_row = 0
+            return Step(lr, fault=self._refused(Fault.GRADIENT), **counts)
+        if not math.isfinite(done.loss):
+            return Step(lr, fault=self._refused(Fault.LOSS), **counts)
         moved = _number(self._adamw.step(lr))
         self._masters.write_back()
-        return Step(lr, True, update_norm=moved, loss=done.loss, grad_norm=grad_norm, **counts)
+        fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
+        if fault is None:
+            self.n_refused_in_a_row = 0
+        return Step(lr, True, fault, moved, done.loss, grad_norm, **counts)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs besides the model's own weights: counters, masters, moments.
@@ -199,23 +234,37 @@ class PolicyOptimizer:
         return list(zip(self._names, self._masters.parameters, self.parameters, strict=True))
 
     def _backward(self, batch: list[Group]) -> Pass:
-        """The gradient of a mini-batch, without rows for which the model gives no finite value."""
+        """The gradient of a mini-batch, without rows for which the model gives no finite value.
+
+        `broken` of the result names these rows.
+        """
         self._adamw.zero_grad()
         done = backward(self.scorer, batch, self.loss, self._share, self._reference)
-        if done.broken:
-            self._adamw.zero_grad()
-            batch = without_rows(batch, done.broken)
-            done = backward(self.scorer, batch, self.loss, self._share, self._reference)
-        return done
+        if not done.broken:
+            return done
+        self._adamw.zero_grad()
+        batch = without_rows(batch, done.broken)
+        again = backward(self.scorer, batch, self.loss, self._share, self._reference)
+        return again._replace(broken=done.broken)
 
-    def _refuse(self) -> None:
+    def _refused(self, fault: Fault) -> Fault:
+        """Count a refused step."""
+        self.faults[fault] += 1
         self.n_refused_in_a_row += 1
         if self.n_refused_in_a_row >= self.config.max_refused:
             raise UserError(
-                f"optimizer step {self.n_done}: the gradient held NaN or infinity "
-                f"{self.n_refused_in_a_row} times in a row; lower lr or max_grad_norm, "
-                "or train in float32"
+                f"optimizer step {self.n_done}: {fault} was not finite, "
+                f"{self.n_refused_in_a_row} times in a row; lower lr or max_grad_norm, train in "
+                "float32, or check the weights of the model"
             )
+        return fault
+
+
+def _n_dead(groups: Sequence[Group]) -> int:
+    """Response tokens of a mini-batch of which not one has a finite log-prob; else 0."""
+    if not groups or any(bool(group.counted_KT.any()) for group in groups):
+        return 0
+    return sum(int(group.lengths_K.sum()) for group in groups)
 
 
 def _number(norm: Any) -> float:

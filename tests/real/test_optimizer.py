@@ -15,7 +15,7 @@ from real.tiny.pretrain import Recipe, initial_model
 from real.update.adamw import MeasuredAdamW
 from real.update.group import Group
 from real.update.grpo import LossConfig
-from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.optimizer import Fault, OptimizerConfig, PolicyOptimizer
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
 
@@ -121,7 +121,7 @@ def test_run_ends_after_so_many_refused_steps_in_a_row():
     assert optimizer.step([make_group(3)]).taken  # starts the count again
     for seed in (4, 5):
         assert optimizer.step([broken_group(seed)]).refused
-    with pytest.raises(UserError, match=r"step 6: .* 3 times in a row; lower lr"):
+    with pytest.raises(UserError, match=r"step 6: the gradient .* 3 times in a row; lower lr"):
         optimizer.step([broken_group(6)])
 
 
@@ -149,7 +149,7 @@ def test_mini_batch_without_any_log_prob_moves_nothing():
     optimizer.step([make_group(1)])
     before = weights(optimizer.model)
     done = optimizer.step([make_group(2, old_KT=torch.full((6, 4), torch.nan))])
-    assert not done.taken and not done.refused and done.n_left_out == 18
+    assert not done.taken and done.fault == Fault.LOG_PROBS and done.n_left_out == 18
     assert torch.equal(weights(optimizer.model), before)
 
 
