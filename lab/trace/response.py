@@ -4,10 +4,11 @@ It is written by `guard-train measure` and read by the simulator's policy `measu
 weights theta_0 the log-probability of an edge e, one token after one prefix, is linear in the
 change of the weights:
 
-    log p(e) = log p_0(e) + (d / D) * sum_k psi_ek (theta_k - theta_0k) + normalisation
+    log p(e) = log p_0(e) + sum_k scale_k psi_ek (theta_k - theta_0k) + normalisation
 
-with psi the gradient of log p_0(e) on D of the d weights, drawn at random. A leaf is a whole
-response; its probability is the product over its edges.
+with psi the gradient of log p_0(e) on D of the d weights, drawn at random, and scale the inverse of
+the chance that a weight was drawn. A leaf is a whole response; its probability is the product over
+its edges.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from lab.errors import UserError
 from lab.files import whole
 
-VERSION = 1
+VERSION = 2
 """Of the file's format; a file of another version is refused."""
 
 Ints = NDArray[np.int64]
@@ -51,7 +52,8 @@ class Facts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     left_out: float
     """Mean probability of sampled responses below `min_p`, which the tree does not hold."""
     growth: float | None = None
-    """c: the kernel's own entries grow as 1 + c |theta - theta_0|^2; None if not measured."""
+    """c: squared change of the gradients beyond the softmax, relative to their squared norm, per
+    squared distance |theta - theta_0|^2; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Response:
     """(E,) log-probability of the edge's token after its prefix."""
     features: NDArray[np.floating[Any]]
     """(E, D) gradient of `log_p0` on the drawn weights, which are in random order."""
+    scale: NDArray[np.float32]
+    """(D,) number of the model's weights that each stands for: 1 / chance that it was drawn."""
     start: NDArray[np.float32]
     """(D,) the drawn weights before training."""
     basis: NDArray[np.float32]
@@ -157,7 +161,7 @@ def _defect(r: Response) -> str | None:
     E, L, N = len(r.log_p0), len(r.leaf_answer), r.n_problems
     checks: dict[str, Any] = {
         "features": r.features.ndim == 2 and len(r.features) == E,
-        "start": r.start.shape == r.features.shape[1:] == r.basis.shape[1:],
+        "start": r.start.shape == r.scale.shape == r.features.shape[1:] == r.basis.shape[1:],
         "problems": len(r.facts.answers) == len(r.facts.problem_ids) == N > 0,
         "edge_start": _is_partition(r.edge_start, N, E),
         "leaf_start": _is_partition(r.leaf_start, N, L),
@@ -168,7 +172,7 @@ def _defect(r: Response) -> str | None:
     for name, sound in checks.items():
         if not sound:
             return name
-    numbers = (r.log_p0, r.norm2, r.features, r.start, r.basis)
+    numbers = (r.log_p0, r.norm2, r.features, r.scale, r.start, r.basis)
     if not all(np.isfinite(values).all() for values in numbers):
         return "numbers that are not finite"
     edges_L = np.repeat(np.diff(r.edge_start), np.diff(r.leaf_start))

@@ -110,17 +110,33 @@ class TokenGradients:
         """
         features = np.zeros((len(tokens), len(coordinates)), np.float32)
         norm2 = np.zeros(len(tokens))
-        device = self._model.device
-        places = torch.as_tensor(coordinates, device=device)
-        for batch in _of_equal_length(contexts, self._batch):
-            ids_EL = torch.tensor([contexts[e] for e in batch], device=device)
-            tokens_E = torch.tensor([tokens[e] for e in batch], device=device)
-            parts = self._gradient(self._weights, ids_EL, tokens_E)
-            flat = torch.cat([parts[name].flatten(1) for name in self._weights], 1)
+        places = torch.as_tensor(coordinates, device=self._model.device)
+        for batch, flat in self._batches(contexts, tokens):
             features[batch] = flat[:, places].cpu().numpy()
             norm2[batch] = flat.square().sum(1).cpu().numpy()
             report(len(batch))
         return features, norm2
+
+    def sizes(
+        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """(d,) root mean square of the gradients of E tokens, each divided by its norm."""
+        total = torch.zeros(self.n_weights, dtype=torch.float64, device=self._model.device)
+        for _, flat in self._batches(contexts, tokens):
+            norm2 = flat.square().sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
+            total += (flat.square() / norm2).sum(0)
+        return (total / len(tokens)).sqrt().cpu().numpy()
+
+    def _batches(
+        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
+    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Places of some tokens, and their gradients on all weights."""
+        device = self._model.device
+        for batch in _of_equal_length(contexts, self._batch):
+            ids_EL = torch.tensor([contexts[e] for e in batch], device=device)
+            tokens_E = torch.tensor([tokens[e] for e in batch], device=device)
+            parts = self._gradient(self._weights, ids_EL, tokens_E)
+            yield batch, torch.cat([parts[name].flatten(1) for name in self._weights], 1)
 
     def start(self, coordinates: NDArray[np.int64]) -> NDArray[np.float32]:
         """(D,) values of the weights at the given places."""

@@ -1,15 +1,18 @@
-"""The growth of gradients with the distance from the start model, from the checkpoints of a run.
+"""The change of gradients with the distance from the start model, from the checkpoints of a run.
 
 The linear tree predicts how training changes the gradient of a token's log-probability through
-the softmax alone: psi_e - sum over the node of p psi. What the true gradient has beyond that,
-relative to it and in squared norm, grows about in proportion to the squared distance of the
-weights from the start. `growth` is that slope, the c of the simulator's policy `measured`.
+the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
+Its squared norm, relative to the gradient's own, grows about in proportion to the squared distance
+of the weights from the start. That slope is the growth c of the simulator's policy `measured`.
+
+Squared norms are sums over tokens and prefixes weighted by their probability, which is the trace of
+the Fisher information of the responses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,37 +21,46 @@ from numpy.typing import NDArray
 from real.measure.gradients import TokenGradients, next_log_probs
 
 
+class Edges(NamedTuple):
+    """Tokens at which gradients are compared; each a sequence of E values."""
+
+    contexts: Sequence[Sequence[int]]
+    """Token ids of prompt and prefix."""
+    tokens: Sequence[int]
+    """The tokens."""
+    nodes: Sequence[int]
+    """Node of each; equal numbers share a context."""
+    log_mass: Sequence[float]
+    """Log-probability of the prefix."""
+
+
 class Growth:
     """Compares checkpoints of one run with the start model."""
 
     def __init__(
         self,
         model: Any,
-        contexts: Sequence[Sequence[int]],
-        tokens: Sequence[int],
-        nodes: Sequence[int],
-        log_mass: Sequence[float],
+        edges: Edges,
         temperature: float,
         coordinates: NDArray[np.int64],
+        scale: NDArray[np.float32],
     ) -> None:
         """Measure the start model.
 
         Args:
             model: the start model; left as it is.
-            contexts: (E,) token ids of prompt and prefix.
-            tokens: (E,) the tokens.
-            nodes: (E,) node of each; equal numbers share a context.
-            log_mass: (E,) log-probability of the prefix.
+            edges: the compared tokens.
             temperature: of the votes.
             coordinates: (D,) places of the compared weights.
+            scale: (D,) number of weights that each stands for.
         """
         self._model, self._temperature = model, temperature
-        self._edges = (contexts, tokens)
-        _, self._node_E = np.unique(nodes, return_inverse=True)
-        self._mass_E = np.exp(np.asarray(log_mass, float))
-        self._coordinates = coordinates
+        self._edges = (edges.contexts, edges.tokens)
+        _, self._node_E = np.unique(edges.nodes, return_inverse=True)
+        self._mass_E = np.exp(np.asarray(edges.log_mass, float))
+        self._coordinates, self._root = coordinates, np.sqrt(scale)
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self._features, _ = TokenGradients(model, temperature)(*self._edges, coordinates)
+        self._features_ED = self._gradients()
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> tuple[float, float]:
         """Compare one checkpoint.
@@ -61,27 +73,32 @@ class Growth:
             the softmax relative to that of the gradients.
         """
         try:
-            distance = self._load(weights)
+            distance2 = self._load(weights)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))
-            gradients = TokenGradients(self._model, self._temperature)
-            now, _ = gradients(*self._edges, self._coordinates)
+            now_ED = self._gradients()
         finally:
             self._load(self._start)
-        mean = np.zeros((self._node_E.max() + 1, now.shape[1]), np.float32)
-        np.add.at(mean, self._node_E, self._features * p_E[:, None].astype(np.float32))
-        linear = self._features - mean[self._node_E]
-        weight_E = self._mass_E * p_E * (1 - p_E)
-        change = ((now - linear) ** 2).sum(1) @ weight_E
-        return distance, float(change / ((linear**2).sum(1) @ weight_E))
+        mean_VD = np.zeros((self._node_E.max() + 1, now_ED.shape[1]), np.float32)
+        np.add.at(mean_VD, self._node_E, self._features_ED * p_E[:, None].astype(np.float32))
+        linear_ED = self._features_ED - mean_VD[self._node_E]
+        change_ED = now_ED - linear_ED
+        weight_E = self._mass_E * p_E
+        change = (change_ED**2).sum(1) @ weight_E / ((linear_ED**2).sum(1) @ weight_E)
+        return distance2, float(change)
+
+    def _gradients(self) -> NDArray[np.float32]:
+        """Gradients whose inner products estimate those on all weights."""
+        gradients = TokenGradients(self._model, self._temperature)
+        return gradients(*self._edges, self._coordinates)[0] * self._root
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, torch.Tensor]) -> float:
-        distance = 0.0
+        distance2 = 0.0
         for name, parameter in self._model.named_parameters():
             if name in weights:
                 parameter.copy_(weights[name])
-                distance += float((weights[name] - self._start[name]).square().sum())
-        return distance
+                distance2 += float((weights[name] - self._start[name]).square().sum())
+        return distance2
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

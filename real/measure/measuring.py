@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 from lab.errors import UserError
 from lab.trace.response import Facts, Response
 from real.measure.gradients import TokenGradients, log_probs
-from real.measure.growth import Growth, slope
+from real.measure.growth import Edges, Growth, slope
 from real.measure.tree import Leaf, Tree, distinct_responses, grow
+from real.measure.weights import draw_weights, principal_directions
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
 
-_BASIS_ROWS, _BASIS_SHARE = 1024, 0.9
-"""Features that principal directions are computed from, and the share of their norm to keep."""
-
-_GROWTH_NODES, _GROWTH_WEIGHTS = 512, 2048
-"""Nodes and weights on which growth is measured."""
+_GROWTH_NODES, _GROWTH_OF, _GROWTH_WEIGHTS = 192, 512, 2048
+"""Nodes, drawn from this many with the likeliest prefixes, and weights for the growth."""
 
 Report = Callable[[str, float], object]
 """Called with the phase and the share of it that is done."""
@@ -122,8 +120,8 @@ def measure(
     gradients = TokenGradients(model, temperature)
     n_weights = gradients.n_weights
     rng = np.random.default_rng([config.seed, 1])
-    coordinates = rng.permutation(n_weights)[: config.weights]
     arrays, contexts, tokens = _arrays(trees, prompts, read)
+    coordinates, scale = draw_weights(gradients, contexts, tokens, config.weights, rng)
     done = 0
 
     def count(n: int) -> None:
@@ -135,7 +133,9 @@ def measure(
     limit = float(np.finfo(np.float16).max)
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
         raise UserError("measure: a gradient is not finite; is the model sound?")
-    growth = _growth(model, trees, prompts, checkpoints, temperature, coordinates, report)
+    compared = _compared(trees, prompts, rng)
+    few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
+    growth = _growth(model, compared, checkpoints, temperature, *few, report)
     return Response(
         facts=Facts(
             **facts,
@@ -149,8 +149,9 @@ def measure(
         truth_N=np.array([truth for _, truth, _ in read], np.int64),
         # All weights of a small model are kept exactly; a sample has errors of its own.
         features=features if len(coordinates) == n_weights else features.astype(np.float16),
+        scale=scale,
         start=gradients.start(coordinates),
-        basis=_basis(features, rng),
+        basis=principal_directions(features, scale, norm2, rng),
         norm2=norm2,
         **arrays,
     )
@@ -216,48 +217,42 @@ def _arrays(
     return arrays, contexts, tokens
 
 
-def _growth(
-    model: Any,
-    trees: Sequence[Tree],
-    prompts: Sequence[Sequence[int]],
-    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]],
-    temperature: float,
-    coordinates: NDArray[np.int64],
-    report: Report,
-) -> float | None:
-    """The gradients' growth along the checkpoints, on the nodes with the likeliest prefixes."""
+def _compared(
+    trees: Sequence[Tree], prompts: Sequence[Sequence[int]], rng: np.random.Generator
+) -> Edges:
+    """Edges on which growth is measured: of random nodes among the likeliest prefixes."""
     nodes = [
         (tree.nodes[node].log_p, n, node)
         for n, tree in enumerate(trees)
         for node in tree.moving_nodes()
     ]
-    likeliest = sorted(nodes, reverse=True)[:_GROWTH_NODES]
+    likeliest = sorted(nodes, reverse=True)[:_GROWTH_OF]
     rows: list[tuple[list[int], int, int, float]] = []
-    for place, (log_p, n, node) in enumerate(likeliest):
+    for place in sorted(rng.permutation(len(likeliest))[:_GROWTH_NODES]):
+        log_p, n, node = likeliest[place]
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place, log_p) for token in trees[n].nodes[node].edges]
+    return Edges(*(list(column) for column in zip(*rows, strict=True)))
+
+
+def _growth(
+    model: Any,
+    compared: Edges,
+    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]],
+    temperature: float,
+    coordinates: NDArray[np.int64],
+    scale: NDArray[np.float32],
+    report: Report,
+) -> float | None:
+    """Growth of the gradients along the checkpoints, None without any."""
+    if not checkpoints:
+        return None
+    growth = Growth(model, compared, temperature, coordinates, scale)
     points: list[tuple[float, float]] = []
-    growth: Growth | None = None
     for load in checkpoints:
-        if growth is None:
-            contexts, tokens, places, log_mass = zip(*rows, strict=True)
-            edges = (list(contexts), list(tokens), list(places), list(log_mass))
-            growth = Growth(model, *edges, temperature, coordinates[:_GROWTH_WEIGHTS])
         points.append(growth.at(load()))
         report("growth", len(points) / len(checkpoints))
     moved = [point for point in points if point[0] > 0]
-    if points and not moved:
+    if not moved:
         raise UserError("growth: the run's checkpoints have the weights that it started from")
-    return slope(moved) if moved else None
-
-
-def _basis(features: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Principal directions of the features of norm 1, times their singular values: (k, D)."""
-    norm_E = np.linalg.norm(features, axis=1)
-    moving = np.flatnonzero(norm_E > 0)
-    rows = np.sort(rng.permutation(moving)[:_BASIS_ROWS])
-    unit_ED = features[rows] / norm_E[rows, None]
-    _, values_K, directions_KD = np.linalg.svd(unit_ED, full_matrices=False)
-    share_K = np.cumsum(values_K**2) / (values_K**2).sum()
-    k = int(np.searchsorted(share_K, _BASIS_SHARE)) + 1
-    return (values_K[:k, None] * directions_KD[:k]).astype(np.float32)
+    return slope(moved)

@@ -14,7 +14,7 @@ from sim import SimConfig, simulate
 from sim.cli import main
 from sim.world.measured.policy import Trust
 from sim.world.measured.training import Adam, draw_leaves, train_batch
-from sim.world.measured.tree import batch_probs, draw_weights, leaf_probs, tree_of
+from sim.world.measured.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
 from sim.world.measured.tree import edge_log_probs as edges_of
 from sim.world.random import fold
 
@@ -30,6 +30,8 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
     p = [rng.dirichlet(np.full(n, 2.0)) for _ in range(N) for n in (3, 3, 2)]
     edges, leaves = N * len(nodes), N * len(paths)
     features = rng.normal(size=(edges, D)).astype(np.float32)
+    scale = rng.uniform(1, 3, D).astype(np.float32)
+    orthogonal = np.linalg.qr(rng.normal(size=(D, 5)))[0].T.astype(np.float32)
     return Response(
         facts=Facts(
             task="test",
@@ -48,9 +50,10 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
         edge_node=np.tile(nodes, N),
         log_p0=np.log(np.concatenate(p)),
         features=features,
+        scale=scale,
         start=rng.normal(size=D).astype(np.float32),
-        basis=rng.normal(size=(5, D)).astype(np.float32),
-        norm2=(features.astype(float) ** 2).sum(1),
+        basis=orthogonal / np.sqrt(scale),
+        norm2=features.astype(float) ** 2 @ scale,
         leaf_start=np.arange(N + 1) * len(paths),
         leaf_answer=np.concatenate([rng.permutation([0, 0, 1, 2, 1, -1]) for _ in range(N)]),
         leaf_length=rng.integers(1, 9, leaves),
@@ -70,9 +73,10 @@ def file(tmp_path_factory):
 class Plain:
     """The law of `sim.world.measured` with dense matrices, in double precision."""
 
-    def __init__(self, response, weights, scale):
-        self.r, self.scale = response, scale
-        self.features = weights.features.astype(float)
+    def __init__(self, response, weights):
+        self.r, self.scale = response, weights.scale.astype(float)
+        own = slice(weights.first, weights.first + len(weights.w))
+        self.features = weights.features[:, own].astype(float)
         self.curvature = weights.curvature.astype(float) @ weights.basis.astype(float)
         self.start = weights.start.astype(float)
         self.w, self.moved = np.zeros_like(self.start), np.zeros_like(self.start)
@@ -81,7 +85,7 @@ class Plain:
 
     @property
     def distance(self):
-        return np.sqrt(self.scale * self.w @ self.w)
+        return np.sqrt(self.scale @ self.w**2)
 
     def of(self, n):
         """Slices of edges and leaves; nodes (V, E) and paths (L, E) as 0 and 1."""
@@ -95,8 +99,8 @@ class Plain:
 
     def log_p(self, n):
         edges, _, nodes, _ = self.of(n)
-        z = self.features[edges] @ self.w + self.curvature[edges] @ self.moved
-        z = self.r.log_p0[edges] + self.scale * z
+        moved = self.features[edges] @ (self.scale * self.w)
+        z = self.r.log_p0[edges] + moved + self.curvature[edges] @ (self.scale * self.moved)
         return z - nodes.T @ np.log(nodes @ np.exp(z))
 
     def answers(self, n):
@@ -136,7 +140,7 @@ class Plain:
         return pull_E @ (self.features[edges] + self.distance * self.curvature[edges])
 
     def step(self, gradient, rate):
-        gradient = gradient * min(1, 1 / (np.sqrt(self.scale * gradient @ gradient) + 1e-6))
+        gradient = gradient * min(1, 1 / (np.sqrt(self.scale @ gradient**2) + 1e-6))
         self.taken += 1
         self.first = 0.9 * self.first + 0.1 * gradient
         self.second = 0.999 * self.second + 0.001 * gradient**2
@@ -145,7 +149,7 @@ class Plain:
         change = rate * (pull - 0.01 * (self.start + self.w))
         self.moved = self.moved + self.distance * change
         self.w = self.w + change
-        return np.sqrt(self.scale * change @ change)
+        return np.sqrt(self.scale @ change**2)
 
 
 def test_compiled_training_equals_numpy():
@@ -153,29 +157,39 @@ def test_compiled_training_equals_numpy():
     tree, features = tree_of(response), response.features
     weights = draw_weights(response, features, CURVED, np.random.default_rng(1))
     assert len(weights.w) == D // 2 and weights.curvature.any()
-    scale = response.facts.n_weights / len(weights.w)
-    plain, taken = Plain(response, weights, scale), 0
+    plain, taken = Plain(response, weights), 0
     adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.array([0, 1, 0, 0, 1, 1], bool)
     for batch in range(4):
         problems, rates = rng.permutation(N), np.repeat(rng.uniform(0.02, 0.08, 3), 2)
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
         key, norm = np.uint64(fold(KEY, batch)), np.empty(N)
-        leaves = [drawn(tree, scale, weights, n, samples[p], key) for p, n in enumerate(problems)]
+        leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
         given = (problems, rates, samples, streams, drop, key, norm)
-        taken = train_batch(tree, scale, weights, adam, taken, *given)
+        taken = train_batch(tree, weights, adam, taken, *given)
         expected = plain.train(problems, rates, leaves, streams, drop, 2)
         assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
         assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)
         out, unseen = np.empty((N, A + 1)), np.empty(N)
-        batch_probs(tree, scale, weights, np.arange(N), out, unseen)
+        batch_probs(tree, weights, np.arange(N), out, unseen)
         assert out == pytest.approx(np.array([plain.answers(n) for n in range(N)]), rel=1e-9)
         assert ((unseen > 0) & (unseen < 1)).all()
     assert taken == plain.taken == 8 and plain.clipped > 10
 
 
-def drawn(tree, scale, weights, n, samples_B, key):
+def test_curvature_keeps_the_laws_of_gradients():
+    response = small_response()
+    x_ED = draw_curvature(response, np.random.default_rng(0)).astype(float) @ response.basis
+    nodes = response.edge_node + 3 * np.repeat(np.arange(N), np.diff(response.edge_start))
+    p_E = np.exp(response.log_p0)
+    sums = [np.bincount(nodes, p_E * column) for column in x_ED.T]
+    assert np.abs(sums).max() < 1e-5
+    drawn_V = np.bincount(nodes, p_E * (x_ED**2 @ response.scale))
+    assert drawn_V == pytest.approx(np.bincount(nodes, p_E * response.norm2), rel=1e-5)
+
+
+def drawn(tree, weights, n, samples_B, key):
     log_p, p, counts = np.empty(99), np.empty(99), np.empty(99, np.int64)
-    edges_of(tree, scale, weights, n, log_p)
+    edges_of(tree, weights, n, log_p)
     leaves = leaf_probs(tree, log_p, n, p)
     draw_leaves(tree, p, n, samples_B, np.uint64(fold(key, n)), counts)
     answers = tree.leaf_answer[tree.leaf_start[n] : tree.leaf_start[n + 1]] % (A + 1)
@@ -291,7 +305,7 @@ def test_files_that_do_not_fit_are_refused(file, tmp_path):
         simulate(settings(str(tmp_path / "none.npz")))
     other = replace(small_response(), facts=replace_version(small_response().facts))
     write_response(tmp_path / "old.npz", other)
-    with pytest.raises(UserError, match="format version 99, this program reads 1"):
+    with pytest.raises(UserError, match="format version 99, this program reads 2"):
         simulate(settings(str(tmp_path / "old.npz")))
 
 

@@ -1,12 +1,13 @@
 r"""The start model linearised over its measured token tree, trained as the real trainer trains it.
 
-    log p_w(e) = log p_0(e) + (d / D) * (psi_e . w + sqrt(c) * X_e . u) - log-sum over the node
+    log p_w(e) = log p_0(e) + psi_e S w + sqrt(c) * X_e S u - log-sum over the node
     p_w(leaf)  = product over its edges, normalised over the leaves of the problem
 
 e is an edge of the tree (one token after one prefix), psi_e its measured gradient
-(`lab.trace.response`), w the change of D of the d weights. w moves by AdamW on the clipped GRPO
-gradient of sampled leaves, so the step size is the trainer's learning rate and nothing is fitted
-to the outcome of a run.
+(`lab.trace.response`), w the change of D of the d weights, S the diagonal matrix of the number of
+weights that each of them stands for. w moves by AdamW on the clipped GRPO gradient of sampled
+leaves, so the step size is the trainer's learning rate and nothing is fitted to the outcome of a
+run.
 
 Curvature (c > 0): the gradient of an edge changes with the distance |theta - theta_0| travelled,
 psi_e(w) = psi_e + sqrt(c) |theta - theta_0| X_e, with X_e a random direction of psi_e's norm. u is

@@ -64,7 +64,6 @@ class Measured:
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
             self._weights.append(draw_weights(response, features, growth or 0.0, rng))
-        self._scale = response.facts.n_weights / len(self._weights[0].w)
         self._taken_R = [0] * config.replicates
         self._adam = Adam(
             config.adam_beta_1,
@@ -115,7 +114,6 @@ class Measured:
         for r, weights in enumerate(self._weights):
             self._taken_R[r] = train_batch(
                 self._tree,
-                self._scale,
                 weights,
                 self._adam,
                 self._taken_R[r],
@@ -134,11 +132,11 @@ class Measured:
         problems_N = np.arange(self._config.n_problems)
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
         unseen = [self._write(weights, problems_N, out_NB).mean() for weights in self._weights]
-        distance2 = np.mean([self._scale * (weights.w @ weights.w) for weights in self._weights])
+        distance2 = np.mean([weights.moved @ weights.w for weights in self._weights])
         growth = None if self._growth is None else float(self._growth * distance2)
         return Trust(float(np.mean(unseen)), growth)
 
     def _write(self, weights: Weights, problems_P: Ints, out_PB: Floats) -> Floats:
         unseen_P = np.empty(len(problems_P))
-        batch_probs(self._tree, self._scale, weights, problems_P, out_PB, unseen_P)
+        batch_probs(self._tree, weights, problems_P, out_PB, unseen_P)
         return unseen_P

@@ -8,7 +8,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.world.measured.tree import Tree, Weights, dot, edge_log_probs, largest, leaf_probs
+from sim.world.measured.tree import (
+    Tree,
+    Weights,
+    distance,
+    dot,
+    edge_log_probs,
+    largest,
+    leaf_probs,
+    own_features,
+)
 from sim.world.random import LEAVES, fold, stream, unit
 
 Floats = NDArray[np.float64]
@@ -105,10 +114,16 @@ def push(
                 out_E[e] += advantage * ratio
 
 
+@njit(cache=True, fastmath=True)
+def add(factor: Any, vector: Any, out: Any) -> None:
+    """Add a multiple of a vector to `out`."""
+    for i in range(out.shape[0]):
+        out[i] += factor * vector[i]
+
+
 @njit(cache=True)
 def to_weights(
     tree: Tree,
-    scale: float,
     at: Weights,
     problem: int,
     push_E: Floats,
@@ -127,45 +142,44 @@ def to_weights(
         for k in range(e, stop):
             pull = push_E[k - first] - total * np.exp(log_p_E[k - first])
             if pull != 0.0:
-                for i in range(out_D.shape[0]):
-                    out_D[i] += pull * at.features[k, i]
-                for i in range(directions_K.shape[0]):
-                    directions_K[i] += pull * at.curvature[k, i]
+                add(pull, own_features(at, k), out_D)
+                add(pull, at.curvature[k], directions_K)
         e = stop
     if directions_K.shape[0] > 0:
-        distance = np.sqrt(scale * dot(at.w, at.w))
+        far = distance(at)
         for k in range(directions_K.shape[0]):
-            pull = distance * directions_K[k]
-            for i in range(out_D.shape[0]):
-                out_D[i] += pull * at.basis[k, i]
+            add(far * directions_K[k], at.basis[k], out_D)
 
 
 @njit(cache=True)
-def adam_step(
-    scale: float, at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int
-) -> float:
-    """One AdamW step in place; returns the norm of the change on all d weights."""
-    norm = np.sqrt(scale * dot(gradient_D, gradient_D))
-    shrink = min(1.0, adam.max_norm / (norm + 1e-6))
-    distance = np.sqrt(scale * dot(at.w, at.w))
+def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
+    """One AdamW step in place; returns the norm of the change on all weights of the model."""
+    norm2 = 0.0
+    for i in range(gradient_D.shape[0]):
+        norm2 += at.scale[i] * gradient_D[i] ** 2
+    shrink = min(1.0, adam.max_norm / (np.sqrt(norm2) + 1e-6))
+    far, changed2 = distance(at), 0.0
     rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
     change_D = np.empty(gradient_D.shape[0])
     for i in range(gradient_D.shape[0]):
         g = shrink * gradient_D[i]
-        at.first[i] = adam.beta_1 * at.first[i] + (1.0 - adam.beta_1) * g
-        at.second[i] = adam.beta_2 * at.second[i] + (1.0 - adam.beta_2) * g * g
-        pull = (at.first[i] / rise_1) / (np.sqrt(at.second[i] / rise_2) + adam.eps)
-        change_D[i] = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
-        at.w[i] += change_D[i]
+        at.first_moment[i] = adam.beta_1 * at.first_moment[i] + (1.0 - adam.beta_1) * g
+        at.second_moment[i] = adam.beta_2 * at.second_moment[i] + (1.0 - adam.beta_2) * g * g
+        root = np.sqrt(at.second_moment[i] / rise_2) + adam.eps
+        pull = at.first_moment[i] / rise_1 / root
+        change = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
+        at.w[i] += change
+        change_D[i] = at.scale[i] * change
+        at.moved[i] += change_D[i]
+        changed2 += change_D[i] * change
     for k in range(at.u.shape[0]):
-        at.u[k] += distance * dot(at.basis[k], change_D)
-    return np.sqrt(scale * dot(change_D, change_D))
+        at.u[k] += far * dot(at.basis[k], change_D)
+    return np.sqrt(changed2)
 
 
 @njit(cache=True)
 def train_batch(
     tree: Tree,
-    scale: float,
     at: Weights,
     adam: Adam,
     taken: int,
@@ -181,7 +195,6 @@ def train_batch(
 
     Args:
         tree: all trees.
-        scale: d / D.
         at: the weights, moved in place.
         adam: the optimizer.
         taken: optimizer steps taken before.
@@ -199,26 +212,14 @@ def train_batch(
     P = problems_P.shape[0]
     most_edges, most_leaves = largest(tree, problems_P)
     before_PE, leaves_PL = np.empty((P, most_edges)), np.empty((P, most_leaves), np.int64)
-    tokens_P = _draw_batch(
-        tree, scale, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL
-    )
+    tokens_P = _draw_batch(tree, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL)
     gradient_D = np.empty(at.w.shape[0])
     for first in range(0, P, adam.mini_batch):
         step = slice(first, min(first + adam.mini_batch, P))
         norm_P[step] = 0.0
         tokens = tokens_P[step].sum()
-        finite = _add_gradients(
-            tree,
-            scale,
-            at,
-            problems_P[step],
-            leaves_PL[step],
-            streams_SPB[:, step],
-            drop_P[step],
-            before_PE[step],
-            gradient_D,
-        )
-        if not finite:
+        visits = (problems_P[step], leaves_PL[step], streams_SPB[:, step], drop_P[step])
+        if not _add_gradients(tree, at, *visits, before_PE[step], gradient_D):
             norm_P[step] = np.nan
             return taken
         if tokens == 0:
@@ -226,14 +227,13 @@ def train_batch(
         for i in range(gradient_D.shape[0]):
             gradient_D[i] /= tokens
         taken += 1
-        norm_P[step] = adam_step(scale, at, gradient_D, rates_P[first], adam, taken)
+        norm_P[step] = adam_step(at, gradient_D, rates_P[first], adam, taken)
     return taken
 
 
 @njit(cache=True)
 def _draw_batch(
     tree: Tree,
-    scale: float,
     at: Weights,
     problems_P: Ints,
     samples_PB: Ints,
@@ -252,7 +252,7 @@ def _draw_batch(
     for p in range(P):
         if not drop_P[p]:
             n = problems_P[p]
-            edge_log_probs(tree, scale, at, n, before_PE[p])
+            edge_log_probs(tree, at, n, before_PE[p])
             leaf_probs(tree, before_PE[p], n, leaf_p)
             tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_PB[p], fold(key, n), leaves_PL[p])
     return tokens_P
@@ -261,7 +261,6 @@ def _draw_batch(
 @njit(cache=True)
 def _add_gradients(
     tree: Tree,
-    scale: float,
     at: Weights,
     problems_P: Ints,
     leaves_PL: Ints,
@@ -278,7 +277,7 @@ def _add_gradients(
         if drop_P[p]:
             continue
         n = problems_P[p]
-        n_edges = edge_log_probs(tree, scale, at, n, now_E)
+        n_edges = edge_log_probs(tree, at, n, now_E)
         if n_edges < 0:
             return False
         for e in range(n_edges):
@@ -286,5 +285,5 @@ def _add_gradients(
         push_E[:] = 0.0
         for s in range(streams_SPB.shape[0]):
             push(tree, n, leaves_PL[p], streams_SPB[s, p], ratio_E, push_E)
-        to_weights(tree, scale, at, n, push_E, now_E, out_D)
+        to_weights(tree, at, n, push_E, now_E, out_D)
     return True

@@ -37,20 +37,26 @@ class Weights(NamedTuple):
     """The trained weights of one replicate and the features on them."""
 
     features: Singles
-    """(E, D) psi on the replicate's weights; a view of those of all replicates."""
+    """(E, T) psi on all weights of the file, shared by all replicates."""
+    first: int
+    """The replicate trains D neighbouring ones of these weights, from this place on."""
     basis: Singles
     """(k, D) directions that curvature is drawn from."""
     curvature: Singles
     """(E, k) sqrt(c) X_e in these directions; k = 0 without curvature."""
+    scale: Singles
+    """(D,) the number of the model's weights that each stands for."""
     start: Singles
     """(D,) the weights before training, for weight decay."""
     w: Floats
     """(D,) their change."""
+    moved: Floats
+    """(D,) scale * w."""
     u: Floats
     """(k,) integral of |theta - theta_0| d(basis w)."""
-    first: Floats
+    first_moment: Floats
     """(D,) Adam's mean gradient."""
-    second: Floats
+    second_moment: Floats
     """(D,) Adam's mean squared gradient."""
 
 
@@ -84,13 +90,13 @@ def _read(path: str, changed: int) -> Response:
 def first_probs(response: Response) -> Floats:
     """Return the answer probabilities (N, A + 1) before training, unparseable in the last place."""
     edges = len(response.log_p0)
-    # One weight that stays 0, strided as the features of a replicate are: no new compilation.
-    features, curvature = np.zeros((edges, 2), np.float32)[:, :1], np.zeros((edges, 0), np.float32)
-    basis, start, zero, none = curvature[:0], np.zeros(1, np.float32), np.zeros(1), np.zeros(0)
-    weights = Weights(features, basis, curvature, start, zero, none, zero, zero)
+    # One weight that stays 0.
+    features, curvature = np.zeros((edges, 1), np.float32), np.zeros((edges, 0), np.float32)
+    basis, one, zero, none = features[:0], features[0], np.zeros(1), np.zeros(0)
+    weights = Weights(features, 0, basis, curvature, one, one, zero, zero, none, zero, zero)
     problems_N = np.arange(response.n_problems)
     out_NB = np.empty((response.n_problems, response.n_answers + 1))
-    batch_probs(tree_of(response), 0.0, weights, problems_N, out_NB, np.empty(len(problems_N)))
+    batch_probs(tree_of(response), weights, problems_N, out_NB, np.empty(len(problems_N)))
     return out_NB
 
 
@@ -106,26 +112,48 @@ def draw_weights(
 
     Args:
         response: the measured model.
-        features: (E, D) its features in single precision, shared by all replicates.
+        features: (E, T) its features in single precision, shared by all replicates.
         growth: c; 0 for the linear model.
         rng: of the replicate.
     """
     total = features.shape[1]
     used = total if total == response.facts.n_weights else total // 2
     first = int(rng.integers(total - used + 1))
-    own = features[:, first : first + used]
-    basis = np.ascontiguousarray(response.basis[:, first : first + used])
-    curvature = np.zeros((len(own), 0), np.float32)
+    own = slice(first, first + used)
+    basis = np.ascontiguousarray(response.basis[:, own] if growth > 0 else response.basis[:0, own])
+    scale = response.scale[own] * np.float32(total / used)
+    curvature = np.zeros((len(features), 0), np.float32)
     if growth > 0:
-        x_EK = rng.standard_normal((len(own), len(basis)), dtype=np.float32)
-        norm_E = np.sqrt(((x_EK @ (basis @ basis.T)) * x_EK).sum(axis=1))
-        length_E = np.linalg.norm(own, axis=1)
-        curvature = x_EK * (np.sqrt(growth) * length_E / norm_E)[:, None].astype(np.float32)
-    else:
-        basis = basis[:0]
-    zeros = [np.zeros(used), np.zeros(len(basis)), np.zeros(used), np.zeros(used)]
-    start = response.start[first : first + used].astype(np.float32)
-    return Weights(own, basis, curvature, start, *zeros)
+        curvature = draw_curvature(response, rng) * np.float32(np.sqrt(growth))
+    start = np.ascontiguousarray(response.start[own])
+    zeros = [np.zeros(used), np.zeros(used), np.zeros(len(basis)), np.zeros(used), np.zeros(used)]
+    return Weights(features, first, basis, curvature, scale, start, *zeros)
+
+
+def draw_curvature(response: Response, rng: np.random.Generator) -> Singles:
+    """Draw the directions X_e of all edges, (E, k) in the directions of the basis.
+
+    They are independent between edges but for the laws of gradients of log-probabilities:
+    sum p_0 X = 0 at each node, and sum p_0 |X|^2 = sum p_0 |psi|^2.
+    """
+    problem_E = np.repeat(np.arange(response.n_problems), np.diff(response.edge_start))
+    changes = (np.diff(problem_E) != 0) | (np.diff(response.edge_node) != 0)
+    node_V = np.flatnonzero(np.concatenate([[True], changes]))
+    edges_V = np.diff(np.append(node_V, len(problem_E)))
+
+    def of_node(values: Any) -> Any:
+        return np.repeat(np.add.reduceat(values, node_V), edges_V, axis=0)
+
+    p_E = np.exp(response.log_p0)
+    p_E /= of_node(p_E)
+    x_EK = rng.standard_normal((len(p_E), len(response.basis)), dtype=np.float32)
+    x_EK *= np.sqrt(response.norm2)[:, None].astype(np.float32)
+    x_EK -= of_node(x_EK * p_E[:, None].astype(np.float32))
+    # The directions of the basis are orthogonal.
+    value2_K = (response.basis**2) @ response.scale
+    wanted_E, drawn_E = of_node(p_E * response.norm2), of_node(p_E * (x_EK**2 @ value2_K))
+    length_E = np.sqrt(np.divide(wanted_E, drawn_E, out=np.zeros_like(p_E), where=drawn_E > 0))
+    return x_EK * length_E[:, None].astype(np.float32)
 
 
 @njit(cache=True, fastmath=True)
@@ -138,7 +166,20 @@ def dot(a: Any, b: Any) -> float:
 
 
 @njit(cache=True)
-def edge_log_probs(tree: Tree, scale: float, at: Weights, problem: int, out_E: Floats) -> int:
+def own_features(at: Weights, edge: int) -> Any:
+    """Return the features of an edge on the replicate's weights."""
+    # Slices of contiguous rows stay contiguous, which lets the compiler use vector instructions.
+    return at.features[edge][at.first : at.first + at.w.shape[0]]
+
+
+@njit(cache=True)
+def distance(at: Weights) -> float:
+    """Return |theta - theta_0| on all weights of the model."""
+    return np.sqrt(max(dot(at.moved, at.w), 0.0))
+
+
+@njit(cache=True)
+def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
     """Write log-probabilities of one problem's edges, normalised at each node.
 
     Returns:
@@ -146,10 +187,9 @@ def edge_log_probs(tree: Tree, scale: float, at: Weights, problem: int, out_E: F
     """
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     for e in range(first, last):
-        z = dot(at.features[e], at.w)
+        z = tree.log_p0[e] + dot(own_features(at, e), at.moved)
         if at.u.shape[0] > 0:
             z += dot(at.curvature[e], at.u)
-        z = tree.log_p0[e] + scale * z
         if not np.isfinite(z):
             return -1
         out_E[e - first] = z
@@ -187,7 +227,6 @@ def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
 @njit(cache=True)
 def answer_probs(
     tree: Tree,
-    scale: float,
     at: Weights,
     problem: int,
     out_A: Floats,
@@ -200,7 +239,7 @@ def answer_probs(
         Probability of the leaves of unseen tokens.
     """
     out_A[:] = 0.0
-    if edge_log_probs(tree, scale, at, problem, edges) < 0:
+    if edge_log_probs(tree, at, problem, edges) < 0:
         out_A[:] = np.nan
         return np.nan
     n_leaves = leaf_probs(tree, edges, problem, leaves)
@@ -214,13 +253,13 @@ def answer_probs(
 
 @njit(cache=True)
 def batch_probs(
-    tree: Tree, scale: float, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
+    tree: Tree, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
 ) -> None:
     """Write `answer_probs` of several problems, and the probability of their unseen leaves."""
     most_edges, most_leaves = largest(tree, problems_P)
     edges, leaves = np.empty(most_edges), np.empty(most_leaves)
     for p in range(problems_P.shape[0]):
-        unseen_P[p] = answer_probs(tree, scale, at, problems_P[p], out_PB[p], edges, leaves)
+        unseen_P[p] = answer_probs(tree, at, problems_P[p], out_PB[p], edges, leaves)
 
 
 @njit(cache=True)

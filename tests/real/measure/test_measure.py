@@ -6,9 +6,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.errors import UserError
-from lab.trace.response import read_response, write_response
+from lab.trace.response import VERSION, read_response, write_response
 from real.measure.gradients import TokenGradients, log_probs, next_log_probs
-from real.measure.growth import Growth, slope
+from real.measure.growth import Edges, Growth, slope
 from real.measure.measuring import MeasureConfig, measure
 from real.measure.tree import grow
 from sim.world.measured.training import Adam, draw_leaves, train_batch
@@ -175,7 +175,7 @@ def test_bad_response_files_are_refused(tmp_path):
     write_response(tmp_path / "new.npz", response)
     with pytest.raises(UserError, match="format version 99"):
         read_response(tmp_path / "new.npz")
-    response.facts.version = 1
+    response.facts.version = VERSION
     response.path_edge[0] = 10**6
     write_response(tmp_path / "bad.npz", response)
     with pytest.raises(UserError, match=r"damaged .path_edge."):
@@ -184,9 +184,10 @@ def test_bad_response_files_are_refused(tmp_path):
 
 def test_growth_is_zero_without_training_and_counts_curvature():
     model = small_model()
-    edges = [[1, 2]] * 6, list(range(6)), [0] * 6, [0.0] * 6
+    edges = Edges([[1, 2]] * 6, range(6), [0] * 6, [0.0] * 6)
     n_weights = TokenGradients(model, TEMPERATURE).n_weights
-    growth = Growth(model, *edges, TEMPERATURE, np.arange(n_weights))
+    every, ones = np.arange(n_weights), np.ones(n_weights, np.float32)
+    growth = Growth(model, edges, TEMPERATURE, every, ones)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert growth.at(before) == pytest.approx((0.0, 0.0), abs=1e-8)
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
@@ -211,7 +212,7 @@ def simulated_step(response, lr):
     leaves = np.zeros(len(response.leaf_answer))
     for n in range(2):
         p_E, p_L, counts_L = np.empty(500), np.empty(500), np.empty(500, np.int64)
-        edge_log_probs(tree, 1.0, weights, n, p_E)
+        edge_log_probs(tree, weights, n, p_E)
         leaf_probs(tree, p_E, n, p_L)
         draw_leaves(tree, p_L, n, SAMPLES[n], np.uint64(fold(KEY, n)), counts_L)
         first, last = tree.leaf_start[n : n + 2]
@@ -223,7 +224,7 @@ def simulated_step(response, lr):
     adam, norm = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.empty(2)
     streams = np.stack([ADVANTAGES, np.zeros_like(ADVANTAGES)])
     batch = (np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool), KEY, norm)
-    assert train_batch(tree, 1.0, weights, adam, 0, *batch) == 1
+    assert train_batch(tree, weights, adam, 0, *batch) == 1
     assert norm == pytest.approx(np.linalg.norm(weights.w))
     problem_L = np.repeat([0, 1], np.diff(tree.leaf_start))
     advantage_L = ADVANTAGES[problem_L, response.leaf_answer % 6]
@@ -235,7 +236,7 @@ def all_log_probs(tree, weights):
     rows = []
     for n in range(2):
         out_E = np.empty(500)
-        rows.append(out_E[: edge_log_probs(tree, 1.0, weights, n, out_E)])
+        rows.append(out_E[: edge_log_probs(tree, weights, n, out_E)])
     return np.concatenate(rows)
 
 

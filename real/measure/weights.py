@@ -1,0 +1,59 @@
+"""The weights that a measurement keeps, and the directions in which gradients on them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.measure.gradients import TokenGradients
+
+_BASIS_ROWS, _BASIS_SHARE = 1024, 0.9
+"""Features that principal directions are computed from, and the share of their norm to keep."""
+
+_SCALE_EDGES, _UNIFORM = 256, 0.1
+"""Edges from which the size of the gradient on every weight is estimated, and the share of the
+chance of being drawn that is the same for all weights."""
+
+
+def draw_weights(
+    gradients: TokenGradients,
+    contexts: Sequence[Sequence[int]],
+    tokens: Sequence[int],
+    n: int,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Draw weights, in random order, and the number of weights that each stands for.
+
+    Adam moves all weights by about the same, so the sum over weights has the smallest variance
+    if each is drawn with a chance in proportion to the size of the gradients on it.
+    """
+    d = gradients.n_weights
+    if n >= d:
+        return rng.permutation(d), np.ones(d, np.float32)
+    few = rng.permutation(len(tokens))[:_SCALE_EDGES]
+    size_d = gradients.sizes([contexts[e] for e in few], [tokens[e] for e in few])
+    share_d = _UNIFORM / d + (1 - _UNIFORM) * size_d / size_d.sum()
+    chance_d = np.minimum(1.0, n * share_d)
+    # Equally spaced points on the line of all chances draw each weight with its own chance.
+    order = rng.permutation(d)
+    places = np.searchsorted(np.cumsum(chance_d[order]), np.arange(n) + rng.random())
+    drawn = rng.permutation(order[places[places < d]])
+    return drawn, (1 / chance_d[drawn]).astype(np.float32)
+
+
+def principal_directions(
+    features: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    norm2: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> NDArray[np.float32]:
+    """Principal directions of the features of norm 1, times their singular values: (k, D)."""
+    rows = np.sort(rng.permutation(np.flatnonzero(norm2 > 0))[:_BASIS_ROWS])
+    root_D = np.sqrt(scale)
+    unit_RD = features[rows] * root_D / np.sqrt(norm2[rows, None]).astype(np.float32)
+    values_R, vectors_RR = np.linalg.eigh((unit_RD @ unit_RD.T).astype(float))
+    values_R, vectors_RR = np.maximum(values_R[::-1], 0.0), vectors_RR[:, ::-1]
+    k = int(np.searchsorted(np.cumsum(values_R) / values_R.sum(), _BASIS_SHARE)) + 1
+    return vectors_RR[:, :k].T.astype(np.float32) @ unit_RD / root_D
