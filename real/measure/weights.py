@@ -56,4 +56,5 @@ def principal_directions(
     values_R, vectors_RR = np.linalg.eigh((unit_RD @ unit_RD.T).astype(float))
     values_R, vectors_RR = np.maximum(values_R[::-1], 0.0), vectors_RR[:, ::-1]
     k = int(np.searchsorted(np.cumsum(values_R) / values_R.sum(), _BASIS_SHARE)) + 1
-    return vectors_RR[:, :k].T.astype(np.float32) @ unit_RD / root_D
+    directions_KD = vectors_RR[:, :k].T.astype(np.float32) @ unit_RD
+    return (directions_KD / root_D).astype(np.float32)
