@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""The one exception for mistakes that a user can mend, and other errors in one line."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ class Terminated(KeyboardInterrupt):
         """Keep the number of the signal."""
         super().__init__(number)
         self.number = number
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text without a full stop; its type's name without text.
+
+    A line of more than 200 characters is cut.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") if len(lines[0]) <= 200 else f"{lines[0][:197]}..."

@@ -20,11 +20,12 @@ from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy
 from real.model.prepare import prepare_training
+from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.problems.sources import read_problems
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import shard_of
+from real.record.batches import batches_per_epoch
 from real.record.checkpoint import State, read_file
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, needs_stats, rule_of
@@ -190,7 +191,7 @@ def _load_model(run: Run, tensors: dict[str, Tensor], folder: Path) -> None:
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:
     """Batches of a whole run."""
-    return config.epochs * -(-n_problems // config.batch_size)
+    return config.epochs * batches_per_epoch(config, n_problems)
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.columns import ints
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from lab.trace.checked import checked
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.parts import part_name, part_number
@@ -197,7 +197,7 @@ def _damage(folder: Path, table: Table) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{folder}: {table} is damaged ({reason}); run it again") from error
 
 

@@ -1,4 +1,4 @@
-r"""When two answers are equal: the one rule for votes, rewards and truth.
+r"""Equality of two answers: the one rule for votes, rewards and truth.
 
 1. Equal canonical strings are equal.
 2. Plain numbers are compared as exact fractions: `1/2`, `0.5` and `2/4` are equal, `0.33` and

@@ -34,7 +34,7 @@ from real.compare.runs import (
     stored_factor,
 )
 from real.model.folder import model_folder
-from real.problems.sources import read_problems
+from real.problems.load import read_problems
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 

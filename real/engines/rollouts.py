@@ -182,6 +182,30 @@ def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[in
     return [int(first) + prompt * n for prompt in range(n_prompts)]
 
 
+def request_params(
+    n: int, sampling: Sampling, seed: int, eos_token_ids: Sequence[int]
+) -> dict[str, Any]:
+    """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
+
+    Args:
+        n: responses.
+        sampling: how they are drawn.
+        seed: of the first response; the others' follow it.
+        eos_token_ids: the tokens that end a response, in place of those of the model's files.
+    """
+    return {
+        "n": n,
+        "seed": seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "logprobs": 0,  # of the sampled token alone
+        "detokenize": False,
+        "ignore_eos": True,
+        "stop_token_ids": [*eos_token_ids],
+    }
+
+
 class Response(NamedTuple):
     """One sampled response."""
 

@@ -16,6 +16,7 @@ import torch
 
 from real.engines.decoding import Samples, draw, expand_cache, join, new_cache, select_rows
 from real.engines.rollouts import Prompts, Rollouts, Sampling, check_prompts, check_rows
+from real.model.policy import max_positions
 
 
 class TransformersEngine:
@@ -78,7 +79,7 @@ class TransformersEngine:
         Raises:
             UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
         """
-        check_prompts(prompts, n, sampling.max_tokens, _positions(self.model))
+        check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         # Whole prompts a chunk where they fit, so that each prompt is read once.
         chunk = self.max_rows // n * n or self.max_rows
         uniforms_RT = _uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
@@ -201,13 +202,6 @@ class _Batch:
             input_ids=ids_BL, past_key_values=self.cache, use_cache=True, **arguments
         )
         return output.logits[:, -1]
-
-
-def _positions(model: Any) -> int | None:
-    """Return the number of positions that the model has; None where its config names no bound."""
-    config = model.config
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return getattr(text_config, "max_position_embeddings", None)
 
 
 def _uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
@@ -27,6 +27,7 @@ from real.engines.rollouts import (
     Rollouts,
     Sampling,
     check_prompts,
+    request_params,
     to_rollouts,
 )
 from real.engines.token_stats import TokenStatsLog
@@ -113,9 +114,10 @@ class VllmHost:
         if self.version is None:
             raise EngineError("vLLM: has no weights of the trainer's, call update_weights first")
         try:
-            params = [self._params(n, sampling, seed) for seed in seeds]
+            requests = (request_params(n, sampling, s, self.settings.eos_token_ids) for s in seeds)
+            params = [self._sampling_params(**values, flat_logprobs=True) for values in requests]
         except self._refusals as error:  # such as a temperature above 2
-            raise EngineError(f"vLLM: {_first_line(error)}") from error
+            raise EngineError(f"vLLM: {first_line(error)}") from error
         log = self._stats_log if sampling.stats else None
         if log is not None:
             log.watch(seed + i for seed in seeds for i in range(n))
@@ -174,21 +176,6 @@ class VllmHost:
         # Requests are numbered in the order in which they were given.
         done.sort(key=lambda output: int(output.request_id))
         return [sorted(output.outputs, key=lambda one: one.index) for output in done]
-
-    def _params(self, n: int, sampling: Sampling, seed: int) -> Any:
-        return self._sampling_params(
-            n=n,
-            seed=seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            logprobs=0,  # of the sampled token alone
-            flat_logprobs=True,
-            detokenize=False,
-            # The trainer's end tokens, not those of the folder's files.
-            ignore_eos=True,
-            stop_token_ids=[*self.settings.eos_token_ids],
-        )
 
     def _response(self, output: Any) -> Response:
         versions = {span.version for span in output.weight_versions or ()}
@@ -267,7 +254,7 @@ def _died(doing: str) -> Iterator[None]:
         elif "free memory" in str(error).lower():
             hint = "; lower engine_memory"
         raise EngineDied(
-            f"vLLM: failed while {doing} ({type(error).__name__}: {_first_line(error)}){hint}"
+            f"vLLM: failed while {doing} ({type(error).__name__}: {first_line(error)}){hint}"
         ) from error
 
 
@@ -275,10 +262,6 @@ def world_size() -> int:
     """Return the number of ranks of this process's group, 0 without one."""
     group = torch.distributed
     return group.get_world_size() if group.is_available() and group.is_initialized() else 0
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "")[:300]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from real.engines.rollouts import (
     Rollouts,
     Sampling,
     check_prompts,
+    request_params,
     request_seeds,
     to_rollouts,
 )
@@ -91,7 +92,10 @@ class VllmServerEngine:
             raise EngineError("vLLM server: call update_weights before the first sample")
         seeds = request_seeds(generator, len(prompts), n)
         bodies = [
-            {"token_ids": [*prompt], "sampling_params": self._params(n, sampling, seed)}
+            {
+                "token_ids": [*prompt],
+                "sampling_params": request_params(n, sampling, seed, self.eos_token_ids),
+            }
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
         with ThreadPoolExecutor(len(bodies)) as pool:
@@ -123,19 +127,6 @@ class VllmServerEngine:
         if self._transfer is not None:
             self._transfer.close()
             self._transfer = None
-
-    def _params(self, n: int, sampling: Sampling, seed: int) -> dict[str, Any]:
-        return {
-            "n": n,
-            "seed": seed,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "logprobs": 0,
-            "detokenize": False,
-            "ignore_eos": True,
-            "stop_token_ids": self.eos_token_ids,
-        }
 
     def _response(self, choice: Any) -> Response:
         try:

@@ -23,8 +23,8 @@ from real.measure.measuring import MeasureConfig, Report, Sampler, measure
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy
 from real.model.prepare import prepare_training
+from real.problems.load import read_problems
 from real.problems.prompts import PromptSet, build_prompts
-from real.problems.sources import read_problems
 from real.record.checkpoint import FOLDER
 from real.record.resuming import fingerprint
 from real.settings.config import TrainConfig

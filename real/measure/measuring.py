@@ -30,7 +30,7 @@ Report = Callable[[str, float], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureConfig:
-    """How a model is measured."""
+    """Settings of a measurement."""
 
     responses: int = 256
     """Sampled responses per problem, from which the tree is made."""

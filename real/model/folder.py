@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 
 PREFIX = "hf:"
 """Begins the name of a model or a data set of the Hugging Face hub."""
-_MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-"""Files that are fetched of a model: no pickled weights and no code."""
+KINDS = (".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken")
+"""Kinds of files that a model is loaded from: no pickled weights and no code."""
 
 
 def model_folder(model: str) -> Path:
@@ -27,26 +27,29 @@ def model_folder(model: str) -> Path:
     try:
         # Meta's models hold their weights once more, in another format, in `original`.
         folder = snapshot_download(
-            name, allow_patterns=list(_MODEL_FILES), ignore_patterns=["original/*"]
+            name, allow_patterns=[f"*{kind}" for kind in KINDS], ignore_patterns=["original/*"]
         )
     except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
-            f"model {model}: could not be fetched ({reason}); check the name, the network and "
-            "whether its licence must be accepted, or give a local folder"
+            f"model {model}: could not be fetched ({first_line(error)}); check the name, "
+            "the network and whether its licence must be accepted, or give a local folder"
         ) from error
     return Path(folder)
 
 
-def check_folder(folder: Path) -> None:
-    """A first look at a model folder, before anything is loaded.
+def check_folder(folder: Path, what: str = "model") -> None:
+    """Check that a folder may hold a model, before anything is loaded.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        what: kind of model, for the message.
 
     Raises:
         UserError: it is missing, or does not look like a model.
     """
     if not (folder / "config.json").is_file():
-        what = "lacks config.json" if folder.is_dir() else "no such folder"
+        fault = "lacks config.json" if folder.is_dir() else "no such folder"
         raise UserError(
-            f"model {folder}: {what}; give a local Hugging Face model folder, "
+            f"{what} {folder}: {fault}; give a local Hugging Face model folder, "
             f"or {PREFIX}owner/name to fetch one"
         )

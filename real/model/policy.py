@@ -18,12 +18,15 @@ from transformers.utils.import_utils import (
     is_flash_attn_3_available,
 )
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import memory_limit
 
-# What transformers and safetensors raise for folders that are incomplete, damaged or unknown.
-_LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)
+LOAD_ERRORS = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError),
+    SafetensorError,
+)
+"""Exceptions of transformers and safetensors for incomplete, damaged or unknown folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,7 @@ class Policy:
     @property
     def max_positions(self) -> int | None:
         """Longest sequence that the model has positions for, if it says so."""
-        config = self.model.config.get_text_config()
-        return getattr(config, "max_position_embeddings", None)
+        return max_positions(self.model)
 
     def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
         """Texts of responses (R, T) of the given lengths, special tokens left out.
@@ -59,6 +61,11 @@ class Policy:
         )
         text_of = dict(zip(distinct, decoded, strict=True))
         return [text_of[key] for key in keys]
+
+
+def max_positions(model: Any) -> int | None:
+    """Return the longest sequence that the model has positions for; None if it names no bound."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def load_policy(
@@ -115,9 +122,9 @@ def _load_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         raise UserError(
-            f"model {folder}: no tokenizer could be loaded ({_first_line(error)}); "
+            f"model {folder}: no tokenizer could be loaded ({first_line(error)}); "
             "save the model's tokenizer into the folder"
         ) from error
     if len(tokenizer) == 0:
@@ -152,9 +159,9 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
                 **options,
                 **kernel,
             )
-    except (*_LOAD_ERRORS, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
-            f"model {folder}: could not be loaded ({_first_line(error)}); "
+            f"model {folder}: could not be loaded ({first_line(error)}); "
             "give a causal language model with safetensors weights"
         ) from error
     if info["missing_keys"]:
@@ -171,11 +178,6 @@ def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     model_ids: Sequence[int] = [named] if isinstance(named, int) else (named or [])
     tokenizer_ids = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     return tuple(dict.fromkeys([*model_ids, *tokenizer_ids]))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0] if len(lines[0]) <= 160 else lines[0][:157] + "..."
 
 
 @contextlib.contextmanager

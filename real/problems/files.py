@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 
 Rows = Iterator[tuple[int, object]]
 """Rows with their numbers, from 1; in JSON Lines the line."""
@@ -131,7 +131,7 @@ def _table_rows(path: Path, read: Callable[[Any], Any]) -> Rows:
     except OSError as error:
         raise _unreadable(path, error) from error
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{path}: cannot be read as a table ({reason}); save it again") from error
     return _numbered(row for batch in table.to_batches() for row in batch.to_pylist())
 

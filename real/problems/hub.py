@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from real.model.folder import PREFIX
 from real.problems.files import Rows
 
@@ -84,10 +84,9 @@ def _load(name: HubName) -> Any:
         with _without_retry_messages():
             return datasets.load_dataset(name.path, name.config, split=name.split)
     except _LOAD_ERRORS as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{name}: could not be loaded ({reason}); check name, configuration, split and "
-            "network, or give a local file"
+            f"{name}: could not be loaded ({first_line(error)}); check name, "
+            "configuration, split and network, or give a local file"
         ) from error
 
 

@@ -41,8 +41,8 @@ class ProblemSet:
     problems: list[Problem]
     fields: dict[str, str] = field(default_factory=dict)
     """Maps what was read to the field it was read from; empty where there are no fields."""
-    found: tuple[str, ...] = ()
-    """Those of `fields` that were found by their usual names, not given."""
+    by_usual_name: tuple[str, ...] = ()
+    """Those of `fields` that nobody named, and that have one of the usual names."""
     notices: tuple[str, ...] = ()
     """Notes for readers about the set, one sentence each."""
 
@@ -88,8 +88,8 @@ class PromptSet:
     """Ids of problems whose prompts are too long."""
     fields: dict[str, str]
     """Maps what was read to the field of the problem file it was read from."""
-    fields_found: tuple[str, ...] = ()
-    """Those of `fields` that were found by their usual names."""
+    by_usual_name: tuple[str, ...] = ()
+    """Those of `fields` that nobody named, and that have one of the usual names."""
     notices: tuple[str, ...] = ()
     """Notes for readers, one sentence each."""
 
@@ -109,6 +109,6 @@ class PromptSet:
             "problem_ids": [problem.id for problem in self.problems],
             "problems_sha256": fingerprint(self.problems),
             "problem_fields": self.fields,
-            "problem_fields_found": list(self.fields_found),
+            "problem_fields_found": list(self.by_usual_name),
             "notices": list(self.notices),
         }

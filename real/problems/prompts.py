@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from real.model.policy import Policy
 from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
@@ -24,7 +24,7 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
     """Encode problems; those that do not fit the limits are left out.
 
     Args:
-        problem_set: from `real.problems.sources.read_problems`.
+        problem_set: from `real.problems.load.read_problems`.
         config: settled settings.
         policy: whose tokenizer and positions count.
 
@@ -61,7 +61,7 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
         tokens,
         left_out,
         problem_set.fields,
-        problem_set.found,
+        problem_set.by_usual_name,
         tuple(notices),
     )
 
@@ -195,8 +195,8 @@ def _chat(tokenizer: Any, problem: Problem, suffix: str) -> str:
             turns, tokenize=False, add_generation_prompt=True, date_string=FIXED_DATE
         )
     except TemplateError as error:
-        reason = (error.message or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"problem {problem.id!r}: the chat template refuses its messages ({reason}); "
+            f"problem {problem.id!r}: the chat template refuses its messages "
+            f"({first_line(error)}); "
             "change them, or use --chat-template off"
         ) from error

@@ -43,7 +43,9 @@ def problem_set(
     _check_distinct(source, [row for row, _ in numbered], problems)
     read = {"prompt": fields.prompt, "answer": fields.answer, "id": fields.id}
     taken = {what: field for what, field in read.items() if field is not None}
-    return ProblemSet(name, problems, taken, fields.found, tuple(_notices(problems, fields)))
+    return ProblemSet(
+        name, problems, taken, fields.by_usual_name, tuple(_notices(problems, fields))
+    )
 
 
 def _object(source: str, row: int, values: object) -> dict[str, Any]:
@@ -209,8 +211,8 @@ class Fields:
     """None: there are no reference answers."""
     id: str | None
     """None: a hash of the prompt is the id."""
-    found: tuple[str, ...]
-    """Those of the three that were found by their usual names."""
+    by_usual_name: tuple[str, ...]
+    """Those of the three that nobody named, and that have one of the usual names."""
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:
@@ -234,9 +236,9 @@ def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fiel
         UserError: a named field is nowhere, or several usual names could be meant.
     """
     chosen = {name: _choose(source, rows, name, getattr(names, name)) for name in USUAL}
-    found = tuple(n for n in USUAL if getattr(names, n) is None and chosen[n] is not None)
+    unnamed = tuple(n for n in USUAL if getattr(names, n) is None and chosen[n] is not None)
     # Without any prompt the rows themselves are refused, each by name.
-    return Fields(chosen["prompt"] or "prompt", chosen["answer"], chosen["id"], found)
+    return Fields(chosen["prompt"] or "prompt", chosen["answer"], chosen["id"], unnamed)
 
 
 def _choose(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from lab.trace.manifest import Manifest
 
 PROJECT = "ttrl-guard-lab"
@@ -113,7 +113,7 @@ class Loggers:
                 call(entry[1])
             except Exception as error:
                 self._loggers.remove(entry)
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                reason = first_line(error)
                 print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
 
 

@@ -16,6 +16,7 @@ from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest, commit, now, read_manifest
 from lab.trace.store import RunFolder
+from real.model.folder import KINDS
 from real.problems.problem import PromptSet
 from real.ranks.tensor_files import file_digest
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
@@ -113,13 +114,9 @@ def _note(manifest: Manifest, point: ResumePoint) -> None:
     manifest.config = to_values(point.config)
 
 
-_MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken"}
-"""Kinds of files of a model folder that decide which model is loaded."""
-
-
 def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
     """Return digests of the model folder's files, and of the problems as the model sees them."""
-    files = sorted(p for p in model.iterdir() if p.suffix in _MODEL_FILES and p.is_file())
+    files = sorted(p for p in model.iterdir() if p.suffix in KINDS and p.is_file())
     with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
         digests = list(pool.map(file_digest, files))
     rows = [

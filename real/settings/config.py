@@ -84,7 +84,7 @@ class TrainConfig:
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
     answer_check: AnswerCheck = "auto"
-    """When answers are equal: `strings` by their canonical strings, `math` also if they are equal
+    """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
     answer_timeout: Positive = 2.0
     """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
@@ -179,7 +179,7 @@ class TrainConfig:
     eval_samples: Count = 4
     """Responses per problem for pass@1; before and after training all `n_votes` are used."""
     eval_majority: Literal["ends", "always"] = "ends"
-    """When all `n_votes` are drawn, for the majority vote and large k: at both ends, or always."""
+    """Evaluations that draw all `n_votes`, for the majority vote and large k: both ends, or all."""
     eval_pass_at: tuple[PassAt, ...] | None = None
     """k of pass@k, powers of two from 2 to 256; if None those of 4, 16, 64 up to `n_votes`."""
     eval_temperature: Positive = 0.6

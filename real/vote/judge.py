@@ -97,10 +97,10 @@ class Judge(Further):
         The first question about a problem is about a response that gives the label.
         """
         chosen = decided and self._rule.questions(decided.obs, decided.decision.label)
-        places_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
-        self.asked = self._verify(places_PQ, responses)
+        chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
+        self.asked = self._verify(chosen_PQ, responses)
         if self._rule.regenerations:
-            self._again = self._solve_again(self.asked, places_PQ, responses, decided)
+            self._again = self._solve_again(self.asked, chosen_PQ, responses, decided)
         if decided is None:
             return None
         return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
@@ -134,17 +134,19 @@ class Judge(Further):
                 advantages_PQ[row, half][asked_H] = standardise(rewards_PQ[row, half][asked_H])
         return advantages_PQ
 
-    def _verify(self, places_PQ: Ints, responses: Responses) -> Asked:
-        """Ask the questions; `places_PQ` are responses among the V, -1 asks nothing.
+    def _verify(self, chosen_PQ: Ints, responses: Responses) -> Asked:
+        """Ask the questions that are not longer than a prompt may be.
 
-        Questions that are longer than a prompt may be are not asked.
+        Args:
+            chosen_PQ: (P, Q) index among the V of the response to ask about; -1 asks nothing.
+            responses: (P, V) votes.
         """
         prompts: list[list[int]] = []
         rows: list[int] = []
-        questions_PQ = np.full_like(places_PQ, -1)
+        questions_PQ = np.full_like(chosen_PQ, -1)
         encoded: dict[tuple[int, int], list[int]] = {}
-        for row, column in np.argwhere(places_PQ >= 0).tolist():
-            key = (row, int(places_PQ[row, column]))
+        for row, column in np.argwhere(chosen_PQ >= 0).tolist():
+            key = (row, int(chosen_PQ[row, column]))
             if key not in encoded:
                 problem = self._problem(responses, row)
                 text = responses.texts[row][key[1]]
@@ -161,7 +163,7 @@ class Judge(Further):
         return Asked(verdicts_PQ, questions_PQ, verifications)
 
     def _solve_again(
-        self, asked: Asked, places_PQ: Ints, responses: Responses, decided: Decided | None
+        self, asked: Asked, chosen_PQ: Ints, responses: Responses, decided: Decided | None
     ) -> Again | None:
         """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
         if asked.responses is None:
@@ -171,7 +173,7 @@ class Judge(Further):
         stays_P = self._rule.trusts(asked.verdicts_PQ)
         for row, column in np.argwhere((asked.verdicts_PQ == 0) & stays_P[:, None]).tolist():
             (verification,) = asked.responses.texts[asked.questions_PQ[row, column]]
-            response = responses.texts[row][int(places_PQ[row, column])]
+            response = responses.texts[row][int(chosen_PQ[row, column])]
             problem = self._problem(responses, row)
             prompt = self._encode(self.wording.request(problem, response, verification))
             if len(prompt) <= self._limit:

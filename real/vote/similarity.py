@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 
-from lab.errors import UserError
-from real.model.policy import pick_device, quiet
+from lab.errors import UserError, first_line
+from real.model.folder import check_folder
+from real.model.policy import LOAD_ERRORS, max_positions, pick_device, quiet
 
 SIZES = (3, 4, 5)
 """Characters of an n-gram."""
@@ -38,7 +38,6 @@ Embedder = Callable[[Sequence[str]], NDArray[np.float32]]
 _ROWS = 32
 """Texts that go through the model together."""
 _MOST_TOKENS = 512
-_LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError)
 
 
 def similarities(
@@ -125,18 +124,15 @@ def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
     """
     folder = Path(folder)
     chosen_device = pick_device(device)
-    if not (folder / "config.json").is_file():
-        what = "lacks config.json" if folder.is_dir() else "no such folder"
-        raise UserError(f"embedder {folder}: {what}; give a local Hugging Face model folder")
+    check_folder(folder, "embedder")
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
             model = AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
-    except (*_LOAD_ERRORS, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+    except LOAD_ERRORS as error:
         raise UserError(
-            f"embedder {folder}: could not be loaded ({reason}); "
+            f"embedder {folder}: could not be loaded ({first_line(error)}); "
             "give a text encoder with safetensors weights and its tokenizer"
         ) from error
     return ModelEmbedder(model.to(chosen_device).eval(), tokenizer)
@@ -153,7 +149,7 @@ class ModelEmbedder:
             tokenizer: of the model; longer texts than it has positions for are cut.
         """
         self.model, self.tokenizer = model, tokenizer
-        positions = getattr(model.config, "max_position_embeddings", None) or _MOST_TOKENS
+        positions = max_positions(model) or _MOST_TOKENS
         self.most_tokens = min(_MOST_TOKENS, positions, tokenizer.model_max_length)
 
     @torch.no_grad()

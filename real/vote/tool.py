@@ -110,7 +110,7 @@ def claims(text: str) -> Iterator[Claim]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, int]]:
-    """Where the parts with an equal sign begin and end; what ends a run also ends a part.
+    """Yield start and end of the parts with an equal sign; what ends a run also ends a part.
 
     Most of a text claims nothing, and need not be cut into words.
     """
@@ -154,7 +154,7 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Whether a run cannot go on in what stands behind it (or before)."""
+    """Return whether the text behind a run (or before it) cannot belong to it."""
     return match.lastgroup in ("end", "item") or _is_prose(text, match, before)
 
 
@@ -167,7 +167,7 @@ def _token(kind: str, text: str) -> Token:
 
 
 def _is_prose(text: str, match: re.Match[str], before: bool) -> bool:
-    """Whether it is a word of prose, apart from the run that it stands behind (or before)."""
+    """Return whether it is a word of prose, with a space between it and the run."""
     word = match.group()
     if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
         return False

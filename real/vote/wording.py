@@ -1,4 +1,4 @@
-r"""How a judge is asked about a response, understood, and asked to solve the problem itself."""
+r"""The text of a judge's questions, how its verdicts are read, and the request to solve again."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_usual_names_are_found(tmp_path: Path, prompt: str, answer: str, identit
     found = load(tmp_path, [{"level": 3, prompt: "1+1?", answer: "2", identity: "a"}])
     assert found.problems == [Problem("a", "1+1?", "2")]
     assert found.fields == {"prompt": prompt, "answer": answer, "id": identity}
-    assert found.found == ("prompt", "answer", "id")
+    assert found.by_usual_name == ("prompt", "answer", "id")
 
 
 def test_the_hub_s_math500_is_understood(tmp_path: Path):
@@ -49,7 +49,7 @@ def test_named_fields_win_and_are_not_called_found(tmp_path: Path):
     found = load(tmp_path, rows, prompt="text", answer="gold")
     assert found.problems == [Problem("a", "1+1?", "2")]
     assert found.fields == {"prompt": "text", "answer": "gold", "id": "id"}
-    assert found.found == ("id",)
+    assert found.by_usual_name == ("id",)
 
 
 def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path: Path):

@@ -20,7 +20,7 @@ from lab.errors import UserError
 from real.model.folder import model_folder
 from real.problems import NAMED, Problem, load_problems
 from real.problems.hub import HubName
-from real.problems.sources import read_problems
+from real.problems.load import read_problems
 from real.settings.config import TrainConfig
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

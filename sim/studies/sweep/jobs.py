@@ -21,7 +21,7 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from lab.arm_settings import with_arm
 from lab.arms import arm
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from lab.settings import to_values
 from sim.engine.measure import measure
 from sim.engine.run import simulate
@@ -165,8 +165,7 @@ def perform(task: Task) -> Outcome:
             warnings.simplefilter("ignore", RuntimeWarning)
             table = _perform(task)
     except (UserError, ValueError, ArithmeticError, MemoryError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        return Outcome(job.key, None, lines[0])
+        return Outcome(job.key, None, first_line(error))
     return Outcome(job.key, table.reset_index())
 
 
