@@ -1,4 +1,4 @@
-"""Training dynamics with the extinction window shaded: FR, MR and pass@1 in one panel per arm."""
+"""FR, MR and pass@1 in one panel per arm: with the extinction window, or real over simulated."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from lab.figures.style import (
 )
 
 _PANEL_HEIGHT = 260
+_OVERLAY_HEIGHT = 240
+_DASHES = {"real": "solid", "simulated": "dot"}
 WINDOW_TITLE = "runs in the window (FR peak to collapse)"
 CURVES = (
     (Panel("flip_rate", "FR", "% of problems (FR)"), VERMILLION, "solid"),
@@ -86,3 +88,36 @@ def _shade(shares: pd.DataFrame, in_legend: bool) -> go.Scatter:
             "<extra></extra>"
         ),
     )
+
+
+def overlay(
+    real: pd.DataFrame, simulated: pd.DataFrame, titles: Mapping[str, str] | None = None
+) -> go.Figure:
+    """Means with bands of one standard deviation, real runs solid and simulated ones dotted.
+
+    Args:
+        real: `lab.measures.dynamics` tables with the column `arm`.
+        simulated: the same; arms that only one of both has are left out.
+        titles: arm to title, where it differs from `lab.arms`.
+    """
+    arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
+    figure = multiples([arm_title(arm, titles) for arm in arms], row_gap=0.25, shared_yaxes=True)
+    for number, arm in enumerate(arms):
+        place = place_of(number, len(arms))
+        for (name, dash), table in zip(_DASHES.items(), (real, simulated), strict=True):
+            own = of_arm(table, arm)
+            for panel, colour, _ in CURVES:
+                if not has_data(own, [panel.column]):
+                    continue
+                group = f"{panel.column}-{name}"
+                for trace in curve(spread(own, panel.column), panel, colour, group, dash):
+                    figure.add_trace(trace, **place)
+                figure.data[-1].update(name=f"{panel.title}, {name}", showlegend=number == 0)
+    figure.update_yaxes(range=[0, 100])
+    figure.update_yaxes(title_text="%", col=1)
+    figure.update_xaxes(range=[0, 100])
+    figure.update_xaxes(title_text=PROGRESS_TITLE, row=n_rows(len(arms)))
+    figure.update_annotations(font_size=13)
+    height = _OVERLAY_HEIGHT * n_rows(len(arms)) + 130
+    legend = {"y": 1 + 34 / (height - 90), "traceorder": "normal"}
+    return styled(figure, height, legend=legend, hovermode="closest")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.compare.agreement import MEASURED, compare_cells, predicts
-from lab.figures.overlay import overlay
-from lab.report.agreement import CELLS, MEANS, cell_table, mean_table
+from lab.figures.window import overlay
+from lab.report.content.agreement import CELLS, MEANS, cell_table, mean_table
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, join, tag
 from lab.report.elements.plots import plot

@@ -14,7 +14,7 @@ from lab.compare.agreement import MEASURED, compare_cells
 from lab.compare.collection import Comparison, collect
 from lab.errors import UserError
 from lab.files import whole
-from lab.report.agreement import cell_table, mean_table
+from lab.report.content.agreement import cell_table, mean_table
 from lab.trace.response import read_response
 from lab.trace.trace import Trace
 from sim.studies.agree.runs import (
@@ -43,8 +43,8 @@ class Agree:
     response: Path
     """Response file of `guard-train measure`, of the same model and problems."""
     out: Path | None = None
-    """New folder for the simulated runs, agreement.csv and report.html; without it the tables are
-    only printed."""
+    """New folder for the simulated runs, which guard-report draws over the real ones, and for
+    agreement.csv; without it the tables are only printed."""
     replicates: int | None = None
     """Simulated runs per cell; as many as real seeds if left out."""
     growth: float | None = None
@@ -75,11 +75,8 @@ class Agree:
         table = agree(real, prediction, self.out, self.classical, not self.quiet)
         print("\n".join([*cell_table(table).lines(), "", *mean_table(table).lines()]))
         if self.out is not None:
-            from lab.report.writing import write_report  # plotly takes a second to import
-
             with whole(self.out / TABLE) as file:
                 table.to_csv(file, index=False)
-            print(write_report([*self.real, self.out], self.out / "report.html").path)
             print(self.out / TABLE)
 
 

@@ -9,7 +9,7 @@ import pytest
 import lab
 from lab.compare.agreement import COPY, ERRORS, OTHER_HALF, mean_errors
 from lab.errors import UserError
-from lab.report.agreement import cell_table, mean_table
+from lab.report.content.agreement import cell_table, mean_table
 from lab.trace.trace import Trace
 
 N, E = 5, 9

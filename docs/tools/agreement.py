@@ -1,0 +1,68 @@
+"""Measures how well the measured policy predicts real runs of the tiny task, from nothing.
+
+python docs/tools/agreement.py runs/agreement                  # 15 cells, 4 seeds each
+python docs/tools/agreement.py runs/small --arms ttrl frozen --lrs 3e-4 --epochs 8 --n-problems 16
+
+Trains the real runs and one pilot run, measures the start model, simulates every cell and writes a
+report. The same command goes on where an interrupted one stopped. Options that are not its own are
+settings of `guard-train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import lab.report.cli
+import real.cli
+import sim.cli
+from lab.trace.manifest import FILE_NAME
+from sim.studies.agree.command import TABLE
+
+PILOT_SEED = 100
+"""Of the run from whose checkpoints the growth of the gradients is measured; in no cell."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Make what is missing; returns the exit code of the first command that failed, or 0."""
+    parser = argparse.ArgumentParser(description="Real runs beside their simulation.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--arms", nargs="+", default=["ttrl", "guard", "frozen", "memory", "truth"])
+    parser.add_argument("--lrs", nargs="+", default=["1e-4", "2e-4", "3e-4"])
+    parser.add_argument("--seeds", nargs="+", default=["0", "1", "2", "3"])
+    parser.add_argument("--jobs", default="2")
+    own, settings = parser.parse_known_args(argv)
+    for program, words in _commands(own, settings):
+        if code := program.main([str(word) for word in words]):
+            return code
+    return 0
+
+
+def _commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[type, list[object]]]:
+    """Yield the module of each program and its arguments, in order."""
+    out: Path = own.out
+    cells = ["--arms", *own.arms, "--lrs", *own.lrs, "--seeds", *own.seeds, "--jobs", own.jobs]
+    yield real.cli, ["compare", "--out", out / "real", *cells, *settings]
+    pilot, response = out / "pilot", out / "response.npz"
+    if (pilot / FILE_NAME).is_file():
+        yield real.cli, ["resume", pilot]
+    else:
+        lr = max(own.lrs, key=float)
+        kept = ["--checkpoint-keep", 100]
+        run = ["run", "--arm", "ttrl", "--lr", lr, "--seed", PILOT_SEED, *kept]
+        yield real.cli, [*run, "--out", pilot, *settings]
+    if not response.exists():
+        yield real.cli, ["measure", "--out", response, "--growth", pilot, *settings]
+    simulated = out / "simulated"
+    if not (simulated / TABLE).is_file():
+        shutil.rmtree(simulated, ignore_errors=True)  # half of it, which takes seconds to make
+        data = ["--real", out / "real", "--response", response]
+        yield sim.cli, ["agree", *data, "--out", simulated]
+    yield lab.report.cli, [out / "real", simulated, "--output", out / "report.html"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

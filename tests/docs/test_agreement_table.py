@@ -1,0 +1,74 @@
+"""The table of real and simulated runs is made from nothing, and goes on where it stopped."""
+
+import importlib.util
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lab.compare.agreement import COPY, OTHER_HALF
+from sim.cli import main as sim_main
+
+SMALL = "--arms ttrl frozen truth --lrs 3e-4 --seeds 0 1 --n-problems 8 --epochs 8 --n-votes 16"
+SMALL += " --n-samples 8"
+OUT = Path(__file__).parents[2] / "docs" / "tools" / "agreement.py"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("agreement_tool", OUT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(tool, tmp_path_factory):
+    out = tmp_path_factory.mktemp("agreement") / "runs"
+    assert tool.main([str(out), *SMALL.split()]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_three_cells_from_nothing(made):
+    table = pd.read_csv(made / "simulated" / "agreement.csv")
+    predictions = ["measured", "independent", "attractor", OTHER_HALF, COPY]
+    assert table.groupby("arm")["prediction"].apply(set).to_dict() == {
+        arm: set(predictions) for arm in ("ttrl", "frozen", "truth")
+    }
+    measured = table[table.prediction == "measured"].set_index("arm")
+    assert measured.seeds.eq(2).all() and measured.replicates.eq(2).all()
+    # True labels help and start where the real run starts: no claim on the size of the error.
+    assert measured.predicted["truth"] > measured.predicted["ttrl"]
+    assert (measured.final == (measured.real - measured.predicted).abs()).all()
+    assert 'id="agreement"' in (made / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_same_command_makes_what_is_missing(made, tool, capsys):
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("run.json")}
+    (made / "simulated" / "agreement.csv").unlink()
+    assert tool.main([str(made), *SMALL.split()]) == 0
+    after = {path: path.stat().st_mtime_ns for path in made.rglob("run.json")}
+    kept = [path for path in before if "simulated" not in path.parts]
+    assert len(kept) == 7 and all(after[path] == before[path] for path in kept)
+    assert (made / "simulated" / "agreement.csv").is_file()
+
+
+@pytest.mark.slow
+def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
+    data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz")]
+    run = made / "pilot" / "run.json"
+    before = run.read_text()
+    for old, new, words in (
+        ('"problems": "', '"problems": "0', "was measured with other problems"),
+        ('"config.json": "', '"config.json": "0', "was measured with another model"),
+        ('"clip_high": 0.2', '"clip_high": 0.3', "has clip_high = 0.3, the measured policy only"),
+    ):
+        try:
+            run.write_text(before.replace(old, new))
+            assert sim_main(["agree", *data, "--out", str(tmp_path / "new"), "--quiet"]) == 2
+        finally:
+            run.write_text(before)
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
