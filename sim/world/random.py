@@ -24,8 +24,10 @@ LEAVES = 12
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+DIGITS = 53
+"""Bits of a uniform number."""
 _S27, _S30, _S31, _S11 = (np.uint64(shift) for shift in (27, 30, 31, 11))
-_ULP = 2.0**-53
+_ULP = 2.0**-DIGITS
 _HALF = np.uint64(0xFFFFFFFF)
 
 
@@ -67,9 +69,15 @@ def word(key: Any, draw: Any) -> Any:
 
 
 @njit(inline="always")
+def digits(key: Any, draw: Any) -> Any:
+    """`unit` times 2 ** `DIGITS`, a whole number."""
+    return np.int64(word(key, draw) >> _S11)
+
+
+@njit(inline="always")
 def unit(key: Any, draw: Any) -> Any:
-    """A uniform number in [0, 1) with 53 bits: draw 0, 1, ... of a key."""
-    return float(word(key, draw) >> _S11) * _ULP
+    """A uniform number in [0, 1) with `DIGITS` bits: draw 0, 1, ... of a key."""
+    return float(digits(key, draw)) * _ULP
 
 
 LANES, PLANES = 64, 32

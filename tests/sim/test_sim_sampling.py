@@ -6,7 +6,7 @@ from scipy.stats import chi2, kstest
 
 from sim import SimConfig
 from sim.world.populations import draw_population
-from sim.world.random import ORDER, TIE, VOTES, orders, uniforms
+from sim.world.random import ORDER, TIE, VOTES, fold, orders, stream, uniforms, unit
 from sim.world.sampling import draw_votes
 
 
@@ -20,6 +20,24 @@ def draw(p_A, n_rows, n_votes, n_samples, parseable=1.0, seed=3, first=0, replic
 
 def pearson(observed, expected):
     return chi2.sf(((observed - expected) ** 2 / expected).sum(), len(observed) - 1)
+
+
+@pytest.mark.parametrize("parseable", [1.0, 0.6])
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(1, 1), (9, 4), (70, 70)])
+def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
+    n_votes, n_samples, parseable
+):
+    p_A = np.array([0.0, 0.3, 1e-17, 0.2, 0.5, 0.0])
+    counts, samples = draw(p_A, 5, n_votes, n_samples, parseable)
+    bounds_A = np.append(np.cumsum(parseable * p_A)[:-1], parseable)
+    for n in range(5):
+        leaf = np.uint64(fold(np.uint64(stream(3, 0, VOTES, 2)), n))
+        answers_V = np.searchsorted(
+            bounds_A, [unit(leaf, np.uint64(v)) for v in range(n_votes)], "right"
+        )
+        assert np.bincount(answers_V, minlength=7)[:6].tolist() == counts[0, n].tolist()
+        first_K = np.bincount(answers_V[:n_samples], minlength=7)[:6]
+        assert first_K.tolist() == samples[0, n].tolist()
 
 
 def test_totals_are_multinomial():
