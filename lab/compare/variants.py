@@ -1,4 +1,4 @@
-"""Runs of one arm under several settings of its guard or its rule, named as arms of their own."""
+"""Runs of one arm under several settings of guard, rule or labels, named as arms of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES
-from lab.arms import BASELINE, CUSTOM, GUARD
+from lab.arms import BASELINE, CUSTOM, GUARD, matched_target
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 
 
 def arm_names(runs: Sequence[Manifest]) -> list[str]:
-    """Name of each run's arm, with the settings of guard and rule in which its runs differ.
+    """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
 
     Args:
         runs: of one comparison.
@@ -26,7 +26,7 @@ def arm_names(runs: Sequence[Manifest]) -> list[str]:
     bases = base_arms(runs)
     by_arm: dict[str, list[Mapping[str, Any]]] = {}
     for base, run in zip(bases, runs, strict=True):
-        by_arm.setdefault(base, []).append({**guard_settings(run), **_rule_settings(run)})
+        by_arm.setdefault(base, []).append(_settings(run))
     differing = {arm: _differing(own) for arm, own in by_arm.items()}
     return [_name(base, run, differing[base]) for base, run in zip(bases, runs, strict=True)]
 
@@ -57,6 +57,13 @@ def _base(run: Manifest, guarded: set[str]) -> str:
     return f"{prefix}{GUARD}" if is_variant and guard_settings(run) else run.arm
 
 
+def _settings(run: Manifest) -> Mapping[str, Any]:
+    """Every setting of the run that can make it another arm."""
+    names = ("labels",) if matched_target(run.arm) else ("labels", "step_factor")
+    others = {name: run.config[name] for name in names if name in run.config}
+    return {**guard_settings(run), **_rule_settings(run), **others}
+
+
 def _rule_settings(run: Manifest) -> Mapping[str, Any]:
     """Every setting of the run's rule: the options that it noted over the rule's defaults."""
     options = run.config.get("rule_options")
@@ -75,8 +82,9 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _name(base: str, run: Manifest, differing: Sequence[str]) -> str:
-    own = {**guard_settings(run), **_rule_settings(run)}
+    own = _settings(run)
     defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
+    defaults |= {"labels": "votes", "step_factor": 1.0}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base
     return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

@@ -58,6 +58,18 @@ def test_settings_of_a_rule_name_the_arm(make):
     assert arm_names(runs) == ["srt", "srt (keep=0.5)", "srt"]
 
 
+def test_labels_and_step_factor_name_a_custom_arm(make):
+    runs = [make("custom", 0.4, W=3).run for _ in range(3)]
+    for run, other in zip(runs, ({}, {"labels": "truth"}, {"step_factor": 0.5}), strict=True):
+        run.config |= {"labels": "votes", "step_factor": 1.0, **other}
+    factored = "custom (labels=votes, step_factor=0.5)"
+    assert arm_names(runs) == ["custom", "custom (labels=truth, step_factor=1.0)", factored]
+    matched = [make("matched", 0.4).run for _ in range(2)]
+    for run, factor in zip(matched, (0.4, 0.5), strict=True):
+        run.config |= {"step_factor": factor}
+    assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
+
+
 def test_a_custom_guard_of_a_rule_is_a_variant_of_its_guard(make):
     runs = [make("srt+custom", 0.4, W=3).run, make("srt+guard", 0.4).run, make("guard", 0.4).run]
     for run in runs[:2]:
