@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from guard_core.checks import ConfigError, Count, PositiveShare, Share, check_fields
+from guard_core.checks import ConfigError, Count, Interval, PositiveShare, Share, check_fields
 
 Part = Literal["frs", "mps", "rcsu"]
+Window = Annotated[int, Interval("[1, 10000]")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class GuardConfig:
     discount: PositiveShare = 1.0
     """Factor in (0, 1] on older votes, with `label_from="memory"`."""
 
-    W: Count = 5
-    """History window in visits."""
+    W: Window = 5
+    """History window in visits; the guard keeps W numbers per problem."""
     flip_rate: Literal["windowed", "instant"] = "windowed"
     """Share of the last `W` visits with a flip, or 1 when the label just flipped (release)."""
     tau_FR: Share = 0.3

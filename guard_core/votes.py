@@ -46,7 +46,12 @@ class Votes:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_samples: K.
             n_answers: A, larger than every id.
+
+        Raises:
+            ValueError: the ids are no integers, or one lies outside -1..A-1. Ids on a GPU are not
+                looked at, which would wait for it.
         """
+        _check_ids(answers, n_answers)
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -69,6 +74,19 @@ class Votes:
             raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
         if bool(xp.any(xp.sum(self.samples, axis=-1) > self.n_samples)):
             raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
+
+
+def _check_ids(answers: Array, n_answers: int) -> None:
+    xp = namespace(answers)
+    if not xp.isdtype(answers.dtype, "integral"):
+        raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
+    if "cpu" not in str(device(answers)).lower():
+        return
+    if bool(xp.any(answers >= n_answers)) or bool(xp.any(answers < -1)):
+        raise ValueError(
+            f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
+            "or use -1 for what is unparseable"
+        )
 
 
 @dataclass(frozen=True, slots=True)

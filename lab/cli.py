@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -53,7 +54,10 @@ def run_cli(
         SIGTERM, 129 after SIGHUP; 141 where the reader closed the pipe.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
+        if read_option(argv, "--out") == "":
+            raise UserError("--out: is empty; name a folder")
         with stops_raised():
             code = _parse(prog, commands, argv, description).run() or 0
         sys.stdout.flush()
@@ -67,8 +71,42 @@ def run_cli(
         return 128 + stop.number if isinstance(stop, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has enough; Python's own flush at exit must not complain of it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_CLOSED_PIPE
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            place = str(error.filename)
+            print(f"{prog}: {place[:40]}...: the name is too long; shorten it", file=sys.stderr)
+        elif _output_fails():
+            print(f"{prog}: stdout cannot be written ({error.strerror})", file=sys.stderr)
+            _drop_output()
+        else:
+            raise
+        return EXIT_USER_ERROR
+
+
+def _open_streams() -> None:
+    """Open standard streams that the parent closed, so that no file of a run takes their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.dup(number), "w", encoding="utf-8"))
+
+
+def _output_fails() -> bool:
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def read_option(argv: Sequence[str], flag: str) -> str | None:

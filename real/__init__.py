@@ -6,12 +6,16 @@ trace = train(TrainConfig(epochs=12), "runs/guard")
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from real.settings.config import TrainConfig
 
 if TYPE_CHECKING:
     from real.trainer import resume, train
+
+# transformers misses a widget library of notebooks that no bar here needs.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 __all__ = ["TrainConfig", "resume", "train"]
 

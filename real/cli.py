@@ -282,9 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def outcome(run: Manifest) -> Iterator[str]:
     """Result of a run, line by line."""
-    left_out, evaluation = run.extra["prompts_left_out"], run.extra["evaluation"]
-    if left_out:
-        yield f"left out: {len(left_out)} overlong prompts, see run.json"
+    evaluation = run.extra["evaluation"]
     given_up = run.extra.get("answer_timeouts", 0)
     if given_up:
         yield f"answers: {given_up} comparisons hit their time limit and count as unequal"

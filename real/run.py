@@ -30,6 +30,7 @@ from real.record.checkpoint import State, read_file
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
+from real.tiny.vocabulary import VOCABULARY_SIZE
 from real.update.entropy_loss import EntropyScorer
 from real.update.grpo import MEAN_OF_LOSS, LossConfig
 from real.update.logprobs import Scorer
@@ -96,6 +97,9 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
+    if config.model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
+        notice = "no problems given: the model is trained on the tiny task; name some by --problems"
+        prompts = replace(prompts, notices=(notice, *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, folder, ranks)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))

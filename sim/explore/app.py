@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
+from flask import abort, request
 
 from lab.errors import UserError
 from sim.explore.redraw import redraw
@@ -46,6 +47,7 @@ def make_app(base: SimConfig) -> Dash:
     )
     app.index_string = _PAGE.replace("STYLE", _STYLE)
     app.layout = _layout(base)
+    app.server.before_request(_refuse_other_hosts)
     inputs = [Input(_element_id(slider), "value") for slider in SLIDERS]
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
@@ -70,6 +72,12 @@ def make_app(base: SimConfig) -> Dash:
         return [*figures, words, as_command(config), as_toml(config), "", *shown]
 
     return app
+
+
+def _refuse_other_hosts() -> None:
+    """Refuse requests that a page of another site sends by a name that leads to this machine."""
+    if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
+        abort(403)
 
 
 def _layout(base: SimConfig) -> html.Div:

@@ -17,8 +17,8 @@ POSITIVE = "must lie in (0, 1]"
 COUNT = "must be at least 1"
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("W", 0, COUNT),
-    ("W", -3, COUNT),
+    ("W", 0, "must lie in [1, 10000]"),
+    ("W", 2**63 - 1, "must lie in [1, 10000]"),
     ("W", 5.0, "must be of type int"),
     ("W", True, "must be of type int"),
     ("T_steady", 0, COUNT),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import array_api_strict
 import numpy as np
 import pytest
+import torch
 
 from guard_core import Guard, GuardConfig, Votes
 
@@ -40,6 +43,17 @@ def test_values_must_be_possible(
     votes = Votes(*arrays, 8, 4)
     with pytest.raises(ValueError, match=message):
         votes.check()
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, array_api_strict.asarray, torch.asarray])
+@pytest.mark.parametrize("wrong", [7, -2])
+def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int) -> None:
+    good = [[0, 2, -1, 1]]
+    assert Votes.from_answers(asarray(good), n_samples=2, n_answers=3).n_votes == 4
+    with pytest.raises(ValueError, match=r"must lie in -1..2; raise n_answers = 3"):
+        Votes.from_answers(asarray([[0, wrong, -1, 1]]), n_samples=2, n_answers=3)
+    with pytest.raises(ValueError, match=r"must be integers, not .*float64"):
+        Votes.from_answers(np.array(good, float), n_samples=2, n_answers=3)
 
 
 def test_possible_votes_pass() -> None:

@@ -1,3 +1,5 @@
+import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -141,6 +143,57 @@ def test_read_option():
     assert read_option(["--config=b", "x"], "--config") == "b"
     assert read_option(["--config"], "--config") is None
     assert read_option(["--configs", "a"], "--config") is None
+
+
+SPEAK = """
+import os, sys
+from dataclasses import dataclass
+from lab.cli import run_cli
+
+@dataclass
+class Speak:
+    def run(self):
+        print("said")
+        print("warned", file=sys.stderr)
+        with open(sys.argv[1], "w") as file:
+            print(file.fileno(), file=file)
+
+sys.exit(run_cli("guard-test", {"": Speak}, []))
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_output_to_a_full_disk_is_one_line(tmp_path):
+    command = [sys.executable, "-c", SPEAK, str(tmp_path / "file")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    last = "guard-test: stdout cannot be written (No space left on device)"
+    assert done.stderr.splitlines()[-1] == last and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a POSIX shell")
+def test_closed_standard_streams_are_no_error_and_no_file_takes_their_place(tmp_path):
+    command = [sys.executable, "-c", SPEAK, str(tmp_path / "file")]
+    line = f"{shlex.join(command)} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line]).returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+def test_names_of_folders_that_cannot_be(capsys, tmp_path):
+    @dataclass
+    class Make:
+        out: Path
+
+        def run(self) -> None:
+            self.out.mkdir()
+
+    code, _, err = call(
+        capsys, "make", "--out", str(tmp_path / ("x" * 300)), commands={"make": Make}
+    )
+    assert code == 2 and "the name is too long" in one_line(err)
+    code, _, err = call(capsys, "make", "--out", "", commands={"make": Make})
+    assert code == 2 and "--out: is empty; name a folder" in one_line(err)
 
 
 def test_a_reader_that_closes_the_pipe_sees_no_traceback():

@@ -25,6 +25,8 @@ from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
 from real.model.policy import load_policy
+from real.run import prepare
+from real.tiny import CHECKPOINT
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 BOXES = [f"\\boxed{{{answer}}}" for answer in range(4)]
@@ -235,3 +237,10 @@ def test_missing_weights_are_refused(tmp_path: Path):
 def test_missing_gpu_is_said(model: Path):
     with pytest.raises(UserError, match="no GPU"):
         load_policy(model, "cuda")
+
+
+def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model: Path):
+    notice = "no problems given: the model is trained on the tiny task; name some by --problems"
+    assert notice in prepare(TrainConfig(model=str(model)).settled()).prompts.notices
+    tiny = TrainConfig(model=str(CHECKPOINT)).settled()
+    assert prepare(tiny).prompts.notices == ()

@@ -24,6 +24,7 @@ from sim.engine.measure import measure
 from sim.engine.tally import MEASURES, measure_trace
 from sim.studies.sweep import RandomCells, Sweep, read_sweep, run_sweep
 from sim.studies.sweep.axes import Range
+from sim.studies.sweep.folder import SweepFolder
 from sim.studies.sweep.pool import Pool
 
 BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
@@ -187,6 +188,28 @@ def test_a_foreign_description_is_refused(tmp_path, content, message):
     (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(UserError, match=message):
         run_sweep(SWEEP, tmp_path)
+
+
+def test_a_sweep_may_start_while_another_process_makes_its_folder(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "sweep.json.123.tmp").write_text("{")
+    assert SweepFolder.create(tmp_path, {"name": 1}).tables == {}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    line = [sys.executable, "-m", "sim", "sweep", "--out", str(tmp_path / "s"), "--workers", "2"]
+    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
+    process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("s/parts/*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    with pytest.raises(ProcessLookupError):
+        for _ in range(300):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
 
 
 def test_a_used_folder_is_left_alone(tmp_path):

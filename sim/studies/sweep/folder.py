@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.errors import UserError
-from lab.files import whole
+from lab.files import TEMPORARY, whole
 from lab.trace.manifest import command, commit, machine, now, versions
 
 FILE = "sweep.json"
@@ -84,7 +84,7 @@ class SweepFolder:
                 raise UserError(_differing(path, old["definition"], definition))
             folder._facts |= {name: old[name] for name in ("started", "commits")}
             folder._read()
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and not _is_new(path):
             raise UserError(f"{path}: exists and holds no sweep; choose another folder")
         try:
             (path / PARTS).mkdir(parents=True, exist_ok=True)
@@ -156,6 +156,13 @@ class SweepFolder:
         for path in sorted((self.path / PARTS).glob("part-*.parquet")):
             for outcome in _outcomes(path):
                 self._note(outcome.key, outcome.table, outcome.reason)
+
+
+def _is_new(path: Path) -> bool:
+    """Return whether a folder is empty, or holds what a sweep makes before `sweep.json`."""
+    if not path.is_dir():
+        return False
+    return all(e.name == PARTS or e.name.endswith(TEMPORARY) for e in path.iterdir())
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import importlib
 import logging
 import multiprocessing.resource_tracker
 import os
+import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ MOST_LOSSES = 3
 """Times in a row that a pool may break before any job of it ends."""
 PATIENCE = 20
 """Seconds to wait for a cluster."""
+_WATCH_SECONDS = 1.0
 _WAVE = 2
 """Jobs per worker that are handed out at once where results come back together only."""
 
@@ -127,10 +130,26 @@ def _context(pool: Pool) -> Iterator[tuple[type[BaseException], ...]]:
             yield _ray(pool, stack)
         else:
             # One thread each: the workers themselves use the cores.
-            stack.enter_context(
-                joblib.parallel_config("loky", n_jobs=pool.workers, inner_max_num_threads=1)
+            config = joblib.parallel_config(
+                "loky",
+                n_jobs=pool.workers,
+                inner_max_num_threads=1,
+                initializer=_end_with,
+                initargs=(os.getpid(),),
             )
+            stack.enter_context(config)
             yield (BrokenProcessPool,)
+
+
+def _end_with(parent: int) -> None:
+    """End this worker soon after its parent was killed, which would leave it waiting for jobs."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _dask(pool: Pool, stack: ExitStack) -> tuple[type[BaseException], ...]:

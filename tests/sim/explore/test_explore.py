@@ -43,6 +43,15 @@ def test_every_slider_sets_its_own_setting_alone(slider):
             }
 
 
+def test_requests_by_the_name_of_another_site_are_refused():
+    pytest.importorskip("dash")
+    from sim.explore.app import make_app
+
+    client = make_app(SMALL).server.test_client()
+    assert client.get("/", headers={"Host": "127.0.0.1:8050"}).status_code == 200
+    assert client.get("/", headers={"Host": "evil.example:8050"}).status_code == 403
+
+
 def test_more_samples_than_votes_become_all_votes():
     positions = places_of(SimConfig()) | {"n_votes": 0}
     config = with_positions(SimConfig(), positions)
