@@ -3,11 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
+AGREEMENT ?= runs/agreement
 
-.PHONY: help demo test docs vllm lint format bench bench-trl clean
+.PHONY: help demo agreement test docs vllm lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
+	@echo "make agreement  real runs beside their simulation: 60 runs, a table and a report (15 to 25 minutes)"
 	@echo "make test    lint, types, import rules, all tests"
 	@echo "make docs    run the notebooks at small size, then build the site into build/site"
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
@@ -16,9 +18,15 @@ help:
 	@echo "make format  let ruff rewrite the code"
 
 demo: .venv/real.stamp
-	$(BIN)/guard-sim compare --out $(RUN)/sim
+	$(BIN)/guard-train run --arm ttrl --seed 100 --checkpoint-keep 100 --epochs $(EPOCHS) --out $(RUN)/pilot --quiet & \
+	pilot=$$!; $(BIN)/guard-sim compare --out $(RUN)/sim && wait $$pilot
 	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS)
-	$(BIN)/guard-report $(RUN) --output $(RUN)/report.html
+	$(BIN)/guard-train measure --out $(RUN)/response.npz --growth $(RUN)/pilot
+	$(BIN)/guard-sim agree --real $(RUN)/real --response $(RUN)/response.npz --out $(RUN)/measured
+	$(BIN)/guard-report $(RUN)/sim $(RUN)/real $(RUN)/measured --output $(RUN)/report.html
+
+agreement: .venv/real.stamp
+	$(BIN)/python docs/tools/agreement.py $(AGREEMENT)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm

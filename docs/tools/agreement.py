@@ -35,13 +35,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2", "3"])
     parser.add_argument("--jobs", default="2")
     own, settings = parser.parse_known_args(argv)
-    for program, words in _commands(own, settings):
+    for program, words in commands(own, settings):
         if code := program.main([str(word) for word in words]):
             return code
     return 0
 
 
-def _commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[type, list[object]]]:
+def commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[type, list[object]]]:
     """Yield the module of each program and its arguments, in order."""
     out: Path = own.out
     cells = ["--arms", *own.arms, "--lrs", *own.lrs, "--seeds", *own.seeds, "--jobs", own.jobs]

@@ -214,7 +214,9 @@ def _runs(trace: Trace) -> _Runs:
 def _row(real: Comparison, runs: Mapping[str, _Runs], arm: str) -> dict[str, Any]:
     """The columns that all predictions of a cell share."""
     own, base = runs[arm], runs.get(BASELINE)
-    row = {"task": real.task, "lr": real.step_size, "arm": arm, "seeds": len(own.replicates)}
+    task = real.task.removesuffix(f", step size {real.step_size or 0:g}")
+    row: dict[str, Any] = {"task": task, "lr": real.step_size, "arm": arm}
+    row["seeds"] = len(own.replicates)
     row["real"] = float(own.curves_SCE[:, 0, -1].mean()) if own.replicates else np.nan
     if base is not None and arm != BASELINE:
         gain = asdict(paired(_finals(own), _finals(base)))

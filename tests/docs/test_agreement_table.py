@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -45,14 +46,13 @@ def test_three_cells_from_nothing(made):
 
 
 @pytest.mark.slow
-def test_the_same_command_makes_what_is_missing(made, tool, capsys):
-    before = {path: path.stat().st_mtime_ns for path in made.rglob("run.json")}
-    (made / "simulated" / "agreement.csv").unlink()
-    assert tool.main([str(made), *SMALL.split()]) == 0
-    after = {path: path.stat().st_mtime_ns for path in made.rglob("run.json")}
-    kept = [path for path in before if "simulated" not in path.parts]
-    assert len(kept) == 7 and all(after[path] == before[path] for path in kept)
-    assert (made / "simulated" / "agreement.csv").is_file()
+def test_the_same_command_makes_what_is_missing(made, tool, tmp_path):
+    own = SimpleNamespace(out=made, arms=["ttrl"], lrs=["3e-4"], seeds=["0"], jobs="2")
+    assert [words[0] for _, words in tool.commands(own, [])][:2] == ["compare", "resume"]
+    assert not {"measure", "agree"} & {words[0] for _, words in tool.commands(own, [])}
+    own.out = tmp_path
+    whole = [words[0] for _, words in tool.commands(own, [])]
+    assert whole[:4] == ["compare", "run", "measure", "agree"]
 
 
 @pytest.mark.slow
