@@ -19,7 +19,7 @@ from guard_core.rules.named import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.errors import UserError
 from lab.rule_fit import BASELINE, DEFAULT_GUARD, check_fit, guard_of
-from sim.settings.measured import STEP, check_measured
+from sim.settings.measured import STEP, Part, check_measured, check_parts
 from sim.settings.populations import FREE, NAMED
 
 _LAST_REPLICATE = 32_767
@@ -37,6 +37,7 @@ _FILES = {
     "response": ("policy", "measured"),
     "lr": ("policy", "measured"),
     "growth": ("policy", "measured"),
+    "parts_off": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -61,6 +62,10 @@ class SimConfig:
     growth: NotNegative | None = None
     """Measured policy: growth c of the gradients with the squared distance; the file's own if left
     out, 0 for the linear model."""
+    parts_off: tuple[Part, ...] = ()
+    """Measured policy: parts of the dynamics that are switched off. `leak`: tokens that no sampled
+    response has; `own`: the effect of a problem's updates on itself; `others`: that on other
+    problems. Labels without feedback are the arm `frozen`."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
@@ -194,6 +199,7 @@ class SimConfig:
             rule = make_rule(self.rule, self.rule_options)
             sampled = self.update == "sampled"
             check_measured(rule, self.response, self.lr, self.step, self.unparseable, sampled)
+        check_parts(self.parts_off, self.mini_batch)
 
     @property
     def n_batches(self) -> int:

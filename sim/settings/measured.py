@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from guard_core.rules.rule import Rule
 from lab.errors import UserError
 
 STEP = 0.06
 """Default step size of the other policies."""
+
+Part = Literal["leak", "own", "others"]
+"""Parts of the measured dynamics that can be switched off, see `sim.world.measured.parts`."""
 
 
 def check_measured(
@@ -48,3 +53,18 @@ def check_measured(
         )
     if rule.loss != "rewards":
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
+
+
+def check_parts(parts_off: tuple[Part, ...], mini_batch: int) -> None:
+    """Check the parts that are switched off.
+
+    Raises:
+        UserError: nothing would be left to learn from, or a part is named twice.
+    """
+    given = f"parts_off = {', '.join(parts_off)}"
+    if len(set(parts_off)) < len(parts_off):
+        raise UserError(f"{given}: name each part at most once")
+    if {"own", "others"} <= set(parts_off):
+        raise UserError(f"{given}: without own and others no update has an effect; name one")
+    if {"own", "others"} & set(parts_off) and mini_batch > 1:
+        raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")

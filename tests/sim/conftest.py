@@ -1,5 +1,7 @@
 """Rows of a sweep with scores of one's choice, and small runs of rules."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,8 @@ from lab.arms import arm as named
 from sim import SimConfig
 from sim.engine.simulation import Simulation
 from sim.engine.tally import MEASURES
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)

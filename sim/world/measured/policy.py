@@ -8,8 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
+from sim.world.measured.parts import Apart
 from sim.world.measured.training import MAX_GRAD_NORM, WEIGHT_DECAY, Adam, leaf_key, train_batch
-from sim.world.measured.tree import Weights, batch_probs, draw_weights, read_measured, tree_of
+from sim.world.measured.tree import (
+    Weights,
+    batch_probs,
+    draw_weights,
+    read_measured,
+    tree_of,
+    without_unseen,
+)
 from sim.world.random import generator
 
 Bools = NDArray[np.bool_]
@@ -57,6 +65,8 @@ class Measured:
         assert config.response is not None  # SimConfig asks for it
         response = read_measured(config.response, config.n_problems, config.n_answers)
         self._config, self._tree = config, tree_of(response)
+        if "leak" in config.parts_off:
+            self._tree = without_unseen(self._tree)
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
         features = np.ascontiguousarray(response.features, np.float32)
@@ -64,6 +74,10 @@ class Measured:
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
             self._weights.append(draw_weights(response, features, growth or 0.0, rng))
+        self._apart_R: list[Apart] = []
+        if {"own", "others"} & set(config.parts_off):
+            own = "own" not in config.parts_off
+            self._apart_R = [Apart(weights, config.n_problems, own) for weights in self._weights]
         self._taken_R = [0] * config.replicates
         self._adam = Adam(
             config.adam_beta_1,
@@ -81,8 +95,8 @@ class Measured:
             -1, or the flat place r * P + p of the first problem with a logit that is not finite.
         """
         out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
-        for r, weights in enumerate(self._weights):
-            self._write(weights, problems_RP[r], out_PB)
+        for r in range(len(out_RPA)):
+            self._write(r, problems_RP[r], out_PB)
             out_RPA[r] = out_PB[:, :-1]
         bad = np.flatnonzero(np.isnan(out_RPA[..., 0]))
         return int(bad[0]) if len(bad) else -1
@@ -112,9 +126,7 @@ class Measured:
         """
         c, norm_RP = self._config, np.zeros(problems_RP.shape)
         for r, weights in enumerate(self._weights):
-            self._taken_R[r] = train_batch(
-                self._tree,
-                weights,
+            batch = (
                 self._adam,
                 self._taken_R[r],
                 problems_RP[r],
@@ -125,18 +137,31 @@ class Measured:
                 np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch)),
                 norm_RP[r],
             )
+            if self._apart_R:
+                self._taken_R[r] = self._apart_R[r].train(self._tree, *batch)
+            else:
+                self._taken_R[r] = train_batch(self._tree, weights, *batch)
         return norm_RP
 
     def trust(self) -> Trust:
         """Return how far the run has left the measured model."""
         problems_N = np.arange(self._config.n_problems)
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
-        unseen = [self._write(weights, problems_N, out_NB).mean() for weights in self._weights]
-        distance2 = np.mean([weights.moved @ weights.w for weights in self._weights])
+        replicates = range(len(self._weights))
+        unseen = [self._write(r, problems_N, out_NB).mean() for r in replicates]
+        read = [
+            part.read_by(n) for part in self._apart_R for n in range(len(problems_N))
+        ] or self._weights
+        distance2 = np.mean([at.moved @ at.w for at in read])
         growth = None if self._growth is None else float(self._growth * distance2)
         return Trust(float(np.mean(unseen)), growth)
 
-    def _write(self, weights: Weights, problems_P: Ints, out_PB: Floats) -> Floats:
+    def _write(self, replicate: int, problems_P: Ints, out_PB: Floats) -> Floats:
         unseen_P = np.empty(len(problems_P))
-        batch_probs(self._tree, weights, problems_P, out_PB, unseen_P)
+        if not self._apart_R:
+            batch_probs(self._tree, self._weights[replicate], problems_P, out_PB, unseen_P)
+            return unseen_P
+        for p, n in enumerate(problems_P):
+            at, one = self._apart_R[replicate].read_by(int(n)), slice(p, p + 1)
+            batch_probs(self._tree, at, problems_P[one], out_PB[one], unseen_P[one])
         return unseen_P

@@ -154,17 +154,31 @@ def to_weights(
 @njit(cache=True)
 def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """One AdamW step in place; returns the norm of the change on all weights of the model."""
+    take_in(at, gradient_D, adam)
+    return move(at, gradient_D, rate, adam, t)
+
+
+@njit(cache=True)
+def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
+    """Clip a gradient in place and add it to Adam's mean squared gradient."""
     norm2 = 0.0
     for i in range(gradient_D.shape[0]):
         norm2 += at.scale[i] * gradient_D[i] ** 2
     shrink = min(1.0, adam.max_norm / (np.sqrt(norm2) + 1e-6))
+    for i in range(gradient_D.shape[0]):
+        g = shrink * gradient_D[i]
+        at.second_moment[i] = adam.beta_2 * at.second_moment[i] + (1.0 - adam.beta_2) * g * g
+        gradient_D[i] = g
+
+
+@njit(cache=True)
+def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
+    """Move the weights by a clipped gradient; returns the norm of the change on all weights."""
     far, changed2 = distance(at), 0.0
     rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
     change_D = np.empty(gradient_D.shape[0])
     for i in range(gradient_D.shape[0]):
-        g = shrink * gradient_D[i]
-        at.first_moment[i] = adam.beta_1 * at.first_moment[i] + (1.0 - adam.beta_1) * g
-        at.second_moment[i] = adam.beta_2 * at.second_moment[i] + (1.0 - adam.beta_2) * g * g
+        at.first_moment[i] = adam.beta_1 * at.first_moment[i] + (1.0 - adam.beta_1) * gradient_D[i]
         root = np.sqrt(at.second_moment[i] / rise_2) + adam.eps
         pull = at.first_moment[i] / rise_1 / root
         change = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
@@ -212,14 +226,14 @@ def train_batch(
     P = problems_P.shape[0]
     most_edges, most_leaves = largest(tree, problems_P)
     before_PE, leaves_PL = np.empty((P, most_edges)), np.empty((P, most_leaves), np.int64)
-    tokens_P = _draw_batch(tree, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL)
+    tokens_P = draw_batch(tree, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL)
     gradient_D = np.empty(at.w.shape[0])
     for first in range(0, P, adam.mini_batch):
         step = slice(first, min(first + adam.mini_batch, P))
         norm_P[step] = 0.0
         tokens = tokens_P[step].sum()
         visits = (problems_P[step], leaves_PL[step], streams_SPB[:, step], drop_P[step])
-        if not _add_gradients(tree, at, *visits, before_PE[step], gradient_D):
+        if not add_gradients(tree, at, *visits, before_PE[step], gradient_D):
             norm_P[step] = np.nan
             return taken
         if tokens == 0:
@@ -232,7 +246,7 @@ def train_batch(
 
 
 @njit(cache=True)
-def _draw_batch(
+def draw_batch(
     tree: Tree,
     at: Weights,
     problems_P: Ints,
@@ -259,7 +273,7 @@ def _draw_batch(
 
 
 @njit(cache=True)
-def _add_gradients(
+def add_gradients(
     tree: Tree,
     at: Weights,
     problems_P: Ints,

@@ -19,6 +19,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+_NEVER = -1e9
+"""A log-probability that stays that of 0 whatever is added to it, and finite."""
+
+
 class Tree(NamedTuple):
     """The token trees of all problems, for compiled code."""
 
@@ -103,6 +107,16 @@ def first_probs(response: Response) -> Floats:
 def tree_of(response: Response) -> Tree:
     """The tree without its features."""
     return Tree(*(np.ascontiguousarray(getattr(response, name)) for name in Tree._fields))
+
+
+def without_unseen(tree: Tree) -> Tree:
+    """The tree whose unseen leaves have no probability, whatever the weights are."""
+    log_p0 = tree.log_p0.copy()
+    for leaf in np.flatnonzero(tree.leaf_unseen):
+        problem = np.searchsorted(tree.leaf_start, leaf, side="right") - 1
+        last = tree.path_edge[tree.path_start[leaf + 1] - 1]
+        log_p0[tree.edge_start[problem] + last] = _NEVER
+    return tree._replace(log_p0=log_p0)
 
 
 def draw_weights(
