@@ -157,7 +157,8 @@ def mean_correlations(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         own = (pairs["kind"] == kind).to_numpy()
         value = pairs["correlation"].to_numpy()[own]
         weight_BK = counts_BN[:, first[own]] * counts_BN[:, second[own]]
-        low, high = percentile_interval(weight_BK @ value / weight_BK.sum(1))
+        drawn_BK = weight_BK[weight_BK.any(axis=1)]
+        low, high = percentile_interval(drawn_BK @ value / drawn_BK.sum(1))
         spread = {"mean": value.mean(), "low": low, "high": high, "sd": value.std()}
         rows.append({"kind": kind, **spread, "n": len(value)})
     return pd.DataFrame(rows)
