@@ -38,7 +38,7 @@ class GuardConfig:
     """Factor in (0, 1] on older votes, with `label_from="memory"`."""
 
     W: Window = 5
-    """History window in visits; the guard keeps W numbers per problem."""
+    """History window in visits."""
     flip_rate: Literal["windowed", "instant"] = "windowed"
     """Share of the last `W` visits with a flip, or 1 when the label just flipped (release)."""
     tau_FR: Share = 0.3

@@ -42,7 +42,7 @@ def test_every_setting_is_listed_with_its_meaning(config, hook):
 
 def test_types_and_bounds_are_words(hook):
     table = hook.settings_table(GuardConfig)
-    assert "| `W` | int in [1, inf) | `5` | History window in visits. |" in table
+    assert "| `W` | int in [1, 10000] | `5` | History window in visits. |" in table
     assert "| `skip_by` | `drop`, `mask` | `'drop'` |" in table
     sim = hook.settings_table(SimConfig)
     assert "| `max_grad_norm` | float in (0, inf) or none | none |" in sim
