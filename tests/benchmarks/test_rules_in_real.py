@@ -97,9 +97,9 @@ def test_another_generation_pass_is_named_and_not_counted(costs: dict[str, RuleC
 
 
 def test_entropies_are_told_while_sampling_or_by_a_forward_pass(costs: dict[str, RuleCost]):
-    told, passed = costs["rent"], costs["rent" + NO_STATS]
-    assert told.parts["stats"] > 0 and told.further("forward") is None
-    assert "stats" not in passed.parts and passed.parts["entropy"] > told.parts["entropy"]
+    logged, passed = costs["rent"], costs["rent" + NO_STATS]
+    assert logged.parts["stats"] > 0 and logged.further("forward") is None
+    assert "stats" not in passed.parts and passed.parts["entropy"] > logged.parts["entropy"]
     more = passed.further("forward")
     assert (
         more is not None

@@ -1,11 +1,20 @@
-"""Runs of several ranks, as torchrun would start them; a server that tests talk to line by line.
+"""Runs of one or several ranks, as torchrun would start them; a server that tests talk to in lines.
 
-The server imports torch once and forks, so a rank costs no import. A request is {"do": "train",
-"resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...}, "fault": null or
-{"rank": r, "what": "kill", "error" or "nan", "call": n}, "log": ...}. A fault comes with the n-th
-batch that the rank reads answers of, or with its n-th gradient. Rank r prints into the file LOG.r.
+The server imports torch once and forks, so a run costs no import. A request is {"do": "train",
+"resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...}, "log": ...,
+"fault": null or {"rank": r, "what": ..., "call": n}, "parts": [...]}. Rank r prints into LOG.r.
 Models are computed with in double precision, unless the settings name another. "sample" prints
 what scripted engine processes sample, see `scripted_child`.
+
+Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, "nan" with its
+n-th gradient; "change" kills it, as by kill -9, just before the n-th time that it changes its
+folder's files, or writes the number of these changes into the file "counted" without an n.
+
+Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
+must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
+rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
+what that writes itself is no problem.
+
 The answer is the list of exit codes, minus the signal where one ended the rank.
 """
 
@@ -16,7 +25,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 LIMIT = 60.0
@@ -31,10 +42,10 @@ def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> Non
         calls += 1
         if calls == number:
             before(*arguments)
-        found = whole(*arguments)
+        result = whole(*arguments)
         if calls == number:
             after(*arguments)
-        return found
+        return result
 
     setattr(module, name, wrapped)
 
@@ -62,7 +73,7 @@ def in_double() -> None:
     real.run.load_policy = load_double
 
 
-def plant(fault: dict[str, Any]) -> None:
+def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
     import real.vote.decide
     from lab.errors import UserError
@@ -72,10 +83,80 @@ def plant(fault: dict[str, Any]) -> None:
             raise UserError("fault: wanted by the test")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if fault["what"] == "nan":
+    if fault["what"] == "change":
+        count_changes(folder, fault["call"], fault["counted"])
+    elif fault["what"] == "nan":
         on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
     else:
         on_call(real.vote.decide.Supervisor, "decide", fault["call"], fail, nothing)
+
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "open"}
+
+
+def count_changes(folder: str, wanted: int | None, counted: str) -> None:
+    """Count the changes of files in the folder, and die before the wanted one."""
+    count = 0
+
+    def hook(event: str, words: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in CHANGES or folder not in str(words[0]):
+            return
+        if event == "open" and not words[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        count += 1
+        if count == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if wanted is None:
+            with open(counted, "w") as file:
+                file.write(str(count))
+
+    sys.addaudithook(hook)
+
+
+def silent() -> None:
+    from real.engines.transformers_engine import TransformersEngine
+
+    kind: Any = TransformersEngine
+    sample = kind.sample
+
+    def without_stats(*arguments: Any) -> Any:
+        return replace(sample(*arguments), entropy_PV=None, certainty_PV=None)
+
+    kind.sample = without_stats
+
+
+def heard() -> None:
+    from real.vote.judge import Judge
+
+    groups = Judge.groups
+
+    def printed(self: Judge, *arguments: Any) -> Any:
+        made = groups(self, *arguments)
+        asked = self.asked
+        assert asked is not None
+        again = [sum(len(g.lengths_K) > 1 for g in row) for row in made]
+        print("verdicts", asked.verdicts_PQ.tolist(), "again", again)
+        return made
+
+    Judge.groups = printed
+
+
+def reword() -> None:
+    from real.tiny.rewording import reworded
+    from real.vote.second import Paraphrases
+
+    kind: Any = Paraphrases
+    ask = kind._ask
+
+    def usable(self: Any) -> list[str | None]:
+        pairs = zip(self.parts.prompts.problems, ask(self), strict=True)
+        return [reworded(p.prompt) if sum(map(ord, text or "")) % 3 else None for p, text in pairs]
+
+    kind._ask = usable
+
+
+PARTS: dict[str, Callable[[], None]] = {"silent": silent, "heard": heard, "reword": reword}
 
 
 def sample_scripted(config: Any) -> None:
@@ -112,7 +193,9 @@ def child(request: dict[str, Any], rank: int) -> int:
     if "dtype" not in request["config"]:
         in_double()
     if request["fault"] and request["fault"]["rank"] == rank:
-        plant(request["fault"])
+        plant(request["fault"], request["folder"])
+    for name in request["parts"]:
+        PARTS[name]()
 
     class Command:
         def run(self) -> None:

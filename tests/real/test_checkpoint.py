@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_runs import Stopped, stop_at
 
 import real.record.checkpoint
 from lab.errors import UserError
@@ -27,22 +28,13 @@ SMALL = TrainConfig(
 )
 
 
-class Enough(Exception):
-    pass
-
-
-def stop_after_three(done: float) -> None:
-    if done > 0.9:
-        raise Enough
-
-
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stopped in the last of four batches, with checkpoints at 1, 2 and 3."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         config = replace(SMALL, checkpoint_every=1, checkpoint_keep=3)
-        train(config, folder, progress=stop_after_three)
+        train(config, folder, progress=stop_at(1.0))
     return folder
 
 

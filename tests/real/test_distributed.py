@@ -7,21 +7,21 @@ tests hold to reference values.
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from rank_runs import (
+    TOLERANCE,
+    Ended,
+    Start,
+    assert_close,
+    assert_frame_equal,
+    assert_same_steps,
+)
 
-import lab
 from lab.errors import UserError
 from real.engines.make import make_engine
 from real.engines.rollouts import Sampling, request_seeds
@@ -29,15 +29,9 @@ from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
 from real.ranks.launched import launched
-from real.ranks.tensor_files import read_tensors
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.trainer import train
-
-TOLERANCE = 1e-6
-"""In double precision: Adam's first step takes a gradient that is nothing but rounding for as good
-as any other.
-"""
 
 # Flips at the first visit make problems sit out; five rows in passes of two leave a rank idle; the
 # second batch has one problem, so that a rank has none.
@@ -54,73 +48,18 @@ CONFIG: dict[str, Any] = {
     "guard": {"W": 1, "tau_FR": 0.0, "theta_MR": 0.0, "p_skip": 1.0},
     "rank_timeout": 20.0,
 }
-HERE = Path(__file__).parent
-# Typed too narrowly by pandas' stubs: columns and rows of a frame are frames here.
-assert_frame_equal: Any = pd.testing.assert_frame_equal
-
-
-@dataclass
-class Ended:
-    """A run of some ranks."""
-
-    folder: Path
-    codes: list[int]
-    lines: list[list[str]]
-    """Output of each rank."""
-    seconds: float
-
-    def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:
-        return read_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
-
-    @property
-    def trace(self) -> lab.Trace:
-        return lab.load(self.folder)
-
-
-Start = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    place = tmp_path_factory.mktemp("ranks")
-    server = subprocess.Popen(
-        [sys.executable, str(HERE / "forked_ranks.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdin and server.stdout
+def start(ranks: Start) -> Start:
+    """Two ranks by default, with `CONFIG` and changes of it."""
 
     def run(
         name: str, world: int = 2, do: str = "train", fault: Any = None, **changes: Any
     ) -> Ended:
-        assert server.stdin and server.stdout
-        request = {
-            "do": do,
-            "world": world,
-            "port": free_port(),
-            "folder": str(place / name),
-            "config": {**CONFIG, **changes},
-            "fault": fault,
-            "log": str(place / f"{name}-{do}-{world}.log"),
-        }
-        began = time.monotonic()
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        codes = json.loads(server.stdout.readline())
-        seconds = time.monotonic() - began
-        logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
-        return Ended(place / name, codes, [log.splitlines() for log in logs], seconds)
+        return ranks(name, {**CONFIG, **changes}, world, do, fault)
 
-    yield run
-    server.stdin.close()
-    server.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -133,21 +72,6 @@ def alone(start: Start) -> Ended:
 def killed(start: Start) -> Ended:
     """Two ranks, the second of which is killed in the second batch."""
     return start("killed", fault={"rank": 1, "what": "kill", "call": 2})
-
-
-def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype
-        torch.testing.assert_close(found[name], value, rtol=0, atol=TOLERANCE, msg=name)
-
-
-def assert_same_steps(found: lab.Trace, expected: lab.Trace) -> None:
-    """All columns but the clock's, and the mismatch, which is rounding alone."""
-    measured = [
-        n for n in expected.steps if not n.startswith(("seconds", "mismatch")) and "_per_" not in n
-    ]
-    assert_frame_equal(found.steps[measured], expected.steps[measured], rtol=1e-4)
 
 
 def test_two_ranks_make_the_update_of_one(alone: Ended, killed: Ended) -> None:
@@ -222,7 +146,7 @@ def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> N
     assert all(value.isfinite().all() for value in two.tensors(2).values())
 
 
-def test_an_error_of_one_rank_is_told_once_and_ends_all(start: Start) -> None:
+def test_an_error_of_one_rank_is_printed_once_and_ends_all(start: Start) -> None:
     ended = start("error", fault={"rank": 1, "what": "error", "call": 1})
     assert ended.lines[1] == ["guard-train: fault: wanted by the test"]
     assert ended.codes == [1, 2]

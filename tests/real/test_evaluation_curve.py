@@ -184,7 +184,7 @@ def test_rewards_by_the_truth_are_all_right():
         replace(SMALL, epochs=1, guard=chosen.guard, labels=chosen.labels), progress=False
     )
     assert (found.steps["reward_correct"] == 1).all()
-    # The labels that are told of are those of the votes, and some of them are wrong.
+    # The trace has the labels of the votes, and some of them are wrong.
     assert (found.steps["label_correct"] < 1).any()
 
 

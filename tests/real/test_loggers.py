@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_runs import Stopped, stop_at
 
 from lab.errors import UserError
 from lab.trace.trace import Trace, load
@@ -22,15 +23,6 @@ from real.record.loggers import Loggers
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
 )
-
-
-class Enough(Exception):
-    pass
-
-
-def stop_in_the_third_batch(done: float) -> None:
-    if done > 0.7:
-        raise Enough
 
 
 class Fake(ModuleType):
@@ -105,10 +97,8 @@ def test_they_get_the_numbers_of_the_trace(fake: Fake, tmp_path: Path):
 
 
 def test_a_resumed_run_goes_on_in_the_same_place(fake: Fake, tmp_path: Path):
-    with pytest.raises(Enough):
-        train(
-            replace(SMALL, log=(fake.__name__,)), tmp_path / "run", progress=stop_in_the_third_batch
-        )
+    with pytest.raises(Stopped):
+        train(replace(SMALL, log=(fake.__name__,)), tmp_path / "run", progress=stop_at(0.75))
     assert fake.closed == 1
     resume(tmp_path / "run", progress=False)
     first, second = fake.started
@@ -190,8 +180,8 @@ def test_tensorboard_writes_real_event_files(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = replace(SMALL, log=("tensorboard",))
-    with pytest.raises(Enough):
-        train(config, tmp_path / "run", progress=stop_in_the_third_batch)
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", progress=stop_at(0.75))
     trace = resume(tmp_path / "run", progress=False)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"scalars": 0})
     events.Reload()

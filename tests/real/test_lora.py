@@ -124,6 +124,19 @@ def rows() -> PackedRows:
     return PackedRows(IDS[:, :-1], None, 4, IDS[:, -4:].flatten())
 
 
+def test_the_adapters_product_is_scaled_by_alpha_over_rank():
+    name = "model.layers.0.self_attn.q_proj"
+    for alpha, scale in ((2.0, 1.0), (8.0, 4.0)):
+        model = small_model()
+        before = model.get_submodule(name).weight.detach().clone()
+        prepare_training(model, TrainConfig(lora_rank=2, lora_alpha=alpha))
+        adapters: Any = model.get_submodule(name)
+        torch.nn.init.ones_(adapters.lora_B["default"].weight)
+        change = dict(merged_weights(model))[f"{name}.weight"] - before
+        product = adapters.lora_A["default"].weight.detach().sum(0).expand(16, -1)
+        torch.testing.assert_close(change, scale * product)
+
+
 def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)

@@ -50,7 +50,7 @@ def close(found: Tensor | None, expected: Tensor | None) -> bool:
     return found.shape == expected.shape and bool((found - expected).abs().max() < 1e-4)
 
 
-def test_spread_by_its_definition():
+def test_entropy_and_certainty_by_their_definitions():
     logp = torch.log_softmax(torch.randn(7, 11, generator=seeded()).double(), -1)
     entropy, certainty = entropy_and_certainty(logp, logp.exp())
     torch.testing.assert_close(entropy, -(logp.exp() * logp).sum(-1))

@@ -219,9 +219,9 @@ def test_what_was_found_is_said_and_written_down(
 
 def test_a_comparison_says_each_thing_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for seed in (0, 1):
-        told = {"notices": ["no chat template", f"seed {seed} alone"]}
+        extra = {"notices": ["no chat template", f"seed {seed} alone"]}
         manifest = Manifest.new(
-            "real", "ttrl", "TTRL", n_problems=1, n_votes=4, config={}, seeds=[seed], extra=told
+            "real", "ttrl", "TTRL", n_problems=1, n_votes=4, config={}, seeds=[seed], extra=extra
         )
         with RunFolder.create(tmp_path / "ttrl" / f"seed-{seed}", manifest):
             pass

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
+from tiny_runs import Stopped, check_same, stop_at
 
 import real.run
 from lab.errors import UserError
@@ -33,32 +33,6 @@ SMALL = TrainConfig(
 )
 
 
-class Enough(Exception):
-    pass
-
-
-def stop_at(share: float) -> Any:
-    def report(done: float) -> None:
-        if done >= share:
-            raise Enough(f"stopped at {done}")
-
-    return report
-
-
-def timeless(trace: Trace) -> pd.DataFrame:
-    seconds = [name for name in trace.steps if "second" in name]
-    return trace.steps.drop(columns=seconds)
-
-
-def check_same(first: Trace, second: Trace) -> None:
-    pd.testing.assert_frame_equal(first.visits, second.visits, check_exact=True)
-    pd.testing.assert_frame_equal(first.evals, second.evals, check_exact=True)
-    pd.testing.assert_frame_equal(first.votes, second.votes, check_exact=True)
-    pd.testing.assert_frame_equal(first.answers, second.answers, check_exact=True)
-    assert not first.answers.empty
-    pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
-
-
 @pytest.fixture(scope="module")
 def whole() -> Trace:
     return train(SMALL, progress=False)
@@ -68,7 +42,7 @@ def whole() -> Trace:
 def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that failed in its third batch of four, after a checkpoint at the second."""
     folder = tmp_path_factory.mktemp("broken") / "run"
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         train(SMALL, folder, progress=stop_at(0.75))
     return folder
 
@@ -81,7 +55,7 @@ def broken(broken_run: Path, tmp_path: Path) -> Path:
 
 def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
     failed = load(broken).run
-    assert failed.status == "failed" and failed.error == "Enough: stopped at 0.75"
+    assert failed.status == "failed" and failed.error == "Stopped: stopped at 0.75"
     trace = resume(broken, progress=False)
     check_same(trace, whole)
     assert trace.run.status == "finished" and trace.run.error is None and trace.run.progress == 1
@@ -104,7 +78,7 @@ def test_other_ways_to_train_go_on_to_the_bit_too(changes: dict[str, Any], tmp_p
         pytest.importorskip("peft")
     config = replace(SMALL, save_model=True, **changes)
     uninterrupted = train(config, tmp_path / "whole", progress=False)
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), uninterrupted)
     first, second = (
@@ -190,7 +164,7 @@ def from_files(folder: Path) -> TrainConfig:
 
 def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path: Path):
     config, out = from_files(tmp_path), tmp_path / "run"
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         train(config, out, progress=stop_at(0.5))
     files = sorted(p.relative_to(out) for p in out.rglob("*") if p.is_file())
     rows = json.loads((tmp_path / "set.json").read_text())
@@ -214,7 +188,7 @@ def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path: Pa
 
 
 def test_a_run_without_checkpoints_cannot_go_on(tmp_path: Path):
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         train(replace(SMALL, checkpoint_every=0), tmp_path / "run", progress=stop_at(0.5))
     assert not (tmp_path / "run" / "checkpoints").exists()
     with pytest.raises(UserError, match="was run without checkpoints"):
@@ -234,7 +208,7 @@ def test_what_is_no_run_is_refused_and_not_touched(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="folders are held by POSIX locks")
-def test_a_run_that_goes_on_cannot_be_resumed_beside_it(broken: Path):
+def test_a_run_that_is_being_written_cannot_be_resumed(broken: Path):
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(broken)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
     )

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tiny_runs import timeless
 
 import real.run
 from guard_core.rules import RULES
 from guard_core.rules.scope import Scope
 from lab.arms import arm
-from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
@@ -32,11 +32,6 @@ TRUTH = ["label_accuracy", "label_correct", "correct_competitive"]
 def of_arm(name: str, **changes: Any) -> TrainConfig:
     chosen = arm(name)
     return replace(TINY, guard=chosen.guard, labels=chosen.labels, rule=chosen.rule, **changes)
-
-
-def untimed(trace: Trace, but: tuple[str, ...] = ()) -> pd.DataFrame:
-    names = [n for n in trace.steps if "second" not in n and n not in but]
-    return trace.steps[names]
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -66,7 +61,7 @@ def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest
     other = train(of_arm(name), progress=False)
     quality = ("label_correct", "reward_correct")
     pd.testing.assert_frame_equal(
-        untimed(trace, quality), untimed(other, quality), check_exact=True
+        timeless(trace, quality), timeless(other, quality), check_exact=True
     )
     pd.testing.assert_frame_equal(
         trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
@@ -111,8 +106,8 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(
 def test_a_guarded_rule_under_memory_and_true_labels():
     both = train(of_arm("scope+memory_guard"), progress=False)
     assert both.run.arm == "scope+memory_guard" and (both.steps["update_norm"] > 0).all()
-    told = train(replace(of_arm("srt"), labels="truth"), progress=False)
-    assert (told.steps["reward_correct"] == 1).all()
+    by_truth = train(replace(of_arm("srt"), labels="truth"), progress=False)
+    assert (by_truth.steps["reward_correct"] == 1).all()
 
 
 @pytest.mark.parametrize("name", ["scope", "scrl", "evol_rl", "self_harmony", "co_rewarding_1"])

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from tiny_runs import Stopped, check_same, stop_at
 
 import real.trainer
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from lab.arms import arm
 from lab.errors import UserError
-from lab.trace.trace import Trace, load
+from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.run import Run, prepare
 from real.tiny import CHECKPOINT
@@ -35,26 +35,9 @@ SMALL = TrainConfig(
 )
 
 
-class Enough(Exception):
-    pass
-
-
-def stop(done: float) -> None:
-    if done >= 0.75:
-        raise Enough
-
-
 def of_rule(name: str, **changes: Any) -> TrainConfig:
     chosen = arm(name)
     return replace(SMALL, guard=chosen.guard, rule=chosen.rule, **changes)
-
-
-def same(first: Trace, second: Trace) -> None:
-    for table in ("visits", "evals", "votes", "answers"):
-        pair = getattr(first, table), getattr(second, table)
-        pd.testing.assert_frame_equal(*pair, check_exact=True)
-    steps = [t.steps[[n for n in t.steps if "second" not in n]] for t in (first, second)]
-    pd.testing.assert_frame_equal(*steps, check_exact=True)
 
 
 def test_rewordings_keep_value_and_form():
@@ -92,9 +75,9 @@ def test_single_rewordings(prompt: str, text: str | None):
 def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
     config = of_rule(name)
     whole = train(config, tmp_path / "whole", progress=False)
-    with pytest.raises(Enough):
-        train(config, tmp_path / "run", progress=stop)
-    same(resume(tmp_path / "run", progress=False), whole)
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", progress=stop_at(0.75))
+    check_same(resume(tmp_path / "run", progress=False), whole)
     if name == "co_rewarding_1":
         texts = json.loads((tmp_path / "run" / "paraphrases.json").read_text())["paraphrases"]
         assert texts == [reworded(p.prompt) for p in problems(4)]
@@ -102,8 +85,8 @@ def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
 
 
 def test_a_checkpoint_of_another_rule_is_refused(tmp_path: Path):
-    with pytest.raises(Enough):
-        train(of_rule("co_rewarding_2"), tmp_path / "run", progress=stop)
+    with pytest.raises(Stopped):
+        train(of_rule("co_rewarding_2"), tmp_path / "run", progress=stop_at(0.75))
     with pytest.raises(UserError, match="rule = 'co_rewarding_1'"):
         resume(tmp_path / "run", of_rule("co_rewarding_1"), progress=False)
 
@@ -169,8 +152,8 @@ def test_a_teacher_that_fails_gives_the_weights_back():
         next(run.policy.model.parameters()).add_(1.0)
     teacher.after_step(1)
     before = weights(run)
-    with pytest.raises(Enough), teacher.answering(1):
-        raise Enough
+    with pytest.raises(Stopped), teacher.answering(1):
+        raise Stopped
     assert all(torch.equal(value, before[name]) for name, value in weights(run).items())
 
 
@@ -236,10 +219,10 @@ def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: 
         max_response_tokens=22, answer_check="strings", lr=1e-4, save_model=False,
     )  # fmt: skip
     run = prepare(config.settled())
-    told = ["<think>hm</think> 1+1=", "2+2=", "", "1" * 3000]
+    written = ["<think>hm</think> 1+1=", "2+2=", "", "1" * 3000]
     texts = run.policy.texts
     monkeypatch.setattr(
-        type(run.policy), "texts", lambda self, t, n: told if len(t) == 4 else texts(t, n)
+        type(run.policy), "texts", lambda self, t, n: written if len(t) == 4 else texts(t, n)
     )
     second = run.further
     assert isinstance(second, Paraphrases)

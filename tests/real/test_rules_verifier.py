@@ -6,20 +6,25 @@ import json
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tiny_runs import timeless
 
 import real.trainer
 import real.update.optimizer
 import real.vote.wording as wording
 from lab.arms import arm
 from real import TrainConfig, train
+from real.record import meter
 from real.tiny import CHECKPOINT, problems
 from real.update.group import Group
+from real.vote.read import Responses
+from real.vote.sample import Sampler
 
 Q = 2
 """Verifications of the majority, and as many of the rival."""
@@ -91,7 +96,7 @@ def test_verdicts_that_nobody_can_read_change_nothing(
     assert all(group.silent for groups in steps for group in groups[1:])
 
 
-def test_rejected_responses_are_given_anew(
+def test_rejected_problems_are_solved_again(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
@@ -112,7 +117,7 @@ def test_rejected_responses_are_given_anew(
     assert torch.stack(advantages).any()
 
 
-def test_nothing_is_given_anew_for_problems_that_leave(
+def test_problems_that_leave_are_not_solved_again(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: 0)
@@ -120,11 +125,33 @@ def test_nothing_is_given_anew_for_problems_that_leave(
     assert max(map(len, steps)) == 1 + 2 * Q and any(g.dropped for groups in steps for g in groups)
 
 
+def test_the_judges_seconds_and_tokens_count_as_further_sampling(
+    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
+):
+    """By a clock that moves by 1 s for the votes, 4 s for the verifications, 1 ms at a look."""
+    now, sample = [0.0], Sampler.sample
+
+    def read_clock() -> float:
+        now[0] += 1e-3
+        return now[0]
+
+    def timed(self: Sampler, problems: Any, prompts: Any, n: int, *arguments: Any) -> Responses:
+        now[0] += 1.0 if n == config.n_votes else 4.0
+        return sample(self, problems, prompts, n, *arguments)
+
+    monkeypatch.setattr(meter, "time", SimpleNamespace(perf_counter=read_clock))
+    monkeypatch.setattr(Sampler, "sample", timed)
+    (row,) = train(replace(config, epochs=1), progress=False).steps.to_dict("records")
+    seconds = [row[f"seconds_{phase}"] for phase in ("rollout", "further", "guard")]
+    assert seconds == pytest.approx([1.0, 4.0, 0.0], abs=0.01)
+    assert row["tokens_sampled"] > 4 * config.n_votes * row["mean_length"]
+    assert row["sampled_per_second"] == pytest.approx(row["tokens_sampled"] / 5.0, rel=0.01)
+
+
 def test_its_numbers_follow_from_the_seed(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(wording.Wording, "verdict", lambda self, text: len(text) % 2)
     first, second = (train(replace(config, epochs=1), progress=False) for _ in range(2))
-    names = [n for n in first.steps if "second" not in n]
-    pd.testing.assert_frame_equal(first.steps[names], second.steps[names], check_exact=True)
+    pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
     assert len(steps) == 8

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from tiny_runs import check_same
 
 from guard_core import GuardConfig
 from lab.arms import arm
@@ -29,16 +29,6 @@ def small(name: str, **changes: object) -> TrainConfig:
 @pytest.fixture(scope="module")
 def ttrl() -> Trace:
     return train(small("ttrl"), progress=False)
-
-
-def timeless(steps: pd.DataFrame) -> pd.DataFrame:
-    return steps[[name for name in steps if "second" not in name]]
-
-
-def same(first: Trace, second: Trace) -> None:
-    pd.testing.assert_frame_equal(first.visits, second.visits, check_exact=True)
-    pd.testing.assert_frame_equal(first.evals, second.evals, check_exact=True)
-    pd.testing.assert_frame_equal(timeless(first.steps), timeless(second.steps), check_exact=True)
 
 
 def test_trace_has_every_visit_step_and_evaluation(ttrl: Trace):
@@ -81,8 +71,8 @@ def test_steps_tell_what_was_done(ttrl: Trace):
 
 def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl: Trace, tmp_path: Path):
     again = train(small("ttrl"), tmp_path / "run", progress=False)
-    same(ttrl, again)
-    same(ttrl, load(tmp_path / "run"))
+    check_same(ttrl, again)
+    check_same(ttrl, load(tmp_path / "run"))
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["status"] == "finished" and manifest["progress"] == 1.0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_runs import Stopped, stop_at
 
 from lab.measures.life import vote_areas
 from lab.trace.trace import Trace, load
@@ -21,15 +22,6 @@ SMALL = TrainConfig(
     n_problems=5, batch_size=2, n_votes=16, n_samples=4, epochs=2, eval_samples=2, temperature=1.0
 )
 KEY = ["replicate", "step", "epoch", "visit", "problem"]
-
-
-class Enough(Exception):
-    pass
-
-
-def stop(done: float) -> None:
-    if done >= 0.8:
-        raise Enough
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +92,8 @@ def test_without_them_the_run_is_the_same(trace: Trace):
 def test_a_checkpoint_from_before_the_votes_goes_on_without_them(tmp_path: Path, trace: Trace):
     """Half of the votes would look as if nobody had voted at first."""
     folder = tmp_path / "run"
-    with pytest.raises(Enough):
-        train(SMALL, folder, progress=stop)
+    with pytest.raises(Stopped):
+        train(SMALL, folder, progress=stop_at(0.8))
     for table in ("votes", "answers"):
         shutil.rmtree(folder / table)
     for file in (folder / "run.json", *folder.glob("checkpoints/*/checkpoint.json")):

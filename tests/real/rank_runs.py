@@ -1,0 +1,113 @@
+"""The client of `forked_ranks`: starts runs, reads what they leave, and compares it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+import lab
+from real.ranks.tensor_files import read_tensors
+
+TOLERANCE = 1e-6
+"""In double precision: Adam's first step takes a gradient that is nothing but rounding for as good
+as any other."""
+# Typed too narrowly by pandas' stubs: columns and rows of a frame are frames here.
+assert_frame_equal: Any = pd.testing.assert_frame_equal
+
+
+@dataclass
+class Ended:
+    """A run of some ranks."""
+
+    folder: Path
+    codes: list[int]
+    lines: list[list[str]]
+    """Output of each rank."""
+    seconds: float
+
+    def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:
+        return read_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
+
+    @property
+    def trace(self) -> lab.Trace:
+        return lab.load(self.folder)
+
+
+Start = Callable[..., Ended]
+
+
+@contextmanager
+def server(place: Path) -> Iterator[Start]:
+    """Give a function that starts runs in folders of `place` and waits for their end."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("forked_ranks.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin and process.stdout
+
+    def run(
+        name: str,
+        config: dict[str, Any],
+        world: int = 2,
+        do: str = "train",
+        fault: dict[str, Any] | None = None,
+        parts: tuple[str, ...] = (),
+    ) -> Ended:
+        assert process.stdin and process.stdout
+        request = {
+            "do": do,
+            "world": world,
+            "port": _free_port(),
+            "folder": str(place / name),
+            "config": config,
+            "fault": fault,
+            "log": str(place / f"{name}-{do}-{world}.log"),
+            "parts": parts,
+        }
+        began = time.monotonic()
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        codes = json.loads(process.stdout.readline())
+        seconds = time.monotonic() - began
+        logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
+        return Ended(place / name, codes, [log.splitlines() for log in logs], seconds)
+
+    yield run
+    process.stdin.close()
+    process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def assert_close(made: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert made.keys() == expected.keys()
+    for name, value in expected.items():
+        assert made[name].dtype == value.dtype
+        torch.testing.assert_close(made[name], value, rtol=0, atol=TOLERANCE, msg=name)
+
+
+def assert_same_steps(made: lab.Trace, expected: lab.Trace) -> None:
+    """All columns but the clock's, and the mismatch, which is rounding alone."""
+    measured = [
+        n for n in expected.steps if not n.startswith(("seconds", "mismatch")) and "_per_" not in n
+    ]
+    assert_frame_equal(made.steps[measured], expected.steps[measured], rtol=1e-4)
