@@ -33,8 +33,8 @@ def ordered_sum(values: Array) -> Array:
     Libraries add up an axis in different orders; one order gives all of them the same last bit.
     """
     total = values[..., 0]
-    for place in range(1, values.shape[-1]):
-        total = total + values[..., place]
+    for column in range(1, values.shape[-1]):
+        total = total + values[..., column]
     return total
 
 

@@ -87,6 +87,6 @@ def _scaled(values: Array, side: Array) -> Array:
     high = xp.max(xp.where(side, values, xp.full_like(values, -1.0)), axis=-1, keepdims=True)
     width = high - low
     # Differences of rounding must not be blown up to the whole range.
-    spread = width > 1e-6
-    safe = xp.where(spread, width, xp.ones_like(width))
-    return xp.where(spread & side, (values - low) / safe, xp.full_like(values, 0.5))
+    differ = width > 1e-6
+    safe = xp.where(differ, width, xp.ones_like(width))
+    return xp.where(differ & side, (values - low) / safe, xp.full_like(values, 0.5))

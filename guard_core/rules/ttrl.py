@@ -41,5 +41,5 @@ class MMUPT(Rule):
         xp = namespace(label)
         none = obs.votes.n_votes - obs.n_parsed
         wins = none > xp.max(obs.votes.counts, axis=-1)
-        paid = xp.where(wins, xp.full_like(label, -2), label)
-        return xp.astype(obs.columns == paid[..., None], obs.real)
+        rewarded = xp.where(wins, xp.full_like(label, -2), label)
+        return xp.astype(obs.columns == rewarded[..., None], obs.real)

@@ -77,17 +77,17 @@ class Ranks:
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""
-        found = [torch.empty_like(tensor, device="cpu") for _ in range(self.world)]
-        dist.all_gather(found, tensor.cpu().contiguous())
-        return torch.stack(found)
+        tensors = [torch.empty_like(tensor, device="cpu") for _ in range(self.world)]
+        dist.all_gather(tensors, tensor.cpu().contiguous())
+        return torch.stack(tensors)
 
     def highest(self, number: int) -> int:
         """The largest of all ranks' numbers."""
         if self.world == 1:
             return number
-        found = torch.tensor(number)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(number)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest)
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
@@ -118,35 +118,35 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
         UserError: the ranks do not fit this machine, or contact was lost.
         SystemExit: another rank has said what happened.
     """
-    place = launched()
-    if place is None or place.world == 1:
+    process = launched()
+    if process is None or process.world == 1:
         yield ALONE
         return
-    kind = _check(place, device)
+    kind = _check(process, device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
-        yield Ranks(place.rank, place.world, kind)
+        yield Ranks(process.rank, process.world, kind)
         dist.destroy_process_group()
     except BaseException as error:
-        _end(place.rank, error)
+        _end(process.rank, error)
 
 
-def _check(place: Launched, device: str) -> str:
+def _check(process: Launched, device: str) -> str:
     """Raise a UserError for ranks that this machine cannot hold; returns the kind of device."""
-    if place.world != place.local_world:
+    if process.world != process.local_world:
         raise UserError(
-            f"ranks: {place.world}, of which {place.local_world} on this machine; "
+            f"ranks: {process.world}, of which {process.local_world} on this machine; "
             "start all on one machine with torchrun --nproc-per-node"
         )
     kind = pick_device(device).type
     if kind == "cuda":
-        if place.local_rank >= torch.cuda.device_count():
+        if process.local_rank >= torch.cuda.device_count():
             raise UserError(
-                f"ranks: {place.world} for {torch.cuda.device_count()} GPUs; "
+                f"ranks: {process.world} for {torch.cuda.device_count()} GPUs; "
                 "start as many with torchrun --nproc-per-node"
             )
-        torch.cuda.set_device(place.local_rank)
+        torch.cuda.set_device(process.local_rank)
     return kind
 
 

@@ -98,16 +98,16 @@ class Journal:
         self.recorder.write_evals(columns)
         self._log("eval", columns)
 
-    def write_votes(self, tables: VoteTables, place: Columns) -> None:
+    def write_votes(self, tables: VoteTables, position: Columns) -> None:
         """Add rows to the trace's votes and answers.
 
         Args:
             tables: of a batch.
-            place: its step and epoch.
+            position: its step and epoch.
         """
-        self.recorder.write_votes({**tables.votes, **place})
+        self.recorder.write_votes({**tables.votes, **position})
         if len(tables.answers["text"]):
-            self.recorder.write_answers({**tables.answers, **place})
+            self.recorder.write_answers({**tables.answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""

@@ -17,32 +17,32 @@ class Stream(IntEnum):
     """Purpose of random numbers."""
 
     ORDER = 0
-    """Place: epoch."""
+    """Position: epoch."""
     VOTES = 1
-    """Place: step, 0 before training."""
+    """Position: step, 0 before training."""
     EVALUATION = 2
-    """Place: step."""
+    """Position: step."""
     GUARD = 3
-    """Place: problem, visit."""
+    """Position: problem, visit."""
     RULE = 4
     """Random numbers of a rule; position: problem, visit."""
     SECOND = 5
     """A rule's second votes; position: step, 0 before training."""
     REWORDING = 6
-    """Before training, for all problems."""
+    """Rewordings of all problems before training; no position."""
     VERIFIER = 7
     """A model's verdicts on responses; position: step."""
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:
-    """A NumPy generator for one place."""
+    """Return the NumPy generator of one position."""
     return np.random.default_rng([seed, int(stream), *position])
 
 
 def torch_generator(
     seed: int, stream: Stream, *position: int, device: str | torch.device = "cpu"
 ) -> torch.Generator:
-    """A torch generator for one place."""
+    """Return the torch generator of one position."""
     state = np.random.SeedSequence([seed, int(stream), *position]).generate_state(1, np.uint64)
     made = torch.Generator(device=device)
     made.manual_seed(int(state[0] >> 1))

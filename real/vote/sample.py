@@ -76,6 +76,6 @@ class Sampler:
                 responses = self.sample(problems, tokens, n, sampling, version, generator)
             yield responses
 
-    def generator(self, stream: Stream, *place: int) -> torch.Generator:
-        """Return the random number generator of one purpose and place in the run."""
-        return torch_generator(self.seed, stream, *place, device=self.policy.device)
+    def generator(self, stream: Stream, *position: int) -> torch.Generator:
+        """Return the random number generator of one purpose and position in the run."""
+        return torch_generator(self.seed, stream, *position, device=self.policy.device)

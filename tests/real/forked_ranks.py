@@ -30,7 +30,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
-LIMIT = 60.0
+LIMIT = 300.0
 """Seconds after which ranks that still run are killed: no test waits for ever."""
 
 

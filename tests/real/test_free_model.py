@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from small_models import SPECIAL, gpt2, llama, make_tokenizer, save_model
 
 from lab.errors import UserError
 from lab.trace.trace import Trace
@@ -29,56 +20,6 @@ from real.run import prepare
 from real.tiny import CHECKPOINT
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
-BOXES = [f"\\boxed{{{answer}}}" for answer in range(4)]
-SPECIAL = ["<unk>", "<pad>", "<eos>"]
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One printable character one token, and some boxed answers, so random text has answers."""
-    tokens = [*SPECIAL, *BOXES, *map(chr, range(32, 127)), "\n"]
-    backend = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
-    backend.pre_tokenizer = Split(Regex(r"[\s\S]"), behavior="isolated")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
-    )
-
-
-def llama(vocabulary: int, positions: int) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=positions,
-        eos_token_id=2,
-        bos_token_id=None,
-        pad_token_id=1,
-    )
-    return LlamaForCausalLM(config)
-
-
-def gpt2(vocabulary: int, positions: int) -> GPT2LMHeadModel:
-    config = GPT2Config(
-        vocab_size=vocabulary,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        n_positions=positions,
-        eos_token_id=2,
-        bos_token_id=2,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def save_model(
-    folder: Path, make: Callable[[int, int], Any] = llama, positions: int = 2048, spare: int = 0
-) -> Path:
-    tokenizer = make_tokenizer()
-    torch.manual_seed(0)
-    make(len(tokenizer) + spare, positions).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from live_tensors import LiveTensors
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -129,25 +127,6 @@ def test_frozen_head_gets_no_gradient_and_the_body_does():
     torch.testing.assert_close(body / 2, expected[:-n_head], rtol=1e-4, atol=1e-5)
 
 
-class LiveBytes(TorchDispatchMode):
-    """Most bytes that tensors made meanwhile held at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[StorageWeakRef, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self.live[StorageWeakRef(storage)] = storage.nbytes()
-        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(self.live.values()))
-        return found
-
-
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
     """A 64th of 32 rows x 512 tokens x 32k words, with chunks a 64th of the usual."""
@@ -160,7 +139,7 @@ def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
     def peak(chunk_elements: int) -> tuple[int, Tensor, Tensor]:
         linear.zero_grad()
         hidden.grad = None
-        with LiveBytes() as live:
+        with LiveTensors() as live:
             head = Head(linear, softcap=softcap)
             scores = head_scores(head, hidden, targets, 0.6, chunk_elements=chunk_elements)
             (scores.logprobs_n * torch.linspace(-1, 1, n_tokens)).sum().backward()

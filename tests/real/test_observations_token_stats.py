@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from live_tensors import LiveTensors
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from real.engines.rollouts import Rollouts, Sampling
@@ -127,26 +125,6 @@ def test_a_log_prob_that_the_engine_did_not_give_does_not_matter(policy: Policy)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
-class LargestTensor(TorchDispatchMode):
-    """Bytes of the largest tensor made meanwhile, and most that were alive at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = self.peak = 0
-        self.live: dict[StorageWeakRef, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self.live[StorageWeakRef(storage)] = storage.nbytes()
-                self.largest = max(self.largest, storage.nbytes())
-        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(self.live.values()))
-        return found
-
-
 def test_neither_way_holds_all_logits():
     """8 rows x 32 tokens x 16k words: 16 MiB in single precision."""
     torch.manual_seed(0)
@@ -158,14 +136,14 @@ def test_neither_way_holds_all_logits():
         )
     ).eval()  # fmt: skip
     whole = rows * length * vocabulary * 4
-    with LargestTensor() as sampled:
+    with LiveTensors() as sampled:
         rollouts = TransformersEngine(model).sample(
             [[1, 2]], rows, Sampling(length, stats=True), seeded()
         )
     assert sampled.largest <= whole / length
     assert sampled.peak < whole / 3
     scorer = Scorer(model, chunk_elements=8 * vocabulary)
-    with LargestTensor() as passed:
+    with LiveTensors() as passed:
         found = token_stats(scorer, [[1, 2]], rollouts, 1.0, 10**6)
     assert passed.largest <= whole / 32
     assert passed.peak < whole / 3

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from small_models import make_tokenizer, save_model
 
 from lab.errors import UserError
 from lab.trace.manifest import Manifest
@@ -42,36 +39,7 @@ NO_SYSTEM = (
 SYSTEM = Problem("s", "1+1?", "2", (Turn("system", "Be brief."),))
 
 
-def tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    tokens = ["<unk>", "<pad>", "<eos>", "\n", *map(chr, range(32, 127))]
-    backend = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
-    backend.pre_tokenizer = Split(Regex(r"[\s\S]"), behavior="isolated")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        eos_token="<eos>",
-        chat_template=chat_template,
-        model_max_length=128,
-    )
-
-
-def save_model(folder: Path, chat_template: str | None = None, vocabulary: int = 99) -> Path:
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=512,
-        eos_token_id=2,
-        bos_token_id=None,
-        pad_token_id=1,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer(chat_template).save_pretrained(folder)
-    return folder
+tokenizer = partial(make_tokenizer, model_max_length=128)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("chat") / "chat", CHAT)
+    return save_model(tmp_path_factory.mktemp("chat") / "chat", chat_template=CHAT)
 
 
 def prompts(folder: Path, *problems: Problem, **changes: Any) -> PromptSet:
@@ -154,12 +122,12 @@ def test_who_asks_for_a_box_is_not_asked_again(base: Path):
 
 
 def test_a_much_smaller_tokenizer_is_said(tmp_path: Path):
-    folder = save_model(tmp_path / "model", vocabulary=200)
+    folder = save_model(tmp_path / "model", spare=97)
     notices = prompts(folder, SYSTEM, chat_template="off").notices
     assert notices == (
-        "the tokenizer has 99 tokens, the model 200; check that it is the model's own",
+        "the tokenizer has 103 tokens, the model 200; check that it is the model's own",
     )
-    padded = save_model(tmp_path / "padded", vocabulary=104)
+    padded = save_model(tmp_path / "padded", spare=1)
     assert not prompts(padded, SYSTEM, chat_template="off").notices
 
 

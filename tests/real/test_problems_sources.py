@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-import types
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,27 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from problem_rows import PROBLEMS, ROWS, make_set, refusal
 
 from lab.errors import UserError
-from real.model.folder import model_folder
 from real.problems import NAMED, Problem, load_problems
-from real.problems.hub import HubName
 from real.problems.load import read_problems
 from real.settings.config import TrainConfig
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-ROWS: list[dict[str, Any]] = [
-    {"problem": "1+1?", "answer": "2", "unique_id": "a"},
-    {"problem": "1+2?", "answer": None, "unique_id": "b"},
-]
-PROBLEMS = [Problem("a", "1+1?", "2"), Problem("b", "1+2?", None)]
-
-
-def refusal(*args: Any, **options: Any) -> str:
-    with pytest.raises(UserError) as found:
-        load_problems(*args, **options)
-    assert "\n" not in str(found.value)
-    return str(found.value)
 
 
 def write_arrow(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -132,78 +117,6 @@ def test_what_datasets_itself_saves_is_read(tmp_path: Path, rows: int):
         assert load_problems(tmp_path / name).problems == expected
 
 
-class FakeSplit:
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def with_format(self, kind: str) -> dict[slice, pa.Table]:
-        assert kind == "arrow"
-        return _Everything(self.rows)
-
-
-class _Everything(dict):
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, key: slice) -> pa.Table:
-        assert key == slice(None)
-        return pa.Table.from_pylist(self.rows)
-
-
-def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
-    """The library `datasets`, as far as it is used; returns the calls that were made."""
-    calls: list[tuple[Any, ...]] = []
-
-    def load_dataset(path: str, name: str | None = None, *, split: str | None = None) -> Any:
-        calls.append((path, name, split))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    module = types.ModuleType("datasets")
-    module.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    return calls
-
-
-def test_hub_names_are_parsed():
-    assert HubName.parse("hf:owner/name:main@test") == HubName("owner/name", "main", "test")
-    assert HubName.parse("hf:owner/na-me_1.0") == HubName("owner/na-me_1.0")
-    assert str(HubName("owner/name", None, "test[:10%]")) == "hf:owner/name@test[:10%]"
-    assert HubName.parse("hf:owner/name@test[:10%]").split == "test[:10%]"
-    for wrong in ("hf:", "hf:a/b/c", "hf:a b", "hf:a/b@", "hf:a/b:", "hf:../a"):
-        with pytest.raises(UserError, match="not a hub name"):
-            HubName.parse(wrong)
-
-
-def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch):
-    calls = fake_hub(monkeypatch, FakeSplit(ROWS))
-    found = load_problems("hf:owner/name:main@test")
-    assert calls == [("owner/name", "main", "test")]
-    assert found.problems == PROBLEMS and found.name == "owner/name:main@test"
-
-
-def test_hub_sets_with_several_splits_need_one(monkeypatch: pytest.MonkeyPatch):
-    fake_hub(monkeypatch, {"train": FakeSplit(ROWS), "test": FakeSplit(ROWS)})
-    assert "holds several splits (train, test); give one as in hf:o/n@train" in refusal("hf:o/n")
-    fake_hub(monkeypatch, {"test": FakeSplit(ROWS)})
-    assert load_problems("hf:o/n").problems == PROBLEMS
-
-
-def test_hub_errors_are_one_line(monkeypatch: pytest.MonkeyPatch):
-    fake_hub(monkeypatch, ConnectionError("Couldn't reach 'o/n' on the Hub\nlong story"))
-    text = refusal("hf:o/n")
-    assert text.startswith("hf:o/n: could not be loaded (Couldn't reach 'o/n' on the Hub); check")
-    fake_hub(monkeypatch, ValueError('Unknown split "tast". Should be one of ["test"].'))
-    assert 'Unknown split "tast"' in refusal("hf:o/n@tast")
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    text = refusal("hf:o/n")
-    assert "needs the library datasets, install it with pip install 'ttrl-guard-lab[hf]'" in text
-
-
 def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
     code = (
         "import sys, real.settings.config, real.problems; "
@@ -225,10 +138,6 @@ def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest
     assert load_problems(name) == found
     config = TrainConfig(problems=name, model="m", n_problems=4)
     assert read_problems(config).problems == found.problems[:4]
-
-
-def make_set(n: int) -> list[dict[str, Any]]:
-    return [{"id": str(i), "prompt": f"{i}?", "answer": str(i)} for i in range(n)]
 
 
 def test_named_sets_are_found_in_every_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -261,54 +170,12 @@ def test_a_missing_named_set_says_where_to_get_it(tmp_path: Path, monkeypatch: p
     assert f"GUARD_DATA = {nowhere}: no such folder" in refusal("math500")
 
 
-def test_the_hub_is_asked_for_a_named_set_only_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv("GUARD_DATA", raising=False)
-    rows = [{"problem": f"{i}?", "answer": float(i), "id": i, "url": ""} for i in range(83)]
-    calls = fake_hub(monkeypatch, FakeSplit(rows))
-    refusal("amc")
-    assert not calls
-    found = load_problems("amc", hub=True)
-    assert calls == [("AI-MO/aimo-validation-amc", None, "train")]
-    assert found.name == "amc" and found.problems[3] == Problem("3", "3?", "3.0")
-    # A file is preferred, so that nothing is fetched twice.
-    (tmp_path / "amc.json").write_text(json.dumps(make_set(83)))
-    load_problems("amc", data_dir=str(tmp_path), hub=True)
-    assert len(calls) == 1
-
-
 def test_a_folder_called_like_a_named_set_can_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     write_saved(tmp_path / "amc", [ROWS])
     monkeypatch.chdir(tmp_path)
     assert load_problems("./amc").problems == PROBLEMS
-
-
-def test_models_are_fetched_only_by_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def snapshot_download(name: str, **options: Any) -> str:
-        calls.append((name, options))
-        if name == "o/none":
-            raise OSError("404 Client Error\nmore")
-        return str(tmp_path)
-
-    hub = importlib.import_module("huggingface_hub")
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    with pytest.raises(UserError, match=r"no such folder; give a local .* or hf:owner/name"):
-        model_folder("o/n")
-    assert not calls
-    assert model_folder("hf:o/n") == tmp_path
-    ((name, options),) = calls
-    assert name == "o/n"
-    # Neither pickled weights nor code.
-    patterns = " ".join(options["allow_patterns"])
-    assert "safetensors" in patterns and ".bin" not in patterns and ".py" not in patterns
-    with pytest.raises(UserError, match=r"model hf:o/none: could not be fetched \(404 Client") as e:
-        model_folder("hf:o/none")
-    assert "\n" not in str(e.value)
 
 
 def test_the_seed_chooses_the_problems_of_the_tiny_task():

@@ -1,0 +1,30 @@
+"""Memory of the tensors that are made meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveTensors(TorchDispatchMode):
+    """Bytes of the largest tensor made meanwhile, and most that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.peak = 0
+        self.live: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.live[StorageWeakRef(storage)] = storage.nbytes()
+                self.largest = max(self.largest, storage.nbytes())
+        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
+        self.peak = max(self.peak, sum(self.live.values()))
+        return found

@@ -1,0 +1,55 @@
+"""Random groups of responses to a small random model, and the gradient of their loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from real.update.group import Group
+from real.update.grpo import (
+    LossConfig,
+    backward,
+)
+from real.update.logprobs import response_logprobs as logprobs_of
+
+VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
+
+
+def random_model(seed: int) -> GPT2LMHeadModel:
+    """In double precision throughout, which models with rotary positions are not."""
+    torch.manual_seed(seed)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    config = GPT2Config(
+        vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, initializer_range=0.4, **sizes
+    )
+    return GPT2LMHeadModel(config).double().eval()
+
+
+def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: object) -> Group:
+    """Random responses of unequal length, from a policy that is some way off."""
+    g = torch.Generator().manual_seed(seed)
+    prompt = torch.randint(0, VOCABULARY, (PROMPT + seed % 3,), generator=g)
+    tokens = torch.randint(0, VOCABULARY, (rows, RESPONSE), generator=g)
+    lengths = torch.randint(1, RESPONSE + 1, (rows,), generator=g)
+    with torch.no_grad():
+        old = logprobs_of(model, prompt, tokens, 0.6)
+    old = old + 0.3 * torch.randn(old.shape, generator=g, dtype=old.dtype)
+    majority, minority = torch.randn((2, rows), generator=g, dtype=torch.float64)
+    group = Group(prompt, tokens, old, lengths, majority, minority)
+    return replace(group, **changes)
+
+
+def gradient(
+    model: torch.nn.Module, groups: list[Group], config: LossConfig, **options: Any
+) -> tuple[float, Tensor]:
+    model.zero_grad(set_to_none=True)
+    done = backward(model, groups, config, **options)
+    flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return done.loss, torch.cat(flat) if flat else torch.zeros(0)
+
+
+CONFIG = LossConfig(temperature=0.6)

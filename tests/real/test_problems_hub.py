@@ -1,0 +1,133 @@
+"""Problem sets and models of the hub, asked only on request; the hub is scripted."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from problem_rows import PROBLEMS, ROWS, make_set, refusal
+
+from lab.errors import UserError
+from real.model.folder import model_folder
+from real.problems import Problem, load_problems
+from real.problems.hub import HubName
+
+
+class FakeSplit:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def with_format(self, kind: str) -> dict[slice, pa.Table]:
+        assert kind == "arrow"
+        return _Everything(self.rows)
+
+
+class _Everything(dict):
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, key: slice) -> pa.Table:
+        assert key == slice(None)
+        return pa.Table.from_pylist(self.rows)
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
+    """The library `datasets`, as far as it is used; returns the calls that were made."""
+    calls: list[tuple[Any, ...]] = []
+
+    def load_dataset(path: str, name: str | None = None, *, split: str | None = None) -> Any:
+        calls.append((path, name, split))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    module = types.ModuleType("datasets")
+    module.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return calls
+
+
+def test_hub_names_are_parsed():
+    assert HubName.parse("hf:owner/name:main@test") == HubName("owner/name", "main", "test")
+    assert HubName.parse("hf:owner/na-me_1.0") == HubName("owner/na-me_1.0")
+    assert str(HubName("owner/name", None, "test[:10%]")) == "hf:owner/name@test[:10%]"
+    assert HubName.parse("hf:owner/name@test[:10%]").split == "test[:10%]"
+    for wrong in ("hf:", "hf:a/b/c", "hf:a b", "hf:a/b@", "hf:a/b:", "hf:../a"):
+        with pytest.raises(UserError, match="not a hub name"):
+            HubName.parse(wrong)
+
+
+def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch):
+    calls = fake_hub(monkeypatch, FakeSplit(ROWS))
+    found = load_problems("hf:owner/name:main@test")
+    assert calls == [("owner/name", "main", "test")]
+    assert found.problems == PROBLEMS and found.name == "owner/name:main@test"
+
+
+def test_hub_sets_with_several_splits_need_one(monkeypatch: pytest.MonkeyPatch):
+    fake_hub(monkeypatch, {"train": FakeSplit(ROWS), "test": FakeSplit(ROWS)})
+    assert "holds several splits (train, test); give one as in hf:o/n@train" in refusal("hf:o/n")
+    fake_hub(monkeypatch, {"test": FakeSplit(ROWS)})
+    assert load_problems("hf:o/n").problems == PROBLEMS
+
+
+def test_hub_errors_are_one_line(monkeypatch: pytest.MonkeyPatch):
+    fake_hub(monkeypatch, ConnectionError("Couldn't reach 'o/n' on the Hub\nlong story"))
+    text = refusal("hf:o/n")
+    assert text.startswith("hf:o/n: could not be loaded (Couldn't reach 'o/n' on the Hub); check")
+    fake_hub(monkeypatch, ValueError('Unknown split "tast". Should be one of ["test"].'))
+    assert 'Unknown split "tast"' in refusal("hf:o/n@tast")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    text = refusal("hf:o/n")
+    assert "needs the library datasets, install it with pip install 'ttrl-guard-lab[hf]'" in text
+
+
+def test_the_hub_is_asked_for_a_named_set_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("GUARD_DATA", raising=False)
+    rows = [{"problem": f"{i}?", "answer": float(i), "id": i, "url": ""} for i in range(83)]
+    calls = fake_hub(monkeypatch, FakeSplit(rows))
+    refusal("amc")
+    assert not calls
+    found = load_problems("amc", hub=True)
+    assert calls == [("AI-MO/aimo-validation-amc", None, "train")]
+    assert found.name == "amc" and found.problems[3] == Problem("3", "3?", "3.0")
+    # A file is preferred, so that nothing is fetched twice.
+    (tmp_path / "amc.json").write_text(json.dumps(make_set(83)))
+    load_problems("amc", data_dir=str(tmp_path), hub=True)
+    assert len(calls) == 1
+
+
+def test_models_are_fetched_only_by_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        calls.append((name, options))
+        if name == "o/none":
+            raise OSError("404 Client Error\nmore")
+        return str(tmp_path)
+
+    hub = importlib.import_module("huggingface_hub")
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    with pytest.raises(UserError, match=r"no such folder; give a local .* or hf:owner/name"):
+        model_folder("o/n")
+    assert not calls
+    assert model_folder("hf:o/n") == tmp_path
+    ((name, options),) = calls
+    assert name == "o/n"
+    # Neither pickled weights nor code.
+    patterns = " ".join(options["allow_patterns"])
+    assert "safetensors" in patterns and ".bin" not in patterns and ".py" not in patterns
+    with pytest.raises(UserError, match=r"model hf:o/none: could not be fetched \(404 Client") as e:
+        model_folder("hf:o/none")
+    assert "\n" not in str(e.value)
