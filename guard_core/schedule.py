@@ -1,7 +1,7 @@
 """The learning rate over a run: a linear warm-up, then half a cosine that would end at 0.
 
-The trainer sets the rate of every optimizer step. The simulator has one step size per batch, the
-mean of the rates of the batch's optimizer steps.
+The trainer sets the rate of every optimizer step; the simulator's policies take all of a batch's
+rates, or their mean.
 """
 
 from __future__ import annotations
@@ -43,9 +43,3 @@ def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) ->
         factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
         done += n_steps
     return factors
-
-
-def batch_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[float]:
-    """Return the mean of `step_factors` over the optimizer steps of every batch."""
-    batches = step_factors(steps_of_epoch, epochs, warmup_ratio)
-    return [math.fsum(rates) / len(rates) for rates in batches]

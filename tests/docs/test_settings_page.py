@@ -1,6 +1,5 @@
 """Settings of both worlds: every number has a bound, and the page of settings lists all of them."""
 
-import importlib.util
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,13 +14,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 CONFIGS = (GuardConfig, SimConfig, TrainConfig, FieldMap)
 
 
-@pytest.fixture(scope="module")
-def hook():
-    spec = importlib.util.spec_from_file_location("hook", DOCS / "tools" / "settings_page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def hook(tool):
+    return tool("settings_page")
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertModel
 
+from guard_core.rules import make_rule
 from lab.errors import UserError
+from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.tiny.vocabulary import build_tokenizer
+from real.vote.observe import Observer
 from real.vote.similarity import BUCKET_BITS, load_embedder, ngrams, similarities
 
 ONE = "First we add three and four, which is seven."
@@ -98,6 +102,19 @@ def test_an_encoder_from_a_folder(encoder: Path):
         np.testing.assert_allclose(found[place], hidden.mean(0).numpy(), atol=1e-5)
     cosines = similarities([texts[:4]], embedder)
     assert cosines[0, 0, 2] == 0 and -1 <= cosines[0, 0, 1] < 1
+
+
+def test_the_setting_similarity_model_names_the_encoder(encoder: Path):
+    rule, texts = make_rule("evol_rl"), ["3+0-6+0>", "3", "7+0>"]
+    config = TrainConfig(
+        rule="evol_rl", n_votes=3, n_samples=2, device="cpu", similarity_model=str(encoder)
+    )
+    unused: Any = None
+    votes: Any = SimpleNamespace(texts=[texts])
+    observed = Observer(rule, config, unused, unused).observe(votes)["similarity"]
+    expected = similarities([texts[:2]], load_embedder(encoder, "cpu"))
+    np.testing.assert_array_equal(observed, expected)
+    assert observed[0, 0, 1] != similarities([texts[:2]])[0, 0, 1]
 
 
 @pytest.mark.parametrize("what", ["nothing", "no config", "remote code", "no weights"])
