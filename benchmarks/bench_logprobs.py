@@ -1,6 +1,11 @@
 """Log-probs of the trained tokens: memory of chunked against whole logits, cost of the layouts.
 
-python benchmarks/bench_logprobs.py
+python benchmarks/bench_logprobs.py [bundles]
+
+With `bundles` only the last part: one gradient of 16 responses with a prompt in front of each
+against bundles of responses behind one prompt, in turn, in CPU seconds. The prompts are few-shot
+ones (137 tokens and 17 of response; at least 2.5 times as fast) and those of the tiny task (10 and
+22; no slower, since nothing is bundled).
 
 Memory is the peak resident set of a process of its own for each variant, less what was resident
 before the logits were made (Linux: VmHWM, VmRSS).
@@ -9,6 +14,7 @@ before the logits were made (Linux: VmHWM, VmRSS).
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,9 +27,11 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from real.update.group import Group
-from real.update.head import CHUNK_ELEMENTS, Head, head_scores
+from real.update.grpo import LossConfig, backward
+from real.update.head import CHUNK_ELEMENTS, Head
 from real.update.logprobs import Scorer
-from real.update.packing import Layout, Place, plan, row_counts
+from real.update.passes import Layout, Place, plan, row_counts
+from real.update.scores import head_scores
 
 ROWS, TOKENS, VOCABULARY, WIDTH = 32, 512, 32768, 64
 
@@ -119,6 +127,42 @@ def bench_padding() -> None:
     print(f"  sorted and cut {waste:.1%} padding in {n_passes:.1f} passes; stacked {stacked:.1%}")
 
 
+def bench_bundles(rounds: int = 9) -> None:
+    print("16 responses to one prompt, seconds of one gradient, median of the rounds")
+    for width, layers in ((64, 2), (256, 4), (576, 6)):
+        torch.manual_seed(0)
+        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        model = Qwen2ForCausalLM(Qwen2Config(vocab_size=1000, **sizes, **heads)).eval()
+        for n_prompt, n_response in ((137, 17), (10, 22)):
+            group = Group(
+                prompt_L=torch.randint(0, 1000, (n_prompt,)),
+                tokens_KT=torch.randint(0, 1000, (16, n_response)),
+                old_KT=torch.full((16, n_response), -7.0),
+                lengths_K=torch.full((16,), n_response),
+                majority_K=torch.linspace(-1, 1, 16),
+                minority_K=torch.zeros(16),
+            )
+            compare_bundles(model, group, f"width {width}, {n_prompt} + {n_response}", rounds)
+
+
+def compare_bundles(model: Any, group: Group, title: str, rounds: int) -> None:
+    ways = {"alone": Scorer(model), "chosen": Scorer(model)}
+    ways["alone"].bundle_width = None
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, scorer in ways.items():
+            start = time.process_time()
+            backward(scorer, [group], LossConfig())
+            spent[name].append(time.process_time() - start)
+    alone, chosen = (statistics.median(seconds[1:]) for seconds in spent.values())
+    bundle = ways["chosen"].plan([group], [row_counts(group)], 16384).bundle
+    print(
+        f"  {title:20s} alone {alone:.4f}, chosen {chosen:.4f} ({bundle} responses a prompt): "
+        f"{alone / chosen:.2f} times as fast"
+    )
+
+
 def resident_mib(field: str) -> float:
     status = Path("/proc/self/status").read_text()
     return float(status.split(f"{field}:")[1].split()[0]) / 1024
@@ -126,9 +170,12 @@ def resident_mib(field: str) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["bundles"]:
+        bench_bundles()
+    elif len(sys.argv) > 1:
         measure_head(*sys.argv[1:])
     else:
         bench_padding()
         bench_layouts()
         bench_memory()
+        bench_bundles()

@@ -21,8 +21,9 @@ from torch import Tensor
 from real.settings.config import LossKind
 from real.update.group import Group, kept, without_rows
 from real.update.logprobs import Scorer
-from real.update.packing import MicroBatch, PackedRows, Place, RowCounts, plan, row_counts
+from real.update.packing import MicroBatch, PackedRows
 from real.update.pass_sums import Sums, broken_rows, totals
+from real.update.passes import Place, RowCounts, row_counts
 
 __all__ = [
     "MEAN_OF_LOSS",
@@ -137,10 +138,10 @@ def backward(
     counts = [row_counts(group) for group in groups]
     all_cost = config.kl_coef > 0 or config.objective == "entropy"
     active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
-    passes = plan(groups, counts, config.micro_tokens, scorer.layout, world, only=active)
+    passes, bundle = scorer.plan(groups, counts, config.micro_tokens, world, only=active)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
-    batches = [scorer.micro_batch(groups, places or passes[0][:1]) for places in own_passes]
+    batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
     sums_of_passes: list[Sums] = []
     for places, batch in zip(own_passes, batches, strict=True):

@@ -1,4 +1,4 @@
-"""From hidden states to log-probs of chosen tokens, a chunk of tokens at a time.
+"""From hidden states to numbers about tokens, a chunk of tokens at a time.
 
 The logits of all tokens, [tokens, vocabulary] in single precision, are the largest tensor of a
 training step by far: 2 GiB at 32 rows of 512 tokens and 32,768 words, and the backward pass wants
@@ -8,32 +8,20 @@ the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_ELEMENTS = 2**25
 """Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster:
 with a vocabulary of 150,000 these are still 220 tokens, enough to keep a GPU's matrix units busy.
 """
-
-
-class TokenScores(NamedTuple):
-    """Log-probs and statistics of n tokens at their sampling temperature."""
-
-    logprobs_n: Tensor
-    """(n,) log-probs in nats, at least single precision; the only ones with a gradient."""
-    entropy_n: Tensor | None = None
-    """(n,) entropy of the next-token distribution in nats."""
-    self_certainty_n: Tensor | None = None
-    """(n,) minus the mean log-prob over the vocabulary, `logsumexp(z) - mean(z)`: how far the
-    distribution is from uniform, `KL(uniform || p) + log(vocabulary)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,68 +50,57 @@ class Head:
         return logits
 
 
-def head_scores(
+class OfLogits(Protocol):
+    """Numbers of n tokens as a function of their logits, with its gradient in closed form."""
+
+    def __call__(self, logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, ...]:
+        """(n,) numbers of several kinds, the first with gradient; may overwrite the logits."""
+        ...
+
+    def grad_logits(self, logits_nV: Tensor, targets_n: Tensor, grad_n: Tensor) -> Tensor:
+        """(n, V) gradient of the logits, from (n,) that of the first number."""
+        ...
+
+    def scaled(self, factor: float) -> OfLogits:
+        """The same of logits that were not yet multiplied by `factor`."""
+        ...
+
+
+def chunked(
     head: Head,
     hidden_nH: Tensor,
     targets_n: Tensor,
-    temperature: float,
-    stats: bool = False,
+    of_logits: OfLogits,
     chunk_elements: int = CHUNK_ELEMENTS,
-) -> TokenScores:
-    """Score tokens from the hidden states before them, with gradient.
+) -> tuple[Tensor, ...]:
+    """Return numbers of tokens from the hidden states before them, the first with gradient.
 
     Args:
         head: the model's.
         hidden_nH: (n, H) last hidden states.
-        targets_n: (n,) ids of the tokens to score.
-        temperature: divides the logits.
-        stats: whether to give entropy and self-certainty as well.
+        targets_n: (n,) ids of the tokens.
+        of_logits: the numbers.
         chunk_elements: most logits at once.
     """
-    n_tokens, vocabulary = targets_n.shape[0], head.linear.weight.shape[0]
-    size = max(1, chunk_elements // vocabulary)
-    if n_tokens <= size:
+    size = max(1, chunk_elements // head.linear.weight.shape[0])
+    if len(hidden_nH) <= size:
         # Few logits may as well be kept for the backward pass.
-        return score_logits(head.logits(hidden_nH), targets_n, temperature, stats)
+        return of_logits(head.logits(hidden_nH), targets_n)
     if head.plain:
-        linear, scale = head.linear, temperature / head.factor
-        scores = _ChunkedScores.apply(
-            hidden_nH, linear.weight, linear.bias, targets_n, scale, size, stats
-        )
-        return TokenScores(*scores) if stats else TokenScores(scores[0])
-    score_chunk = partial(_own_head, head, temperature, stats)
-    return _joined([_recomputed(score_chunk, h, t) for h, t in _chunks(size, hidden_nH, targets_n)])
+        weight, bias = head.linear.weight, head.linear.bias
+        plain = of_logits.scaled(head.factor)
+        return _Chunked.apply(hidden_nH, weight, bias, targets_n, plain, size)  # pyright: ignore[reportReturnType]
+
+    def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        return of_logits(head.logits(hidden), targets)
+
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
+    return _joined([checkpoint(of_chunk, *pair, **options) for pair in pairs])  # pyright: ignore[reportArgumentType]
 
 
-def score_logits(
-    logits_nV: Tensor, targets_n: Tensor, temperature: float, stats: bool = False
-) -> TokenScores:
-    """Scores from logits, which this may overwrite.
-
-    Args:
-        logits_nV: (n, V) before temperature; computed with, at least, in single precision.
-        targets_n: (n,) token ids.
-        temperature: divides the logits.
-        stats: whether to give entropy and self-certainty as well.
-    """
-    logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
-    # In place: the projection that made the logits does not need them for its gradient.
-    logits_nV = logits_nV.div_(temperature)
-    chosen_n = logits_nV.gather(-1, targets_n[:, None]).squeeze(-1)
-    total_n = logits_nV.logsumexp(-1)
-    logprobs_n = chosen_n - total_n
-    if not stats:
-        return TokenScores(logprobs_n)
-    with torch.no_grad():
-        logp_nV = logits_nV.detach() - total_n.detach()[:, None]
-        p_nV = logp_nV.exp()
-        # Where a token is impossible its term is 0, not NaN.
-        entropy_n = -torch.where(p_nV > 0, p_nV * logp_nV, 0).sum(-1)
-        return TokenScores(logprobs_n, entropy_n, -logp_nV.mean(-1))
-
-
-class _ChunkedScores(torch.autograd.Function):
-    """Scores under a plain linear head; its logits are made twice and never all at once."""
+class _Chunked(torch.autograd.Function):
+    """Numbers under a plain linear head; its logits are made twice and never all at once."""
 
     @staticmethod
     def forward(
@@ -132,19 +109,13 @@ class _ChunkedScores(torch.autograd.Function):
         weight_VH: Tensor,
         bias_V: Tensor | None,
         targets_n: Tensor,
-        temperature: float,
+        of_logits: OfLogits,
         size: int,
-        stats: bool,
     ) -> tuple[Tensor, ...]:
-        chunks = [
-            score_logits(
-                torch.nn.functional.linear(hidden, weight_VH, bias_V), targets, temperature, stats
-            )
-            for hidden, targets in _chunks(size, hidden_nH, targets_n)
-        ]
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
-        ctx.temperature, ctx.size = temperature, size
-        whole = tuple(part for part in _joined(chunks) if part is not None)
+        ctx.of_logits, ctx.size = of_logits, size
+        pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
+        whole = _joined([of_logits(linear(h, weight_VH, bias_V), targets) for h, targets in pairs])
         ctx.mark_non_differentiable(*whole[1:])
         return whole
 
@@ -160,16 +131,11 @@ class _ChunkedScores(torch.autograd.Function):
         wide = torch.promote_types(weight_VH.dtype, torch.float32)
         grad_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias_V, dtype=wide) if needs_bias else None
-        starts = range(0, len(targets_n), ctx.size)
-        for start in starts:
+        for start in range(0, len(targets_n), ctx.size):
             part = slice(start, start + ctx.size)
             hidden = hidden_nH[part]
-            grad_logits = _grad_logits(
-                torch.nn.functional.linear(hidden, weight_VH, bias_V),
-                targets_n[part],
-                grads[0][part],
-                ctx.temperature,
-            )
+            logits = linear(hidden, weight_VH, bias_V)
+            grad_logits = ctx.of_logits.grad_logits(logits, targets_n[part], grads[0][part])
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
             narrow = grad_logits.to(weight_VH.dtype)
@@ -181,19 +147,8 @@ class _ChunkedScores(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VH.dtype),
             None if grad_bias is None else grad_bias.to(bias_V.dtype),
-            *(None,) * 4,
+            *(None,) * 3,
         )
-
-
-def _grad_logits(
-    logits_nV: Tensor, targets_n: Tensor, grad_n: Tensor, temperature: float
-) -> Tensor:
-    """(n, V) gradient of the raw logits: `g * ([v = target] - p_v) / temperature`."""
-    z_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32)).div_(temperature)
-    p_nV = z_nV.sub_(z_nV.logsumexp(-1, keepdim=True)).exp_()
-    scaled_n1 = (grad_n / temperature)[:, None]
-    grad_nV = p_nV.mul_(-scaled_n1)
-    return grad_nV.scatter_add_(1, targets_n[:, None], scaled_n1.to(grad_nV.dtype))
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -203,32 +158,5 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _own_head(
-    head: Head, temperature: float, stats: bool, hidden_nH: Tensor, targets_n: Tensor
-) -> TokenScores:
-    return score_logits(head.logits(hidden_nH), targets_n, temperature, stats)
-
-
-def _recomputed(
-    score: Callable[[Tensor, Tensor], TokenScores], hidden_nH: Tensor, targets_n: Tensor
-) -> TokenScores:
-    scores: Any = checkpoint(
-        score, hidden_nH, targets_n, use_reentrant=False, preserve_rng_state=False
-    )
-    return scores
-
-
-def _chunks(size: int, *tensors: Tensor) -> zip[tuple[Tensor, ...]]:
-    return zip(*(tensor.split(size) for tensor in tensors), strict=True)
-
-
-def _joined(parts: list[TokenScores]) -> TokenScores:
-    def whole(columns: list[Tensor | None]) -> Tensor | None:
-        filled = [column for column in columns if column is not None]
-        return torch.cat(filled) if filled else None
-
-    return TokenScores(
-        torch.cat([part.logprobs_n for part in parts]),
-        whole([part.entropy_n for part in parts]),
-        whole([part.self_certainty_n for part in parts]),
-    )
+def _joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))

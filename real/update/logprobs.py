@@ -8,7 +8,7 @@ logits in memory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,10 +17,14 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.update.group import Group
-from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
-from real.update.packing import Layout, MicroBatch, PackedRows, Place, micro_batch, plan, row_counts
+from real.update.head import CHUNK_ELEMENTS, Head
+from real.update.packing import MicroBatch, PackedRows, micro_batch
+from real.update.passes import Layout, Place, Plan, RowCounts, cheapest_plan, row_counts
+from real.update.scores import TokenScores, head_scores, score_logits
 
-_PROBE_TOKENS = 4
+_PROBE_TOKENS = 6
+_MASKED = {"eager", "sdpa"}
+"""Kernels that take any mask."""
 _RESTARTING = {"full_attention", "sliding_attention"}
 """Kinds of layers that start again where positions do; recurrent ones carry their state over."""
 
@@ -33,7 +37,7 @@ class Scorer(nn.Module):
     """
 
     def __init__(self, model: Any, chunk_elements: int = CHUNK_ELEMENTS) -> None:
-        """Find out how the model makes its logits; runs it once on four tokens.
+        """Find out how the model makes its logits and what it can bundle, on six tokens.
 
         Args:
             model: a causal language model of transformers, in evaluation mode, not yet sharded.
@@ -44,6 +48,9 @@ class Scorer(nn.Module):
         self.chunk_elements = chunk_elements
         self.head = find_head(model)
         self.layout: Layout = _layout(model)
+        embedding = model.get_input_embeddings().weight
+        self.bundle_width: int | None = embedding.shape[1] if can_bundle(model) else None
+        """Width of the hidden states where responses can share a prompt, else None."""
 
     def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
         """Scores of `rows.targets_n` at that temperature; `stats` as in `head_scores`."""
@@ -59,19 +66,36 @@ class Scorer(nn.Module):
         inputs: dict[str, Any] = {"input_ids": rows.input_ids_BS, "use_cache": False}
         if rows.position_ids_BS is not None:
             inputs["position_ids"] = rows.position_ids_BS
+        if rows.segments_BS is not None:
+            inputs["attention_mask"] = _bundle_mask(self.model, rows.segments_BS)
         with _checkpointed(self.model):
             if self.head is None:
                 return _pick(self.model(**inputs).logits, rows.index_n)
             return _pick(self.model.base_model(**inputs).last_hidden_state, rows.index_n)
 
-    def micro_batch(self, groups: Sequence[Group], places: Sequence[Place]) -> MicroBatch:
+    def plan(
+        self,
+        groups: Sequence[Group],
+        counts: Sequence[RowCounts],
+        micro_tokens: int,
+        world: int = 1,
+        only: Collection[int] | None = None,
+    ) -> Plan:
+        """The cheapest passes of a mini-batch, see `passes.cheapest_plan`."""
+        width = self.bundle_width
+        return cheapest_plan(groups, counts, micro_tokens, self.layout, width, world, only)
+
+    def micro_batch(
+        self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
+    ) -> MicroBatch:
         """Those rows as this model wants them."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        return micro_batch(groups, places, self.layout, self.chunk_elements // vocabulary)
+        most_padded = self.chunk_elements // vocabulary
+        return micro_batch(groups, places, self.layout, most_padded, bundle)
 
 
 def find_head(model: Any) -> Head | None:
-    """Map from the body's hidden states to logits, checked on four tokens.
+    """Map from the body's hidden states to logits, checked on six tokens.
 
     Returns:
         None if its logits are not those of any head that is known here.
@@ -176,9 +200,9 @@ def _scored(
     """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
     rank, world = share
     counts = [row_counts(group) for group in groups]
-    passes = plan(groups, counts, micro_tokens, scorer.layout, world)
+    passes, bundle = scorer.plan(groups, counts, micro_tokens, world)
     for places in passes[rank::world]:
-        batch = scorer.micro_batch(groups, places or passes[0][:1])
+        batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         yield places, batch, scorer(batch.rows, temperature, stats)
 
 
@@ -201,6 +225,45 @@ def _layout(model: Any) -> Layout:
     flash = "flash" in (getattr(config, "_attn_implementation", None) or "")
     restarts = set(getattr(config, "layer_types", None) or []) <= _RESTARTING
     return "packed" if flash and restarts and not model._is_stateful else "padded"
+
+
+@torch.no_grad()
+def can_bundle(model: Any) -> bool:
+    """Return whether a response scores the same behind a prompt that others share.
+
+    Kernels and layers that cannot are known by name. Models also differ in what they make of given
+    positions and masks, so the others are tried: two responses of two tokens to a prompt of two.
+    """
+    config, body = model.config.get_text_config(), model.base_model
+    windows = getattr(config, "layer_types", None) or [getattr(config, "sliding_window", None)]
+    kernel = getattr(config, "_attn_implementation", None)
+    if set(windows) - {"full_attention", None} or kernel not in _MASKED or model._is_stateful:
+        return False
+    device = model.get_input_embeddings().weight.device
+    tokens = torch.arange(_PROBE_TOKENS, device=device) % config.vocab_size
+    prompt, responses = tokens[:2], tokens[2:].view(2, 2)
+    alone = torch.cat([prompt.expand(2, -1), responses], dim=1)
+    segments = torch.tensor([[0, 0, 1, 1, 2, 2]], device=device)
+    positions = torch.tensor([[0, 1, 2, 3, 2, 3]], device=device)
+    bundled = {"position_ids": positions, "attention_mask": _bundle_mask(model, segments)}
+    try:
+        expected = body(input_ids=alone, use_cache=False)[0][:, 2:]
+        found = body(input_ids=tokens[None], use_cache=False, **bundled)[0][:, 2:]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return False
+    tolerance = 8 * torch.finfo(expected.dtype).eps * expected.abs().max()
+    return bool((found.view_as(expected) - expected).abs().max() <= tolerance)
+
+
+def _bundle_mask(model: Any, segments_BS: Tensor) -> Tensor:
+    """(B, 1, S, S) mask of bundles: bool, or for the eager kernel to be added to the scores."""
+    own_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
+    mask_BSS = (own_BSS | (segments_BS == 0)[:, None, :]).tril_()
+    if model.config.get_text_config()._attn_implementation == "eager":
+        dtype = model.get_input_embeddings().weight.dtype
+        zeros = torch.zeros_like(mask_BSS, dtype=dtype)
+        mask_BSS = zeros.masked_fill_(~mask_BSS, torch.finfo(dtype).min)
+    return mask_BSS[:, None]
 
 
 @contextlib.contextmanager

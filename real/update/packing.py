@@ -1,45 +1,15 @@
-"""Rows of a whole mini-batch cut into forward passes under a token budget.
-
-Two layouts, chosen by what the model's attention can do:
-
-* padded: rows of like length stacked, their padding on the right. Under causal attention nothing
-  earlier sees that padding, so no mask is made, which lets torch's attention take its fastest
-  (causal, fused) kernel on any device. Sorting by length and cutting where it pays keeps the
-  padding small: 4.5 % of the tokens at 32 rows of 250 to 3,150, against 45 % stacked as they come.
-* packed: rows one behind the other in a single sequence whose positions start again at 0. There
-  is no padding, but only the flash-attention kernels know from the positions where a row ends.
-  torch's own attention would get a dense mask and compute every row against every other: measured
-  on a CPU, passes of 8 rows of 287 tokens took 2.8 times as long packed as padded.
-"""
+"""Chosen rows of a mini-batch laid out for one forward pass; the layouts are those of `passes`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from real.update.group import Group
-
-Layout = Literal["padded", "packed"]
-Place = tuple[int, int]
-"""Place of a group in the mini-batch, and row in the group."""
-RowCounts = list[int]
-"""(K,) tokens of each row that are in the loss."""
-
-PASS_TOKENS = 512
-"""A further forward and backward pass is taken to cost as much as so many tokens of padding."""
-
-
-class Row(NamedTuple):
-    """One response with what it needs of the budget."""
-
-    place: Place
-    length: int
-    """Tokens that go through the model: prompt and response, but for the last."""
+from real.update.passes import Layout, Place, bundles_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +19,15 @@ class PackedRows:
     input_ids_BS: Tensor
     """(B, S) token ids; B = 1 when packed."""
     position_ids_BS: Tensor | None
-    """(B, S) when packed; None when padded: positions count from the left as always."""
+    """(B, S) when packed or bundled; None when padded: positions count from the left as always."""
     index_n: Tensor | int
     """(n,) places in the flattened (B*S,) outputs that predict the n scored tokens; or a number:
     so many outputs at the end of every row do."""
     targets_n: Tensor
     """(n,) ids of those tokens."""
+    segments_BS: Tensor | None = None
+    """(B, S) when bundled: 0 in the prompt, 1, 2 and so on in the responses behind it, -1 in
+    padding. A token sees what stands before it in the prompt and in its own segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +44,7 @@ class MicroBatch:
     counted_RT: Tensor
     """(R, T) bool, tokens of the loss."""
     parts: tuple[Group, ...]
-    """The rows as groups, one per problem, columns cut at the longest response."""
+    """The rows as groups, one per problem or bundle, columns cut at the longest response."""
 
     def stacked(self, name: str, missing: float = 0.0) -> Tensor:
         """(R, T) or (R,) values of that field of all rows; `missing` where a problem has None."""
@@ -91,51 +64,8 @@ class MicroBatch:
 
     @property
     def n_rows_of_parts(self) -> list[int]:
-        """Rows of every problem."""
+        """Rows of every part."""
         return [part.lengths_K.shape[0] for part in self.parts]
-
-
-def row_counts(group: Group) -> RowCounts:
-    """Tokens of each row that are in the loss."""
-    return group.counted_KT.sum(dim=1).tolist()
-
-
-def plan(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    micro_tokens: int,
-    layout: Layout = "padded",
-    world: int = 1,
-    only: Collection[int] | None = None,
-) -> list[list[Place]]:
-    """Rows that go through the model together.
-
-    Args:
-        groups: of the mini-batch.
-        counts: `row_counts` of each; rows without a counted token are left out.
-        micro_tokens: most tokens of a pass, padding included; one row may exceed it.
-        layout: of the passes.
-        world: ranks that share the work. Rank r runs `plan(...)[r::world]`. Rows are dealt so that
-            ranks get like lengths; an empty list is a pass in which a rank has nothing to do.
-        only: places of the groups that go through the model; all if None.
-
-    Returns:
-        A multiple of `world` passes, each with its rows in the order of the mini-batch.
-    """
-    rows = sorted(_rows(groups, counts, only), key=lambda row: (-row.length, row.place))
-    # Back and forth over the ranks, so that no rank gets the longer row every time.
-    turns = [*range(world), *reversed(range(world))]
-    shares: list[list[Row]] = [[] for _ in range(world)]
-    for number, row in enumerate(rows):
-        shares[turns[number % len(turns)]].append(row)
-    cut = _cut_padded if layout == "padded" else _cut_packed
-    cuts = [cut(share, micro_tokens) for share in shares]
-    rounds = max(len(passes) for passes in cuts)
-    return [
-        sorted(row.place for row in passes[turn]) if turn < len(passes) else []
-        for turn in range(rounds)
-        for passes in cuts
-    ]
 
 
 def micro_batch(
@@ -143,6 +73,7 @@ def micro_batch(
     places: Sequence[Place],
     layout: Layout = "padded",
     most_padded: int = 0,
+    bundle: int = 1,
 ) -> MicroBatch:
     """The rows at `places`, which are sorted, laid out for one pass.
 
@@ -152,10 +83,14 @@ def micro_batch(
         layout: of the pass.
         most_padded: rows of one problem with at most so many response tokens are scored padding
             and all: picking the counted ones out would cost more than it saves.
+        bundle: most responses behind one prompt; above 1 it takes the place of `layout`.
     """
-    parts = _parts(groups, places)
+    # Sorted places: rows of a problem stand together.
+    parts = _parts(groups, bundles_of(places, bundle if bundle > 1 else len(places)))
     counted_RT = _stack([part.counted_KT for part in parts], _width(parts))
-    if layout == "padded" and len(parts) == 1 and counted_RT.numel() <= most_padded:
+    if bundle > 1:
+        rows = _lay_out_bundles(parts, counted_RT)
+    elif layout == "padded" and len(parts) == 1 and counted_RT.numel() <= most_padded:
         tokens_KT = parts[0].tokens_KT
         rows = PackedRows(_sequences(parts[0]), None, tokens_KT.shape[1], tokens_KT.flatten())
     else:
@@ -187,66 +122,45 @@ def lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> Packed
     return PackedRows(ids_RS, positions, index_RT[scored_RT], targets_RT[scored_RT])
 
 
-def _rows(
-    groups: Sequence[Group], counts: Sequence[RowCounts], only: Collection[int] | None
-) -> list[Row]:
-    return [
-        Row((index, row), group.prompt_L.shape[0] + length - 1)
-        for index, group in enumerate(groups)
-        if only is None or index in only
-        for row, length in enumerate(group.lengths_K.tolist())
-        if counts[index][row]
-    ]
+def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> PackedRows:
+    """As `lay_out`, with every part in one sequence behind its prompt."""
+    width = scored_RT.shape[1]
+    sequences, indices = zip(*(_bundle(part, width) for part in parts), strict=True)
+    size = max(sequence_3S.shape[1] for sequence_3S in sequences)
+    # Padding is token 0 at position 0, in a segment of its own.
+    fill = torch.tensor([[0], [0], [-1]], device=scored_RT.device)
+    padded = [torch.cat([s_3S, fill.expand(-1, size - s_3S.shape[1])], dim=1) for s_3S in sequences]
+    ids_BS, positions_BS, segments_BS = torch.stack(padded, dim=1)
+    index_RT = torch.cat([index_KT + b * size for b, index_KT in enumerate(indices)])
+    targets_RT = _stack([part.tokens_KT for part in parts], width)
+    index_n, targets_n = index_RT[scored_RT], targets_RT[scored_RT]
+    return PackedRows(ids_BS, positions_BS, index_n, targets_n, segments_BS)
 
 
-def _cut_padded(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
-    """Cut rows, longest first, where padding and passes together are cheapest.
-
-    Dynamic programming over the cuts: `cost[j]` is the least for the first j rows.
-    """
-    if not rows:
-        return []
-    lengths = np.array([row.length for row in rows])
-    if lengths[0] == lengths[-1]:
-        size = max(1, micro_tokens // int(lengths[0]))
-        return [rows[i : i + size] for i in range(0, len(rows), size)]
-    cost = np.zeros(len(rows) + 1)
-    cut = np.zeros(len(rows) + 1, dtype=int)
-    for end in range(1, len(rows) + 1):
-        tokens = (end - np.arange(end)) * lengths[:end]
-        tokens_allowed = np.where(tokens <= micro_tokens, tokens, np.inf)
-        tokens_allowed[-1] = tokens[-1]
-        total = cost[:end] + tokens_allowed + PASS_TOKENS
-        cut[end] = int(total.argmin())
-        cost[end] = total[cut[end]]
-    pieces, end = [], len(rows)
-    while end:
-        pieces.append(rows[cut[end] : end])
-        end = cut[end]
-    return pieces[::-1]
+def _bundle(part: Group, width: int) -> tuple[Tensor, Tensor]:
+    """(3, S) tokens, positions and segments of a bundle; (K, width) where its scores come from."""
+    prompt_L, lengths_K = part.prompt_L, part.lengths_K
+    n_prompt, device = prompt_L.shape[0], prompt_L.device
+    places_T = torch.arange(part.tokens_KT.shape[1], device=device)
+    used_KT = places_T < lengths_K[:, None] - 1
+    segments_K1 = torch.arange(1, len(lengths_K) + 1, device=device)[:, None]
+    responses = (part.tokens_KT, n_prompt + places_T, segments_K1)
+    prompt = (prompt_L, torch.arange(n_prompt, device=device), torch.zeros_like(prompt_L))
+    sequence_3S = torch.stack(
+        [
+            torch.cat([first, rest.expand_as(used_KT)[used_KT]])
+            for first, rest in zip(prompt, responses, strict=True)
+        ]
+    )
+    ends_K = n_prompt + (lengths_K - 1).cumsum(0)
+    index_KT = (ends_K - lengths_K)[:, None] + torch.arange(width, device=device)
+    index_KT[:, 0] = n_prompt - 1  # the prompt's last token predicts the first of every response
+    return sequence_3S, index_KT
 
 
-def _cut_packed(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
-    """Fill passes with rows, longest first, each into the first pass with room for it."""
-    pieces: list[list[Row]] = []
-    room: list[int] = []
-    for row in rows:
-        fits = next((i for i, left in enumerate(room) if row.length <= left), None)
-        if fits is None:
-            pieces.append([row])
-            room.append(micro_tokens - row.length)
-        else:
-            pieces[fits].append(row)
-            room[fits] -= row.length
-    return pieces
-
-
-def _parts(groups: Sequence[Group], places: Sequence[Place]) -> tuple[Group, ...]:
-    """One group of the chosen rows per problem."""
-    chosen: dict[int, list[int]] = {}
-    for index, row in places:
-        chosen.setdefault(index, []).append(row)
-    return tuple(_take(groups[index], rows) for index, rows in chosen.items())
+def _parts(groups: Sequence[Group], together: Sequence[Sequence[Place]]) -> tuple[Group, ...]:
+    """The chosen rows as groups, one for those that stand together."""
+    return tuple(_take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
 
 
 def _take(group: Group, rows: list[int]) -> Group:

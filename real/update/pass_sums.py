@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from real.update.packing import Place
+from real.update.passes import Place
 
 _N_NUMBERS = 4
 """Of `Sums`."""

@@ -21,7 +21,7 @@ from real.update.grpo import (
 )
 from real.update.logprobs import Scorer
 from real.update.logprobs import response_logprobs as logprobs_of
-from real.update.packing import plan, row_counts
+from real.update.passes import plan, row_counts
 from real.update.reference import initial_reference
 
 

@@ -21,7 +21,8 @@ from transformers import (
 
 from real.update.group import Group
 from real.update.logprobs import Scorer, group_logprobs
-from real.update.packing import Layout, Place, micro_batch, plan, row_counts
+from real.update.packing import micro_batch
+from real.update.passes import Layout, Place, plan, row_counts
 
 VOCABULARY = 40
 

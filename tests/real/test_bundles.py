@@ -1,0 +1,253 @@
+"""Prompts computed once for several responses: equal to rounding, chosen where they pay."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from real.model.lora import add_lora
+from real.update import passes
+from real.update.entropy_loss import EntropyScorer
+from real.update.group import Group
+from real.update.grpo import LossConfig, backward
+from real.update.logprobs import Scorer, group_logprobs, group_stats
+from real.update.passes import bundles_of, cheapest_plan, plan, row_counts
+from real.update.reference import initial_reference
+
+VOCABULARY = 30
+DECODER = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+
+
+def llama(**changes: Any) -> Any:
+    torch.manual_seed(3)
+    return LlamaForCausalLM(LlamaConfig(**DECODER, **changes)).eval()
+
+
+def qwen3(**changes: Any) -> Any:
+    torch.manual_seed(3)
+    return Qwen3ForCausalLM(Qwen3Config(**DECODER, **changes)).eval()
+
+
+def gpt2(**changes: Any) -> Any:
+    """In double precision throughout, which models with rotary positions are not."""
+    torch.manual_seed(3)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    config = GPT2Config(vocab_size=VOCABULARY, initializer_range=0.3, **sizes, **changes)
+    return GPT2LMHeadModel(config).double().eval()
+
+
+def make_group(seed: int, n_prompt: int = 25, rows: int = 7, **changes: Any) -> Group:
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 7, (rows,), generator=g)
+    old = -3 * torch.rand((rows, 6), generator=g)
+    old[rows // 2, 0] = torch.nan  # a token that is out of the loss
+    majority, minority = torch.randn((2, rows), generator=g)
+    group = Group(
+        prompt_L=torch.randint(0, VOCABULARY, (n_prompt,), generator=g),
+        tokens_KT=torch.randint(0, VOCABULARY, (rows, 6), generator=g),
+        old_KT=old,
+        lengths_K=lengths,
+        majority_K=majority,
+        minority_K=minority,
+    )
+    return replace(group, **changes)
+
+
+def groups() -> list[Group]:
+    correction = torch.rand((7, 6), generator=torch.Generator().manual_seed(5))
+    return [make_group(1, weight=0.6), make_group(2, n_prompt=31, correction_KT=correction)]
+
+
+@pytest.fixture(autouse=True)
+def any_saving_is_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(passes, "PASS_TOKENS", 0)
+
+
+def both_ways(scorer: Scorer, config: LossConfig, **options: Any) -> list[tuple[float, Tensor]]:
+    """Loss and gradient with bundles, then without."""
+    found = []
+    for width in (scorer.bundle_width, None):
+        way = copy.copy(scorer)
+        way.bundle_width = width
+        for parameter in scorer.parameters():
+            parameter.grad = None
+        done = backward(way, groups(), config, **options)
+        grads = [p.grad.flatten() for p in scorer.parameters() if p.grad is not None]
+        found.append((done.loss + done.kl, torch.cat(grads)))
+    return found
+
+
+def assert_close(scorer: Scorer, config: LossConfig, **options: Any) -> None:
+    assert scorer.bundle_width == 16
+    counts = [row_counts(group) for group in groups()]
+    assert scorer.plan(groups(), counts, config.micro_tokens).bundle > 1
+    bundled, alone = both_ways(scorer, config, **options)
+    exact = next(scorer.parameters()).dtype == torch.float64
+    near = {"rtol": 1e-9, "atol": 1e-12} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    assert bundled[0] == pytest.approx(alone[0], rel=near["rtol"], abs=near["atol"])
+    assert alone[1].abs().max() > 1e-3
+    torch.testing.assert_close(bundled[1], alone[1], **near)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", [llama, qwen3, gpt2])
+@pytest.mark.parametrize("micro_tokens", [16384, 50])
+def test_loss_and_gradient_are_those_of_rows_alone(make: Any, attention: str, micro_tokens: int):
+    scorer = Scorer(make(attn_implementation=attention))
+    assert_close(scorer, LossConfig(temperature=0.6, micro_tokens=micro_tokens))
+
+
+@pytest.mark.parametrize("kind", ["sequence_mean", "constant"])
+def test_every_mean(kind: Any):
+    assert_close(Scorer(gpt2()), LossConfig(kind, temperature=0.6, max_tokens=6))
+
+
+def test_kl_and_chunked_head():
+    scorer = Scorer(gpt2(), chunk_elements=5 * VOCABULARY)
+    reference = initial_reference(Scorer(gpt2(layer_norm_epsilon=0.1)))
+    assert_close(scorer, LossConfig(temperature=0.6, kl_coef=0.3), reference=reference)
+
+
+def test_entropy_loss():
+    assert_close(EntropyScorer(gpt2()), LossConfig(temperature=0.6, objective="entropy"))
+
+
+def test_lora_and_gradient_checkpointing():
+    model = llama()
+    add_lora(model, 2, 4.0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert_close(Scorer(model), LossConfig(temperature=0.6))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_ranks_together_are_one_rank(world: int):
+    scorer, config = Scorer(gpt2()), LossConfig(temperature=0.6)
+    whole = both_ways(scorer, config)[1]
+    parts = [both_ways(scorer, config, share=(rank, world))[0] for rank in range(world)]
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-9)
+    mean = torch.stack([grad for _, grad in parts]).mean(dim=0)
+    torch.testing.assert_close(mean, whole[1], rtol=1e-9, atol=1e-12)
+
+
+def test_log_probs_and_statistics():
+    scorer = Scorer(gpt2())
+    alone = copy.copy(scorer)
+    alone.bundle_width = None
+    for score in (group_logprobs, group_stats):
+        found, expected = (score(way, groups(), 0.6, 4096) for way in (scorer, alone))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def sliding() -> Any:
+    return MistralForCausalLM(MistralConfig(**DECODER, sliding_window=5))
+
+
+def half_sliding() -> Any:
+    return Gemma2ForCausalLM(Gemma2Config(**DECODER, sliding_window=5))
+
+
+def linear_biases() -> Any:
+    """Its positions are counted from the mask."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "n_layer": 2, "n_head": 2}
+    return BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, initializer_range=0.3, **sizes))
+
+
+@pytest.mark.parametrize("make", [sliding, half_sliding, linear_biases])
+def test_other_attention_goes_on_row_by_row(make: Any):
+    scorer = Scorer(make().eval())
+    assert scorer.bundle_width is None
+    assert scorer.plan(groups(), [row_counts(g) for g in groups()], 4096).bundle == 1
+
+
+def equal_group(n_prompt: int, n_response: int, rows: int) -> Group:
+    zeros = torch.zeros(rows, n_response)
+    lengths = torch.full((rows,), n_response)
+    prompt = torch.zeros(n_prompt, dtype=torch.long)
+    return Group(prompt, zeros.long(), zeros, lengths, zeros[:, 0], zeros[:, 0])
+
+
+@pytest.mark.parametrize("width", [64, 576, 3584])
+@pytest.mark.parametrize("rows", [16, 32, 256])
+def test_bundles_only_where_prompts_are_long(rows: int, width: int):
+    def bundle(n_prompt: int, n_response: int) -> int:
+        group = equal_group(n_prompt, n_response, rows)
+        return cheapest_plan([group], [row_counts(group)], 16384, "padded", width).bundle
+
+    assert bundle(10, 22) == 1
+    assert bundle(137, 17) > 1
+    assert bundle(137, 700) == 1
+    assert bundle(2000, 20) > 1
+
+
+def test_few_tokens_are_no_matter(monkeypatch: pytest.MonkeyPatch):
+    group = equal_group(20, 5, 16)
+    assert cheapest_plan([group], [row_counts(group)], 16384, "padded", 64).bundle > 1
+    monkeypatch.undo()
+    assert cheapest_plan([group], [row_counts(group)], 16384, "padded", 64).bundle == 1
+
+
+def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():
+    group = equal_group(100, 10, 16)
+    counts = [row_counts(group)]
+    for budget in (250, 130, 60):
+        found = cheapest_plan([group], counts, budget, "padded", 4096)
+        assert found.bundle == 1 or 100 + 9 * found.bundle <= budget
+    assert cheapest_plan([group], counts, 250, "padded", 4096).bundle == 16
+    assert cheapest_plan([group], counts, 16384, "padded", 4096, world=4).bundle == 4
+    assert cheapest_plan([group], counts, 16384, "padded", 4096, world=16).bundle == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=4),
+    st.integers(2, 9),
+    st.integers(1, 200),
+    st.integers(1, 3),
+)
+def test_every_row_once_in_whole_bundles(
+    lengths: list[list[int]], bundle: int, budget: int, world: int
+):
+    """A row of no counted token is left out."""
+    made = [make_group(i, rows=len(row)) for i, row in enumerate(lengths)]
+    planned = plan(made, lengths, budget, "padded", world, bundle=bundle)
+    every = [(g, k) for g, row in enumerate(lengths) for k, count in enumerate(row) if count]
+    assert sorted(place for places in planned for place in places) == every
+    whole = bundles_of(every, bundle)
+    assert [b for places in planned for b in bundles_of(places, bundle) if b not in whole] == []
