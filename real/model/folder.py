@@ -48,8 +48,22 @@ def check_folder(folder: Path, what: str = "model") -> None:
         UserError: it is missing, or does not look like a model.
     """
     if not (folder / "config.json").is_file():
+        _refuse_gguf(folder, what)
         fault = "lacks config.json" if folder.is_dir() else "no such folder"
         raise UserError(
             f"{what} {folder}: {fault}; give a local Hugging Face model folder, "
             f"or {PREFIX}owner/name to fetch one"
+        )
+
+
+def _refuse_gguf(path: Path, what: str) -> None:
+    if path.suffix == ".gguf":
+        file: Path | None = path
+    else:
+        file = next(iter(sorted(path.glob("*.gguf"))), None) if path.is_dir() else None
+    if file is not None:
+        raise UserError(
+            f"{what} {path}: {file.name} is a GGUF file, which can run but not be trained; give the "
+            "model's safetensors folder, or convert the file with transformers as in "
+            "docs/your-model.md"
         )

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
-from lab.errors import UserError, first_line
+from lab.errors import UserError
 from real.model.policy import Policy
 from real.problems.problem import Problem, ProblemSet, PromptSet
+from real.problems.templates import chat_text
 from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
 
 _OWN_SHARE = 0.9
@@ -138,11 +137,6 @@ def _name(task: str, config: TrainConfig) -> str:
     return task if config.model is None else f"{task} with {Path(config.model).name}"
 
 
-FIXED_DATE = "26 Jul 2024"
-"""Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
-prompts must be the same every day. It is the fallback of that template."""
-
-
 def uses_template(tokenizer: Any, setting: ChatTemplate) -> bool:
     """True if prompts are wrapped in the chat template.
 
@@ -191,12 +185,6 @@ def _chat(tokenizer: Any, problem: Problem, suffix: str) -> str:
     turns = [{"role": turn.role, "content": turn.content} for turn in problem.before]
     turns.append({"role": "user", "content": problem.prompt + suffix})
     try:
-        return tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, date_string=FIXED_DATE
-        )
-    except TemplateError as error:
-        raise UserError(
-            f"problem {problem.id!r}: the chat template refuses its messages "
-            f"({first_line(error)}); "
-            "change them, or use --chat-template off"
-        ) from error
+        return chat_text(tokenizer, turns)
+    except UserError as error:
+        raise UserError(f"problem {problem.id!r}: {error}; or change its messages") from error

@@ -21,7 +21,8 @@ from real.compare.arms import ArmResult, ComparedArms
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
-from real.problems.prompts import FIXED_DATE, build_prompts, encode
+from real.problems.prompts import build_prompts, encode
+from real.problems.templates import FIXED_DATE
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 CHAT = (
