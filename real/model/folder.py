@@ -63,7 +63,7 @@ def _refuse_gguf(path: Path, what: str) -> None:
         file = next(iter(sorted(path.glob("*.gguf"))), None) if path.is_dir() else None
     if file is not None:
         raise UserError(
-            f"{what} {path}: {file.name} is a GGUF file, which can run but not be trained; give the "
+            f"{what} {path}: {file.name} is a GGUF file, which runs but cannot train; give the "
             "model's safetensors folder, or convert the file with transformers as in "
             "docs/your-model.md"
         )
