@@ -20,7 +20,7 @@ from torch import Tensor
 
 from real.settings.config import LossKind
 from real.update.group import Group, kept, without_rows
-from real.update.logprobs import Scorer
+from real.update.logprobs import Scorer, group_logprobs
 from real.update.packing import MicroBatch, PackedRows
 from real.update.pass_sums import Sums, broken_rows, totals
 from real.update.passes import Place, RowCounts, row_counts
@@ -150,6 +150,9 @@ def backward(
         if places:
             sums_of_passes.append(sums)
     loss, n_clipped, kl, n_broken = totals(sums_of_passes, world, groups[0].old_KT.device)
+    broken = broken_rows(sums_of_passes, passes, share) if n_broken else ()
+    if broken and bundle > 1:
+        broken = _broken_alone(scorer, groups, config, share) or broken
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, [counts[i] for i in active]))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
@@ -157,8 +160,22 @@ def backward(
         n_clipped=int(n_clipped),
         n_forward=n_forward,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
-        broken=broken_rows(sums_of_passes, passes, share) if n_broken else (),
+        broken=broken,
         kl=kl / n_forward if n_forward else 0.0,
+    )
+
+
+def _broken_alone(
+    scorer: Scorer, groups: Sequence[Group], config: LossConfig, share: tuple[int, int]
+) -> tuple[Place, ...]:
+    """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
+    logprobs = group_logprobs(
+        scorer, groups, config.temperature, config.micro_tokens, share, bundled=False
+    )
+    return tuple(
+        (index, row)
+        for index, (group, values_KT) in enumerate(zip(groups, logprobs, strict=True))
+        for row in (group.counted_KT & ~values_KT.isfinite()).any(dim=1).nonzero()[:, 0].tolist()
     )
 
 

@@ -80,9 +80,10 @@ class Scorer(nn.Module):
         micro_tokens: int,
         world: int = 1,
         only: Collection[int] | None = None,
+        bundled: bool = True,
     ) -> Plan:
         """The cheapest passes of a mini-batch, see `passes.cheapest_plan`."""
-        width = self.bundle_width
+        width = self.bundle_width if bundled else None
         return cheapest_plan(groups, counts, micro_tokens, self.layout, width, world, only)
 
     def micro_batch(
@@ -140,15 +141,18 @@ def group_logprobs(
     temperature: float,
     micro_tokens: int,
     share: tuple[int, int] = (0, 1),
+    bundled: bool = True,
 ) -> list[Tensor]:
     """(K, T) log-probs of every group's responses, without gradient, packed like the loss.
 
     Padding, and tokens whose `old_KT` is not finite, get NaN. `share` is rank and number of ranks,
-    which divide the passes and get all values; as in the loss all run equally many.
+    which divide the passes and get all values; as in the loss all run equally many. Without
+    `bundled` no responses share a sequence, in which a NaN of one would reach the others.
     """
     world = share[1]
     logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
-    for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share):
+    passes = _scored(scorer, groups, temperature, micro_tokens, share, bundled=bundled)
+    for places, batch, scores in passes:
         values_RT = batch.unfold(scores.logprobs_n).float()
         values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
         for (index, row), values_T in zip(places, values_RT, strict=bool(places)):
@@ -196,11 +200,12 @@ def _scored(
     micro_tokens: int,
     share: tuple[int, int],
     stats: bool = False,
+    bundled: bool = True,
 ) -> Iterator[tuple[list[Place], MicroBatch, TokenScores]]:
     """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
     rank, world = share
     counts = [row_counts(group) for group in groups]
-    passes, bundle = scorer.plan(groups, counts, micro_tokens, world)
+    passes, bundle = scorer.plan(groups, counts, micro_tokens, world, bundled=bundled)
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         yield places, batch, scorer(batch.rows, temperature, stats)

@@ -174,6 +174,21 @@ def test_log_probs_and_statistics():
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
+def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
+    model, batch = gpt2(), groups()
+    word = VOCABULARY - 1
+    tokens = torch.where(batch[0].tokens_KT == word, 0, batch[0].tokens_KT)
+    tokens[2, 0] = word
+    lengths = torch.full_like(batch[0].lengths_K, 3)
+    prompt = batch[0].prompt_L.clamp(max=word - 1)
+    group = replace(batch[0], tokens_KT=tokens, lengths_K=lengths, prompt_L=prompt)
+    model.get_input_embeddings().register_forward_hook(
+        lambda _, given, found: torch.where((given[0] == word)[..., None], torch.nan, found)
+    )
+    done = backward(Scorer(model), [group], LossConfig(temperature=0.6))
+    assert done.broken == ((0, 2),)
+
+
 def sliding() -> Any:
     return MistralForCausalLM(MistralConfig(**DECODER, sliding_window=5))
 
