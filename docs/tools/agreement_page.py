@@ -1,0 +1,97 @@
+"""Insert the tables of real and simulated runs into the docs, made from the files in docs/data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lab.columns import floats, select
+from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors
+from lab.report.content.agreement import TextTable, cell_table, mean_table
+
+DATA = Path(__file__).parents[1] / "data"
+CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"
+HELD_OUT = "none"
+_HARD = (("ttrl", "guard"), (2e-4, 3e-4))
+
+
+def on_page_markdown(markdown: str, **others: Any) -> str:
+    """Replace lines `AGREEMENT bars`, `AGREEMENT FILE cells` and `AGREEMENT FILE means`."""
+    return "\n".join(
+        "\n".join(_table(line.split()[1:])) if line.startswith("AGREEMENT ") else line
+        for line in markdown.split("\n")
+    )
+
+
+def read(name: str) -> pd.DataFrame:
+    """Return the rows of `lab.agreement` that a file of docs/data holds."""
+    return pd.read_csv(DATA / f"agreement-{name}.csv")
+
+
+def bars() -> TextTable:
+    """The demands on the measured policy, what was reached, and the noise of the real runs."""
+    head = ["in points unless stated", "bar", "reached", "other half of the seeds"]
+    return TextTable([*head, "choices made on this data"], [*_first(), *_others(), *_settings()])
+
+
+def _table(words: list[str]) -> Iterator[str]:
+    if words == ["bars"]:
+        return bars().markdown()
+    name, kind = words
+    return {"cells": cell_table, "means": mean_table}[kind](read(name)).markdown()
+
+
+def _first() -> Iterator[list[str]]:
+    """The demands on the first problem set."""
+    table = read("seed0")
+    hard = _within(table, *_HARD)
+    yield _row("final pass@1, mean of 15 cells", "3", table, "final", CHOSEN)
+    yield _row("TTRL and guard at 2e-4 and 3e-4", "5", hard, "final", CHOSEN)
+    yield _row("arm minus TTRL", "5", table, "gain", CHOSEN)
+    means = mean_errors(table).set_index("prediction").loc[MEASURED]
+    signs = f"{means['right_signs']:.0f} of {means['signs']:.0f}"
+    yield ["right sign where the real difference is beyond noise", "all", signs, "", CHOSEN]
+    yield _row("MR curve", "2.5", table, "match_rate", CHOSEN)
+    yield _row("FR curve", "2.5", table, "flip_rate", CHOSEN)
+    yield _row("fates", "3", table, "fates", CHOSEN)
+    calm = select(table, (floats(table, "lr") == 1e-4) | np.array(table["arm"] == "frozen"))
+    yield _row("correlation over problems, frozen labels and 1e-4", ".85", calm, "r", CHOSEN, 2)
+    lowest = _own(calm, MEASURED, "r").min()
+    yield ["the lowest of these cells", ".85", f"{lowest:.2f}", "", CHOSEN]
+
+
+def _others() -> Iterator[list[str]]:
+    """The demands on problem sets that were never looked at."""
+    for seed in (1, 2):
+        name = f"problem set {seed}, final pass@1, mean of 5 cells"
+        yield _row(name, "5", read(f"seed{seed}"), "final", HELD_OUT)
+
+
+def _settings() -> Iterator[list[str]]:
+    """The demands on other settings of the first problem set."""
+    table = read("settings")
+    rates = {3e-5: ("learning rate 3e-5, four arms", "3"), 1e-3: ("1e-3, four arms", "10")}
+    rates[3e-4] = ("V = 16, K = 8, TTRL at 3e-4", "8")
+    rates[6e-4] = ("mini_batch 8, TTRL at 6e-4", "trust flag")
+    for lr, (name, bar) in rates.items():
+        yield _row(name, bar, select(table, floats(table, "lr") == lr), "final", SEEN)
+
+
+def _row(
+    name: str, bar: str, table: pd.DataFrame, column: str, choices: str, digits: int = 1
+) -> list[str]:
+    numbers = (_own(table, prediction, column) for prediction in (MEASURED, OTHER_HALF))
+    return [name, bar, *(f"{np.nanmean(values):.{digits}f}" for values in numbers), choices]
+
+
+def _own(table: pd.DataFrame, prediction: str, column: str) -> np.ndarray:
+    return floats(select(table, np.array(table["prediction"] == prediction)), column)
+
+
+def _within(table: pd.DataFrame, arms: tuple[str, ...], lrs: tuple[float, ...]) -> pd.DataFrame:
+    chosen = np.isin(floats(table, "lr"), lrs) & np.array(table["arm"].isin(arms))
+    return select(table, chosen)
