@@ -21,7 +21,7 @@ from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
 from real.record.terminal import phases_bar, runs_bar, say, tell
 from real.settings.config import TrainConfig
-from real.settings.options import settings_of
+from real.settings.options import settings_of, with_values
 from real.settings.presets import table
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `guard-train`; returns the exit code."""
     commands: dict[str, Any] = dict(COMMANDS)
     about = "A real GRPO trainer with majority-vote labels, on CPU or GPU."
-    return run_cli("guard-train", commands, argv, about)
+    given = sys.argv[1:] if argv is None else argv
+    return run_cli("guard-train", commands, with_values(given), about)
 
 
 def outcome(run: Manifest) -> Iterator[str]:

@@ -35,3 +35,16 @@ def settings_of(argv: Sequence[str]) -> TrainConfig:
     if name is not None:
         return preset_config(name, values)
     return from_values(values, TrainConfig, path or "")
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """Return the words with a value behind `--save-model`, which may stand alone as a flag."""
+    words: list[str] = []
+    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+        if word == "--no-save-model":
+            words += ["--save-model", "False"]
+        elif word == "--save-model" and following.startswith("--"):
+            words += [word, "True"]
+        else:
+            words.append(word)
+    return words

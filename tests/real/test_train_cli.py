@@ -246,3 +246,21 @@ def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
     with pytest.raises(UserError) as found:
         TrainConfig(**{name: value})
     assert str(found.value).startswith(f"{name} = {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run --no-save-model --out x", ["run", "--save-model", "False", "--out", "x"]),
+        ("run --save-model --out x", ["run", "--save-model", "True", "--out", "x"]),
+        ("run --out x --save-model", ["run", "--out", "x", "--save-model", "True"]),
+        ("run --save-model None", ["run", "--save-model", "None"]),
+    ],
+)
+def test_save_model_is_also_a_flag(
+    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[list[str]] = []
+    monkeypatch.setattr(real.cli, "run_cli", lambda _, __, argv, ___: seen.append(argv) or 0)
+    assert real.cli.main(words.split()) == 0
+    assert seen == [expected]
