@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,8 @@ from guard_core import (
 )
 from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update, logit_gradient, weighted_streams
+from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
-
-_FIELDS = tuple(f.name for f in fields(GuardState))
 
 
 class ReferenceGuard:
@@ -35,67 +34,47 @@ class ReferenceGuard:
         self._guard = Guard(config.guard)
         self._state = state
 
-    def begin(
-        self,
-        order_RN: NDArray[np.int64],
-        truth_RN: NDArray[np.int32],
-        draws: Draws,
-        seen_RN: NDArray[np.void],
-    ) -> None:
-        """Implement `sim.engine.simulation.Learner`."""
-        along = (
-            np.take_along_axis(d, order_RN, axis=1) for d in (draws.tie, draws.skip, draws.pick)
-        )
-        self._draws = Draws(*along)
-        self._order_RN, self._truth_RN, self._seen_RN = order_RN, truth_RN, seen_RN
-        self._rows = self._state.take(order_RN)
-        self._done: list[GuardState] = []
-
     def step(
-        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+        self,
+        epoch: Epoch,
+        start: int,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
     ) -> Update:
         """Implement `sim.engine.simulation.Learner`."""
-        decision = self.decide(start, votes, None)
+        decision = self.decide(epoch, start, votes, None)
         if self._config.labels == "truth":
-            decision = decision.trained_on(self._truth_RN[:, start : start + p_RPA.shape[1]])
+            decision = decision.trained_on(epoch.truth_RN[:, start : start + p_RPA.shape[1]])
         trained = replace(votes, samples=trained_RPA)
         config = self._config.guard
         streams = _streams(trained, decision, config)
         gradient_RPA = _gradient(trained, streams, p_RPA)
         return Update(gradient_RPA, streams.drop, weighted_streams(streams, self._config))
 
-    def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
-        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
-        rows, _ = self._batch(slice(start, start + n_problems))
-        return self._guard.remembered(rows)
+    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
+        return self._guard.remembered(self._state.take(problems_RP))
 
-    def decide(self, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None) -> Decision:
-        """Record the guard's decision about a batch and return it.
-
-        Args:
-            start: place of the batch's first visit in the epoch.
-            votes: of the batch.
-            scores_RPA: of a rule; None for the votes.
-        """
+    def decide(
+        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
+    ) -> Decision:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
         at = slice(start, start + votes.counts.shape[1])
-        rows, draws = self._batch(at)
+        problems_RP, all_draws = epoch.problems_RN[:, at], epoch.draws
+        draws = Draws(
+            *(
+                np.take_along_axis(of_problems, problems_RP, axis=1)
+                for of_problems in (all_draws.tie, all_draws.skip, all_draws.pick)
+            )
+        )
+        rows = self._state.take(problems_RP)
         rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
-        self._done.append(rows)
+        self._state = self._state.put(problems_RP, rows)
         for name, decided in DECIDED.items():
-            self._seen_RN[name][:, at] = getattr(decision, decided)
-        self._seen_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
+            epoch.records_RN[name][:, at] = getattr(decision, decided)
+        epoch.records_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
         return decision
-
-    def _batch(self, at: slice) -> tuple[GuardState, Draws]:
-        """The batch's rows in visiting order and its draws: views, where `take` would copy."""
-        rows = GuardState(*(getattr(self._rows, name)[:, at] for name in _FIELDS))
-        draws = Draws(self._draws.tie[:, at], self._draws.skip[:, at], self._draws.pick[:, at])
-        return rows, draws
-
-    def end(self) -> None:
-        """Implement `sim.engine.simulation.Learner`."""
-        joined = (np.concatenate([getattr(s, name) for s in self._done], 1) for name in _FIELDS)
-        self._state = self._state.put(self._order_RN, GuardState(*joined))
 
 
 def gradient(

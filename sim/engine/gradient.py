@@ -11,6 +11,21 @@ the advantages of all K samples is 0, so with every sample parseable the p_a ter
 
 With two answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share
 among the samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
+
+`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Per
+visit the label, the minority candidates, weight, beta and skip are those that the guard decided
+from the votes and samples drawn; given them, the count n_a of the K samples is replaced by its
+mean over a fresh group of samples, K * (1 - unparseable) * p_a, in the rewards' mean and standard
+deviation and in the sum over samples. With the reward `answer = label` and every response
+parseable, q the label's probability and F = sqrt(q * (1 - q) * (K - 1) / K),
+
+    g_label = F,    g_a = -F * p_a / (1 - q) for the other answers.
+
+So it is the gradient of an infinitely large group under the guard's decision (K stays in the
+unbiased standard deviation alone), and expectation is over the K samples as independent of the
+label. It is not the mean of the sampled update over all draws that lead to the same label: that
+mean has E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the
+label. With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
 """
 
 from __future__ import annotations
@@ -21,8 +36,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core import PolicyStreams
+from guard_core import PolicyStreams, Route
+from guard_core.arrays import Array
 from sim.settings.config import SimConfig
+
+_BELOW_ONE = 1.0 - 1e-12
+"""Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
 
 
 class Update(NamedTuple):
@@ -43,6 +62,51 @@ def weighted_streams(streams: PolicyStreams, config: SimConfig) -> NDArray[np.fl
         return None
     pair = np.broadcast_arrays(streams.majority, streams.minority)
     return np.stack(pair, axis=1) * streams.weight[:, None, :, None]
+
+
+def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
+    """Mean count of each answer among K fresh samples, to stand in for `Votes.samples`.
+
+    Args:
+        p_RPA: answer probabilities among parseable responses.
+        parseable: chance that a response holds an answer.
+        n_samples: K.
+
+    Returns:
+        (R, P, A) counts that need not be whole.
+    """
+    return (_BELOW_ONE * parseable * n_samples) * p_RPA
+
+
+def sit_out(
+    config: SimConfig,
+    draws_RP: NDArray[np.float64],
+    records_RP: NDArray[np.void],
+    update: Update,
+) -> Update:
+    """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
+
+    They are voted on and decided on as ever, and not trained on: the control for a guard that
+    skips.
+
+    Args:
+        config: of the run.
+        draws_RP: uniform numbers, the guard's own of the same seed.
+        records_RP: the visits, records of `sim.engine.rows.RECORD`; changed in place.
+        update: of the batch.
+
+    Returns:
+        The update without the skipped problems.
+    """
+    out_RP = draws_RP < config.skip_rate
+    records_RP["skipped"] |= out_RP
+    records_RP["route"][out_RP] = Route.SKIPPED
+    drop_RP = update.drop_RP | (out_RP & (config.guard.skip_by == "drop"))
+    gradient_RPA = np.where(out_RP[..., None], 0.0, update.gradient_RPA)
+    streams_RSPB = update.streams_RSPB
+    if streams_RSPB is not None:
+        streams_RSPB = np.where(out_RP[:, None, :, None], 0.0, streams_RSPB)
+    return Update(gradient_RPA, drop_RP, streams_RSPB)
 
 
 @njit(cache=True)

@@ -100,7 +100,7 @@ def decide(
     cap: int,
     key_P: Floats,
     minority_RPA: Flags,
-    seen_RP: Records,
+    records_RP: Records,
 ) -> None:
     """Decide on every problem of a batch.
 
@@ -120,14 +120,14 @@ def decide(
         cap: largest number of problems that are skipped.
         key_P: working memory.
         minority_RPA: output; minority candidates.
-        seen_RP: output, records of `sim.engine.rows.SEEN`.
+        records_RP: output, records of `sim.engine.rows.RECORD`.
     """
     s = settings_1[0]
     R, P, _A = counts_RPA.shape
     _fetch(problems_RN, flips_RNW, match_rates_RNW, order_RP)
     for r in range(R):
         for p in range(P):
-            n, seen = order_RP[r, p], seen_RP[r, p]
+            n, seen = order_RP[r, p], records_RP[r, p]
             problem, counts_A, tie = problems_RN[r, n], counts_RPA[r, p], tie_RN[r, n]
             if s.memory:
                 _remember(memory_RNA[r, n], scores_RPA[r, p], s.discount)
@@ -148,7 +148,7 @@ def decide(
             )
             key_P[p] = _skip_key(s, seen, skip_RN[r, n], pick_RN[r, n])
         if s.rcsu and cap > 0:
-            _choose_skips(key_P, cap, seen_RP[r])
+            _choose_skips(key_P, cap, records_RP[r])
 
 
 @_njit()
@@ -171,7 +171,7 @@ def count_hits(
     truth_RP: NDArray[np.int32],
     samples_RPA: Counts,
     minority_RPA: Flags,
-    seen_RP: Records,
+    records_RP: Records,
     label_RP: Ints,
     hits_RP: Floats,
     rival_hits_RP: Floats,
@@ -183,7 +183,7 @@ def count_hits(
         truth_RP: true answers.
         samples_RPA: trained samples per answer.
         minority_RPA: minority candidates; what is trained on is taken out.
-        seen_RP: of `decide`.
+        records_RP: of `decide`.
         label_RP: output; what is trained on.
         hits_RP: output.
         rival_hits_RP: output.
@@ -191,7 +191,7 @@ def count_hits(
     R, P, A = samples_RPA.shape
     for r in range(R):
         for p in range(P):
-            label = truth_RP[r, p] if on_truth else seen_RP[r, p].label
+            label = truth_RP[r, p] if on_truth else records_RP[r, p].label
             hits, rival_hits = 0.0, 0.0
             if label >= 0:
                 hits += samples_RPA[r, p, label]
@@ -210,7 +210,7 @@ def learn(
     label_RP: Ints,
     hits_RP: Floats,
     rival_hits_RP: Floats,
-    seen_RP: Records,
+    records_RP: Records,
     p_RPA: Floats,
     gradient_RPA: Floats,
     drop_RP: Flags,
@@ -225,7 +225,7 @@ def learn(
         label_RP: of `count_hits`.
         hits_RP: of `count_hits`.
         rival_hits_RP: of `count_hits`.
-        seen_RP: of `decide`.
+        records_RP: of `decide`.
         p_RPA: answer probabilities that the samples were drawn from.
         gradient_RPA: output.
         drop_RP: output; the problem left the batch.
@@ -235,10 +235,10 @@ def learn(
     for r in range(R):
         std, rival_std = 0.0, 0.0
         if s.scale_batch:
-            std = _batch_std(s, hits_RP[r], 1.0, seen_RP[r])
-            rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, seen_RP[r])
+            std = _batch_std(s, hits_RP[r], 1.0, records_RP[r])
+            rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, records_RP[r])
         for p in range(P):
-            seen, gradient_A = seen_RP[r, p], gradient_RPA[r, p]
+            seen, gradient_A = records_RP[r, p], gradient_RPA[r, p]
             _answer_advantages(
                 s,
                 seen,

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Draws, GuardState, Route, Votes
+from guard_core import Decision, GuardState, Route, Votes
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import skip_cap
 from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update
 from sim.engine.kernel import State, count_hits, decide, learn, settings_record
+from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
 
 
@@ -40,51 +41,37 @@ class CompiledGuard:
         self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
         self._state = State.of(state)
 
-    def begin(
-        self,
-        order_RN: NDArray[np.int64],
-        truth_RN: NDArray[np.int32],
-        draws: Draws,
-        seen_RN: NDArray[np.void],
-    ) -> None:
-        """Implement `sim.engine.simulation.Learner`."""
-        self._order_RN, self._draws = order_RN, draws
-        self._truth_RN, self._seen_RN = truth_RN, seen_RN
-
     def step(
-        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+        self,
+        epoch: Epoch,
+        start: int,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
     ) -> Update:
         """Implement `sim.engine.simulation.Learner`."""
         at = slice(start, start + p_RPA.shape[1])
-        targets = self._decide(at, votes, trained_RPA, None)
-        return self._learn(at, trained_RPA, p_RPA, targets)
+        targets = self._decide(epoch, at, votes, trained_RPA, None)
+        return self._learn(epoch.records_RN[:, at], trained_RPA, p_RPA, targets)
 
-    def end(self) -> None:
-        """Implement `sim.engine.simulation.Learner`: the state was changed in place."""
-
-    def remembered(self, start: int, n_problems: int) -> NDArray[np.float64] | None:
-        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
+    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
         if self._config.guard.label_from != "memory":
             return None
-        problems_RP = self._order_RN[:, start : start + n_problems]
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
         return self._config.guard.discount * memory_RPA
 
-    def decide(self, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None) -> Decision:
-        """Record the guard's decision about a batch and return it.
-
-        Args:
-            start: place of the batch's first visit in the epoch.
-            votes: of the batch.
-            scores_RPA: of a rule; None for the votes.
-        """
+    def decide(
+        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
+    ) -> Decision:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
         at = slice(start, start + votes.counts.shape[1])
-        targets = self._decide(at, votes, votes.samples, scores_RPA)
-        decided = {field: self._seen_RN[name][:, at].copy() for name, field in DECIDED.items()}
+        targets = self._decide(epoch, at, votes, votes.samples, scores_RPA)
+        decided = {field: epoch.records_RN[name][:, at].copy() for name, field in DECIDED.items()}
         visits_RN = self._state.problems_RN["visits"]
         return Decision(
             **decided,
-            visits=np.take_along_axis(visits_RN, self._order_RN[:, at], axis=1),
+            visits=np.take_along_axis(visits_RN, epoch.problems_RN[:, at], axis=1),
             high_risk=decided["route"] >= Route.HIGH_RISK,
             minority=targets.minority_RPA,
             candidate_votes=targets.candidate_votes_RPA,
@@ -92,13 +79,14 @@ class CompiledGuard:
 
     def _decide(
         self,
+        epoch: Epoch,
         at: slice,
         votes: Votes,
         trained_RPA: NDArray[Any],
         scores_RPA: NDArray[np.float64] | None,
     ) -> Targets:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
-        config, draws, seen_RP = self._config, self._draws, self._seen_RN[:, at]
+        config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
         shape = trained_RPA.shape
         candidate_votes_RPA = candidate_votes(votes, config.guard)
         minority_RPA = np.empty(shape, np.bool_)
@@ -108,30 +96,34 @@ class CompiledGuard:
             draws.tie,
             draws.skip,
             draws.pick,
-            self._order_RN[:, at],
+            epoch.problems_RN[:, at],
             votes.counts if scores_RPA is None else scores_RPA,
             votes.counts,
             candidate_votes_RPA,
             skip_cap(shape[1], config.guard),
             np.empty(shape[1]),
             minority_RPA,
-            seen_RP,
+            records_RP,
         )
         label_RP = np.empty(shape[:2], np.int64)
         hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
-        on_truth, truth_RP = config.labels == "truth", self._truth_RN[:, at]
+        on_truth, truth_RP = config.labels == "truth", epoch.truth_RN[:, at]
         hits = (label_RP, hits_RP, rival_hits_RP)
-        count_hits(on_truth, truth_RP, trained_RPA, minority_RPA, seen_RP, *hits)
+        count_hits(on_truth, truth_RP, trained_RPA, minority_RPA, records_RP, *hits)
         if config.update == "expected":
             # Sums of fractions depend on the order of the terms: take that of guard_core.
             rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
         return Targets(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
 
     def _learn(
-        self, at: slice, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64], targets: Targets
+        self,
+        records_RP: NDArray[np.void],
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
+        targets: Targets,
     ) -> Update:
         """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
         out = (update.gradient_RPA, update.drop_RP)
-        learn(self._settings_1, trained_RPA, *targets, self._seen_RN[:, at], p_RPA, *out)
+        learn(self._settings_1, trained_RPA, *targets, records_RP, p_RPA, *out)
         return update

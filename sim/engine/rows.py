@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from guard_core import Draws
 from lab.trace.rows import record_dtype, truth_columns
 from sim.settings.config import SimConfig
 
@@ -29,30 +29,31 @@ class Tables(NamedTuple):
     """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
-SEEN = record_dtype(("right", np.int32))
+RECORD = record_dtype(("right", np.int32))
 """Record of one visit: 64 bytes, a line of the cache.
 
 `right` is the number of votes for the true answer; the other fields are columns of the trace.
 """
-_COLUMNS = tuple(name for name in SEEN.names or () if name != "right")
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """All visits of one epoch, in visiting order."""
+    """All visits of one epoch, in visiting order; records, norms and counts are filled in place."""
 
     epoch: int
     """0 before training."""
     problems_RN: NDArray[np.int64]
     truth_RN: NDArray[np.int32]
-    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]]
-    """Records of `SEEN`, or an array of its type for every field; arrays are copied."""
-    lr_B: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    draws: Draws
+    """The guard's random numbers, by problem and not by visit."""
+    records_RN: NDArray[np.void]
+    """What happened on every visit, in the type `RECORD`."""
+    lr_B: NDArray[np.float64]
     """Step size of every batch."""
-    norm_RN: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    norm_RN: NDArray[np.float64]
     """Norm of the update on every visit, 0 where it was skipped."""
-    counts_SNA: NDArray[np.integer] | None = None
-    """Votes per answer of the first S replicates, if they are kept; copied."""
+    counts_SNA: NDArray[np.integer]
+    """Votes per answer of the first S replicates, those whose votes are kept."""
 
 
 @njit(cache=True)
@@ -61,7 +62,7 @@ def tally(
     truth_RN: NDArray[np.int32],
     n_votes: int,
     start: int,
-    seen_RN: NDArray[np.void],
+    records_RN: NDArray[np.void],
 ) -> None:
     """Count right and unparseable votes of a batch.
 
@@ -70,7 +71,7 @@ def tally(
         truth_RN: true answers, in visiting order.
         n_votes: V.
         start: place of the batch's first visit in the epoch.
-        seen_RN: output; columns `start` to `start + P` are written.
+        records_RN: output; columns `start` to `start + P` are written.
     """
     R, P, A = counts_RPA.shape
     for r in range(R):
@@ -78,8 +79,8 @@ def tally(
             parsed = 0
             for a in range(A):
                 parsed += counts_RPA[r, p, a]
-            seen_RN[r, start + p].n_unparseable = n_votes - parsed
-            seen_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
+            records_RN[r, start + p].n_unparseable = n_votes - parsed
+            records_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
 
 
 def majority_right(
@@ -118,24 +119,24 @@ def tables(
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     shape = epoch.problems_RN.shape
-    right_M, seen = _columns(epoch.seen_RN)
+    right_M, recorded = _columns(epoch.records_RN)
     columns: Columns = {
         "replicate": _numbers(config)[:, None],
         "step": _step_of_visits(config, epoch.epoch),
         "problem": epoch.problems_RN.astype(np.int32),
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
-    rows |= seen
-    label_correct_M = seen["label"] == epoch.truth_RN.reshape(-1)
+    rows |= recorded
+    label_correct_M = recorded["label"] == epoch.truth_RN.reshape(-1)
     rows |= truth_columns(right_M, config.n_votes, label_correct_M)
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value) for name, value in same.items()}
 
 
 def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
-    if epoch.counts_SNA is None:
-        return None
     S, N, A = epoch.counts_SNA.shape
+    if not S:
+        return None
     counts_M = epoch.counts_SNA.reshape(-1)
     voted = np.flatnonzero(counts_M)
     visit, answer = np.divmod(voted, A)
@@ -150,18 +151,13 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
     }
 
 
-def _columns(
-    seen_RN: NDArray[np.void] | Mapping[str, NDArray[Any]],
-) -> tuple[NDArray[np.int32], Columns]:
+def _columns(records_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
     """Right votes, and every field that is a column, each as an array of its own."""
-    if isinstance(seen_RN, Mapping):
-        columns = {name: seen_RN[name].flatten() for name in _COLUMNS}
-        return seen_RN["right"].reshape(-1), columns
-    M = seen_RN.size
+    M = records_RN.size
     ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
     flags_4M = np.empty((4, M), np.bool_)
     n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
-    _unpack(seen_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
+    _unpack(records_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
     names = ("n_unparseable", "label")
     names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
     names += ("flipped", "tie", "had_competition", "skipped")
@@ -172,7 +168,7 @@ def _columns(
 
 @njit(cache=True)
 def _unpack(
-    seen_M: NDArray[np.void],
+    records_M: NDArray[np.void],
     ints_3M: NDArray[np.int32],
     floats_5M: NDArray[np.float64],
     flags_4M: NDArray[np.bool_],
@@ -180,21 +176,21 @@ def _unpack(
     route_M: NDArray[np.int8],
 ) -> None:
     """One pass over the records: a pass per field would wait for memory every time."""
-    for m in range(seen_M.shape[0]):
-        ints_3M[0, m] = seen_M[m].right
-        ints_3M[1, m] = seen_M[m].n_unparseable
-        ints_3M[2, m] = seen_M[m].label
-        floats_5M[0, m] = seen_M[m].match_rate
-        floats_5M[1, m] = seen_M[m].flip_rate
-        floats_5M[2, m] = seen_M[m].mean_match_rate
-        floats_5M[3, m] = seen_M[m].weight
-        floats_5M[4, m] = seen_M[m].beta
-        flags_4M[0, m] = seen_M[m].flipped
-        flags_4M[1, m] = seen_M[m].tie
-        flags_4M[2, m] = seen_M[m].had_competition
-        flags_4M[3, m] = seen_M[m].skipped
-        n_minority_M[m] = seen_M[m].n_minority
-        route_M[m] = seen_M[m].route
+    for m in range(records_M.shape[0]):
+        ints_3M[0, m] = records_M[m].right
+        ints_3M[1, m] = records_M[m].n_unparseable
+        ints_3M[2, m] = records_M[m].label
+        floats_5M[0, m] = records_M[m].match_rate
+        floats_5M[1, m] = records_M[m].flip_rate
+        floats_5M[2, m] = records_M[m].mean_match_rate
+        floats_5M[3, m] = records_M[m].weight
+        floats_5M[4, m] = records_M[m].beta
+        flags_4M[0, m] = records_M[m].flipped
+        flags_4M[1, m] = records_M[m].tie
+        flags_4M[2, m] = records_M[m].had_competition
+        flags_4M[3, m] = records_M[m].skipped
+        n_minority_M[m] = records_M[m].n_minority
+        route_M[m] = records_M[m].route
 
 
 def _steps(config: SimConfig, epoch: Epoch) -> Columns:
@@ -208,7 +204,7 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
         "lr": epoch.lr_B,
         "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
         "n_problems": size_B,
-        "n_skipped": np.add.reduceat(epoch.seen_RN["skipped"], starts_B, axis=1, dtype=np.int64),
+        "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int64),
     }
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 

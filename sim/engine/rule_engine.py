@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Draws, PolicyStreams, Votes, policy_streams
+from guard_core import Decision, PolicyStreams, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.arrays import sum_by_id
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
 from sim.engine.gradient import Update, sharpen, sums_gradient, weighted_streams
+from sim.engine.rows import Epoch
 from sim.rules.fast import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe.observer import Observer, Visit
@@ -30,26 +31,19 @@ _CHUNK = 64
 class DecidingGuard(Protocol):
     """Interface between a rule and the guard of an engine."""
 
-    def begin(
-        self,
-        order_RN: NDArray[np.int64],
-        truth_RN: NDArray[np.int32],
-        draws: Draws,
-        seen_RN: NDArray[np.void],
-    ) -> None:
-        """Start an epoch, see `sim.engine.simulation.Learner`."""
-        ...
-
-    def remembered(self, start: int, n_problems: int) -> Floats | None:
+    def remembered(self, problems_RP: NDArray[np.int64]) -> Floats | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
         ...
 
-    def decide(self, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
-        """Record the decision about a batch and return it; its label is the guard's own."""
-        ...
+    def decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
+        """Record the decision about a batch and return it; its label is the guard's own.
 
-    def end(self) -> None:
-        """End the epoch."""
+        Args:
+            epoch: the decisions are written to its records.
+            start: place of the batch's first visit in the epoch.
+            votes: of the batch.
+            scores_RPA: of a rule; None for the votes.
+        """
         ...
 
 
@@ -67,28 +61,13 @@ class RuleLearner:
         self._config, self._guard, self._observer = config, guard, observer
         self._rule = observer.rule
         self._fast = fast_rule(self._rule, config.n_votes) if config.engine == "compiled" else None
-        self._epoch = 0
 
-    def begin(
-        self,
-        order_RN: NDArray[np.int64],
-        truth_RN: NDArray[np.int32],
-        draws: Draws,
-        seen_RN: NDArray[np.void],
-    ) -> None:
-        """Implement `sim.engine.simulation.Learner`."""
-        self._guard.begin(order_RN, truth_RN, draws, seen_RN)
-        self._order_RN, self._truth_RN = order_RN, truth_RN
-        self._epoch += 1
-
-    def end(self) -> None:
-        """Implement `sim.engine.simulation.Learner`."""
-        self._guard.end()
-
-    def step(self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats) -> Update:
+    def step(
+        self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
+    ) -> Update:
         """Implement `sim.engine.simulation.Learner`: the drawn samples are trained on."""
-        visit = self._visit(start, votes, p_RPA)
-        prior_RPA = self._guard.remembered(start, p_RPA.shape[1])
+        visit = self._visit(epoch, start, votes, p_RPA)
+        prior_RPA = self._guard.remembered(visit.problems_RP)
         fast = self._fast
         obs = (
             self._observer.see(visit, prior_RPA)
@@ -96,7 +75,7 @@ class RuleLearner:
             else self._observer.see(visit, prior_RPA, spared=fast.spares, draws=False)
         )
         scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
-        decision = self._guard.decide(start, votes, scores)
+        decision = self._guard.decide(epoch, start, votes, scores)
         if self._config.labels == "truth":
             decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in self._rule.needs:
@@ -106,13 +85,13 @@ class RuleLearner:
             rewards_RPK = fast.rewards(self._rule, self._observer, visit, obs, decision.label)
         return self._update(obs, decision, p_RPA, rewards_RPK)
 
-    def _visit(self, start: int, votes: Votes, p_RPA: Floats) -> Visit:
+    def _visit(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> Visit:
         at = slice(start, start + p_RPA.shape[1])
         c = self._config
-        batch = (self._epoch - 1) * c.n_batches + start // c.batch_size + 1
-        problems_RP = np.ascontiguousarray(self._order_RN[:, at])
-        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
-        return Visit(self._epoch, batch, problems_RP, truth_RP, votes, p_RPA)
+        batch = (epoch.epoch - 1) * c.n_batches + start // c.batch_size + 1
+        problems_RP = np.ascontiguousarray(epoch.problems_RN[:, at])
+        truth_RP = np.ascontiguousarray(epoch.truth_RN[:, at])
+        return Visit(epoch.epoch, batch, problems_RP, truth_RP, votes, p_RPA)
 
     def _verdicts(self, visit: Visit, obs: Observations, decision: Decision) -> NDArray[np.int8]:
         asked_RPQ = self._rule.questions(obs, decision.label)

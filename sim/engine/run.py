@@ -1,11 +1,13 @@
-"""`simulate`: a run from settings to a trace, in memory or in a run folder."""
+"""A run from settings to its result: `simulate` gives a trace, `measure` numbers per replicate."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from tqdm import tqdm
 
 from lab.arm_settings import arm_of
@@ -15,6 +17,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from sim.engine.simulation import Simulation
+from sim.engine.tally import Tally
 from sim.settings.config import SimConfig
 from sim.world.measured.tree import read_measured
 
@@ -71,6 +74,27 @@ def simulate(
         manifest.end("finished")
         return Trace.of(recorder)
     return load(recorder.path)
+
+
+def measure(config: SimConfig, accuracy: str = "label_accuracy") -> pd.DataFrame:
+    """Simulate without keeping a trace.
+
+    Args:
+        config: all settings.
+        accuracy: column of the visits by which a problem has its fate.
+
+    Returns:
+        One row per replicate, see `Tally.table`.
+
+    Raises:
+        UserError: the logits stopped being finite.
+    """
+    simulation = Simulation(replace(config, vote_replicates=0))
+    tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
+    for epoch, part in enumerate(simulation.run()):
+        visits = {**part.visits, "label_accuracy": part.visits[accuracy]}
+        tally.add(epoch, visits, part.steps, part.evals)
+    return tally.table()
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:

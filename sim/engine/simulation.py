@@ -18,12 +18,10 @@ from lab.arms import BASELINE
 from lab.errors import UserError
 from sim.engine.array import ReferenceGuard
 from sim.engine.array import gradient as gradient
-from sim.engine.expected import expected_samples
-from sim.engine.gradient import Update
+from sim.engine.gradient import Update, expected_samples, sit_out
 from sim.engine.learner import CompiledGuard
-from sim.engine.rows import SEEN, Epoch, Tables, majority_right, tables, tally
+from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.engine.rule_engine import RuleStart
-from sim.engine.skips import sit_out
 from sim.settings.config import SimConfig
 from sim.world.measured.policy import Measured, Trust
 from sim.world.measured.population import measured_population
@@ -37,41 +35,26 @@ _CHUNK = 64
 
 
 class Learner(Protocol):
-    """The guard, and what it makes of a batch's votes: `ReferenceGuard` and `CompiledGuard`."""
-
-    def begin(
-        self,
-        order_RN: NDArray[np.int64],
-        truth_RN: NDArray[np.int32],
-        draws: Draws,
-        seen_RN: NDArray[np.void],
-    ) -> None:
-        """Start an epoch.
-
-        Args:
-            order_RN: problems in visiting order.
-            truth_RN: their true answers, for `labels = "truth"`.
-            draws: of every problem, in the order of the problems.
-            seen_RN: where the decisions go, records of `sim.engine.rows.SEEN`.
-        """
-        ...
+    """The guard or a rule, and the update that it makes of a batch's votes."""
 
     def step(
-        self, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: NDArray[np.float64]
+        self,
+        epoch: Epoch,
+        start: int,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
     ) -> Update:
         """Decide on one batch.
 
         Args:
+            epoch: the decisions are written to its records.
             start: place of its first visit in the epoch.
             votes: of the batch.
             trained_RPA: samples per answer that the update is computed from; the votes' own, or
                 their expectation.
             p_RPA: the probabilities that the votes were drawn from.
         """
-        ...
-
-    def end(self) -> None:
-        """End the epoch."""
         ...
 
 
@@ -81,17 +64,12 @@ LEARNERS: dict[str, type[ReferenceGuard] | type[CompiledGuard]] = {
 }
 
 
-def run_epochs(config: SimConfig) -> Iterator[Tables]:
-    """Return the rows of a run, visit 0 first; defects of files are found before the first vote.
+class Simulation:
+    """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
 
     Raises:
-        UserError: a file of the settings has a defect or, later, the logits stopped being finite.
+        UserError: a file of the settings has a defect; later, the logits stopped being finite.
     """
-    return Simulation(config).run()
-
-
-class Simulation:
-    """One run: `for part in Simulation(config).run()` yields the rows of every epoch."""
 
     def __init__(self, config: SimConfig) -> None:
         """Draw the population and start the policy."""
@@ -113,8 +91,8 @@ class Simulation:
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
         yield self.before()
-        for epoch in range(1, self.config.epochs + 1):
-            yield self.epoch(epoch)
+        for number in range(1, self.config.epochs + 1):
+            yield self.epoch(number)
 
     def before(self) -> Tables:
         """Vote on every problem before training and start the guard with it."""
@@ -122,50 +100,53 @@ class Simulation:
         problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
-        first, self.learner = self._started(votes, p_RNA, tie_RN)
-        seen_RN = np.zeros(problems_RN.shape, SEEN)
-        tally(votes.counts, self._truth_RN, c.n_votes, 0, seen_RN)
-        seen_RN["label"], seen_RN["tie"] = first.label, first.tied
-        seen_RN["match_rate"] = first.match_rate
-        seen_RN["mean_match_rate"] = np.nan
-        seen_RN["weight"] = 1
-        counts_SNA = votes.counts[: self._n_kept] if self._n_kept else None
-        done = Epoch(0, problems_RN, self._truth_RN, seen_RN, counts_SNA=counts_SNA)
+        epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
+        first, self.learner = self._started(votes, p_RNA, epoch.draws)
+        records_RN = epoch.records_RN
+        tally(votes.counts, self._truth_RN, c.n_votes, 0, records_RN)
+        records_RN["label"], records_RN["tie"] = first.label, first.tied
+        records_RN["match_rate"] = first.match_rate
+        records_RN["mean_match_rate"] = np.nan
+        records_RN["weight"] = 1
+        epoch.counts_SNA[:] = votes.counts[: self._n_kept]
         right_R = majority_right(votes.counts, self._truth_RN).mean(axis=1)
-        return tables(c, done, self.pass_at_1(), right_R)
+        return tables(c, epoch, self.pass_at_1(), right_R)
 
-    def epoch(self, epoch: int) -> Tables:
+    def epoch(self, number: int) -> Tables:
         """Visit every problem once and learn from it."""
         c = self.config
-        order_RN = orders(c.seed, c.first_replicate, c.replicates, epoch, c.n_problems)
-        truth_RN = np.take_along_axis(self._truth_RN, order_RN, axis=1)
-        draws = Draws(*(self._uniforms(purpose, epoch) for purpose in (TIE, SKIP, PICK)))
-        seen_RN = np.empty(order_RN.shape, SEEN)
-        norm_RN = np.empty(order_RN.shape)
-        counts_SNA = np.empty((self._n_kept, c.n_problems, c.n_answers), np.int32)
-        first_batch = self._batch
-        self.learner.begin(order_RN, truth_RN, draws, seen_RN)
+        order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
+        draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
+        epoch = self._epoch(number, order_RN, draws)
         for start in range(0, c.n_problems, c.batch_size):
             at = slice(start, min(start + c.batch_size, c.n_problems))
             problems_RP = order_RN[:, at].copy()
-            votes, p_RPA = self._vote(problems_RP, epoch)
-            tally(votes.counts, truth_RN, c.n_votes, start, seen_RN)
-            if self._n_kept:
-                counts_SNA[:, at] = votes.counts[: self._n_kept]
-            update = self.learner.step(start, votes, self._trained(votes, p_RPA), p_RPA)
+            votes, p_RPA = self._vote(problems_RP, number)
+            tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
+            epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
+            update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
             if c.skip_rate:
                 skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
-                update = sit_out(c, skip_RP, seen_RN[:, at], update)
-            norm_RN[:, at] = self._update(problems_RP, votes, update, epoch)
+                update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
+            epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
             self._batch += 1
-        self.learner.end()
-        kept = counts_SNA if self._n_kept else None
-        lr_B = np.array(self._steps[first_batch : self._batch])
-        done = Epoch(epoch, order_RN, truth_RN, seen_RN, lr_B, norm_RN, kept)
         majority_R = np.full(c.replicates, np.nan)
-        if epoch == c.epochs:
+        if number == c.epochs:
             majority_R = self.majority_accuracy()
-        return tables(c, done, self.pass_at_1(), majority_R)
+        return tables(c, epoch, self.pass_at_1(), majority_R)
+
+    def _epoch(self, number: int, problems_RN: NDArray[np.int64], draws: Draws) -> Epoch:
+        """Return the visits of an epoch before they are made."""
+        return Epoch(
+            number,
+            problems_RN,
+            np.take_along_axis(self._truth_RN, problems_RN, axis=1),
+            draws,
+            np.zeros(problems_RN.shape, RECORD),
+            np.array(self._steps[self._batch : self._batch + self.config.n_batches]),
+            np.zeros(problems_RN.shape),
+            np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
+        )
 
     def majority_accuracy(self) -> NDArray[np.float64]:
         """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
@@ -199,7 +180,7 @@ class Simulation:
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
 
     def _started(
-        self, votes: Votes, p_RNA: NDArray[np.float64], tie_RN: NDArray[np.float64]
+        self, votes: Votes, p_RNA: NDArray[np.float64], draws: Draws
     ) -> tuple[Decision, Learner]:
         """Return the decision that holds visit 0's labels, and the learner of the later visits."""
         c = self.config
@@ -207,7 +188,6 @@ class Simulation:
         state = guard.init(
             c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
         )
-        draws = Draws(tie_RN, tie_RN, tie_RN)
         scores = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
         # A step from the empty state has the label of `prime`, with its tie and match rate.
         _, first = guard.step(state, votes, draws, scores)

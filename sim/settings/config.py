@@ -115,7 +115,7 @@ class SimConfig:
     """Responses of the second vote set; `n_votes` if left out."""
 
     skip_rate: Share = 0.0
-    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.skips`."""
+    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.gradient`."""
 
     n_problems: Size = 500
     """N, problems of the fixed set."""
@@ -155,7 +155,7 @@ class SimConfig:
     mini_batch: Size = 1
     """Problems per optimizer step."""
     update: Literal["sampled", "expected"] = "sampled"
-    """Gradient of the K drawn samples, or of their expectation, see `sim.engine.expected`."""
+    """Gradient of the K drawn samples, or of their expectation, see `sim.engine.gradient`."""
 
     kappa_att: NotNegative = 0.25
     """Attractor policy: coupling of the attractors of all problems."""

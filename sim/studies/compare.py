@@ -12,8 +12,7 @@ from lab.arm_settings import with_arm
 from lab.arms import Arm
 from lab.errors import UserError
 from lab.trace.trace import Trace
-from sim.engine.measure import measure
-from sim.engine.run import simulate
+from sim.engine.run import measure, simulate
 from sim.engine.tally import measure_trace
 from sim.settings.config import SimConfig
 from sim.studies.arms.controls import Control, check_arms, control, find

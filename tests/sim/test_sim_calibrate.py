@@ -11,7 +11,7 @@ import pytest
 from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError
-from sim.engine.measure import measure
+from sim.engine.run import measure
 from sim.studies.calibrate import (
     CELLS,
     MECHANISMS,

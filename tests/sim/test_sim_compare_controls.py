@@ -11,7 +11,7 @@ from lab.arms import arm
 from lab.compare.effort import CLOSE
 from lab.errors import UserError
 from sim import SimConfig, simulate
-from sim.engine.measure import measure
+from sim.engine.run import measure
 from sim.studies.arms.controls import check_arms, control, find
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig
 from sim.engine.array import ReferenceGuard
-from sim.engine.expected import expected_samples
+from sim.engine.gradient import expected_samples
 from sim.engine.kernel import settings_record
 from sim.engine.learner import CompiledGuard
-from sim.engine.rows import SEEN
+from sim.engine.rows import RECORD, Epoch
 from sim.engine.simulation import Simulation
 
 UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
@@ -103,9 +103,10 @@ def test_every_decision_and_gradient_is_guard_cores(config, seed):
         order_RN = np.argsort(rng.random(shape), axis=1)
         truth_RN = rng.integers(0, config.n_answers, shape, np.int32)
         draws = Draws(*(coarse(rng, shape) for _ in range(3)))
-        seen = [np.zeros(shape, SEEN) for _ in pair]
-        for learner, seen_RN in zip(pair, seen, strict=True):
-            learner.begin(order_RN, truth_RN, draws, seen_RN)
+        empty = (np.zeros(0), np.zeros(shape), np.zeros((0, *shape[1:], config.n_answers), int))
+        epochs = [
+            Epoch(1, order_RN, truth_RN, draws, np.zeros(shape, RECORD), *empty) for _ in pair
+        ]
         for start in range(0, shape[1], config.batch_size):
             problems_RP = order_RN[:, start : start + config.batch_size]
             votes, p_RPA = drawn_votes(
@@ -114,13 +115,15 @@ def test_every_decision_and_gradient_is_guard_cores(config, seed):
             trained_RPA = votes.samples
             if config.update == "expected":
                 trained_RPA = expected_samples(p_RPA, 1 - config.unparseable, config.n_samples)
-            one, two = (learner.step(start, votes, trained_RPA, p_RPA) for learner in pair)
+            one, two = (
+                learner.step(epoch, start, votes, trained_RPA, p_RPA)
+                for learner, epoch in zip(pair, epochs, strict=True)
+            )
             assert (bits(one.gradient_RPA) == bits(two.gradient_RPA)).all()
             assert (one.drop_RP == two.drop_RP).all()
-        for learner in pair:
-            learner.end()
-        for name in SEEN.names:
-            assert (bits(seen[0][name]) == bits(seen[1][name])).all(), name
+        for name in RECORD.names:
+            first, second = (bits(epoch.records_RN[name]) for epoch in epochs)
+            assert (first == second).all(), name
 
 
 @given(sim_configs())

@@ -20,7 +20,7 @@ from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.errors import UserError
 from sim import SimConfig, simulate
-from sim.engine.measure import measure
+from sim.engine.run import measure
 from sim.engine.tally import MEASURES, measure_trace
 from sim.studies.sweep import RandomCells, Sweep, read_sweep, run_sweep
 from sim.studies.sweep.axes import Range

@@ -74,7 +74,7 @@ class ControlRun:
     """Mean update norm, or share of skipped visits, of the control by that of the guard; NaN
     where the guard skipped nothing."""
     table: pd.DataFrame
-    """The control's run, see `sim.engine.measure`."""
+    """The control's run, see `sim.engine.run.measure`."""
 
 
 def control(name: str) -> Control | None:
@@ -160,7 +160,7 @@ def find(
     Args:
         kind: which control.
         config: of the unguarded run.
-        guard: the guard's run, see `sim.engine.measure`.
+        guard: the guard's run, see `sim.engine.run.measure`.
         unguarded: the unguarded run.
         run: measures a run.
 

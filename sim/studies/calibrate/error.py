@@ -33,7 +33,7 @@ def mean_error(table: pd.DataFrame, target: Shares, loss: Loss = "points") -> fl
     """Return the mean over the cells of |mean over the replicates - target|.
 
     Args:
-        table: one row per replicate, see `sim.engine.measure`.
+        table: one row per replicate, see `sim.engine.run.measure`.
         target: of the paper.
         loss: `points`, or `roots` for the distance of 10 * sqrt(percent), in which the sampling
             error of a share is about the same for rare and common fates: .2 against 0 % counts as

@@ -18,7 +18,7 @@ import pandas as pd
 from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
 from lab.errors import UserError
-from sim.engine.measure import measure
+from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.studies.calibrate.error import Loss, mean_error
 from sim.studies.calibrate.mechanisms import (
@@ -223,7 +223,7 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
 
 
 def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
-    """Return the numbers of a run, see `sim.engine.measure`, with the fates of one reading.
+    """Return the numbers of a run, see `sim.engine.run.measure`, with the fates of one reading.
 
     Raises:
         UserError: the logits stopped being finite.

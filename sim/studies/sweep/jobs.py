@@ -23,8 +23,7 @@ from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.errors import UserError, first_line
 from lab.settings import to_values
-from sim.engine.measure import measure
-from sim.engine.run import simulate
+from sim.engine.run import measure, simulate
 from sim.engine.tally import MEASURES, measure_trace
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
