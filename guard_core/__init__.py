@@ -22,6 +22,7 @@ from guard_core.guard import Guard
 from guard_core.state import GuardState
 from guard_core.votes import Draws, Votes, count_answers
 
+__version__ = "0.1.0"
 __all__ = [
     "ConfigError",
     "Decision",

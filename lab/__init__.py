@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from guard_core import __version__ as __version__
 from lab.errors import UserError
 
 if TYPE_CHECKING:

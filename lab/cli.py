@@ -14,11 +14,27 @@ from typing import Any, Protocol
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
-from guard_core import ConfigError, GuardConfig
+from guard_core import ConfigError, GuardConfig, __version__
 from lab.arms import BASELINE, arm, matched_target, under
-from lab.errors import Terminated, UserError
+from lab.errors import Terminated, UserError, one_line
 from lab.signals import stops_raised
 
+_OPTION_INDENT, _HELP_INDENT = 4, 8
+"""Columns in which words begin before options do, and these before help, in messages of tyro."""
+_PHRASES = (
+    (r"Missing from .+?: (.+)", r"missing: \1"),
+    (r"Unrecognized options: (-[^ ,]+).*", r"unknown option \1"),
+    (r"Unrecognized options: ([^ ,]+).*", r"unknown word \1"),
+    (r"Perhaps you meant: (.+)", r"perhaps you meant \1"),
+    (r"Available subcommands: (.+)", r"the commands are \1"),
+    (r"Expected one of \{(.+)\}\.", r"no command given, the commands are \1"),
+    (r"Missing value for argument '(.+?)'.*", r"\1 needs a value"),
+    (r"invalid choice (.+) for argument '(.+)'\. Expected .+ \((.+)\)\.", r"\2 is none of \3: \1"),
+    (r"Error parsing (.+?): invalid literal for int\(\) .*: (.+)", r"\1 is no whole number: \2"),
+    (r"Error parsing (.+?): could not convert string to float: (.+)", r"\1 is no number: \2"),
+    (r"Error parsing (.+)", r"\1"),
+)
+"""Message of tyro to our words."""
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
@@ -55,6 +71,9 @@ def run_cli(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    if argv[:1] == ["--version"]:
+        print(f"{prog} {__version__}")
+        return 0
     try:
         if read_option(argv, "--out") == "":
             raise UserError("--out: is empty; name a folder")
@@ -63,7 +82,7 @@ def run_cli(
         sys.stdout.flush()
         return code
     except (UserError, ConfigError) as error:
-        print(f"{prog}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{prog}: {one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
@@ -95,6 +114,9 @@ def _open_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.dup(number), "w", encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # the name of a folder may hold any bytes
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _output_fails() -> bool:
@@ -180,7 +202,7 @@ def _parse(
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise UserError(_one_line(stderr.getvalue(), prog)) from None
+        raise UserError(_usage_error(stderr.getvalue(), prog)) from None
 
 
 def _options(
@@ -192,12 +214,27 @@ def _options(
     return tyro.cli(command, prog=prog, args=argv, description=description, default=defaults(argv))
 
 
-def _one_line(text: str, prog: str) -> str:
-    """Tyro's framed message without its frame."""
-    lines = [re.sub(r"[─-╿]", " ", line).strip() for line in text.splitlines()]
-    body = [line for line in lines[1:] if line]
-    for end, line in enumerate(body):
-        if line.startswith(("Argument helptext", "For full helptext")):
-            body = body[:end]
-            break
-    return f"{'; '.join(body) or 'wrong options'}; see {prog} --help"
+def _usage_error(text: str, prog: str) -> str:
+    """Tyro's framed message as one sentence.
+
+    Its sections are a text, under which options stand further in, and under these their help.
+    """
+    parts, see = [], prog
+    inside = "\n".join(line.strip("│|") for line in text.splitlines()[1:])
+    for section in re.split(r"^ *[─-╿-]+ *$", inside, flags=re.MULTILINE):
+        lines = [line for line in section.split("\n") if line[:_HELP_INDENT].strip()]
+        words = " ".join(line.strip() for line in lines if line[:_OPTION_INDENT].strip())
+        options = ", ".join(line.strip() for line in lines if not line[:_OPTION_INDENT].strip())
+        said = f"{words} {options}".strip()
+        if said.startswith("For full helptext"):
+            see = said[said.index(prog) :].removesuffix(" --help")
+        elif said and not said.startswith("Argument helptext"):
+            parts.append(_phrase(said))
+    return f"{', '.join(parts) or 'wrong options'}; see {see} --help"
+
+
+def _phrase(said: str) -> str:
+    for pattern, ours in _PHRASES:
+        if found := re.fullmatch(pattern, said):
+            return found.expand(ours)
+    return said.rstrip(".")

@@ -6,6 +6,7 @@ pandas' own operations may return anything; these have one type each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from lab.errors import UserError
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool]
@@ -108,6 +110,16 @@ def groups(
 def unique(table: pd.DataFrame, name: str) -> list[Any]:
     """The different values of a column, in order of appearance."""
     return list(dict.fromkeys(table[name].tolist()))
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, an apostrophe before each text that a spreadsheet would compute."""
+    texts = table.select_dtypes(exclude=["number", "bool"])
+    inert = {
+        name: [f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in texts[name]]
+        for name in texts
+    }
+    table.assign(**inert).to_csv(path, index=False, errors="backslashreplace")
 
 
 def finite_mean(table: pd.DataFrame, name: str) -> float:

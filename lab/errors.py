@@ -7,6 +7,16 @@ class UserError(Exception):
     """Something the user gave is wrong; the message says what, where and the remedy in one line."""
 
 
+def one_line(text: object) -> str:
+    """Return a text on one line, with escapes for what a terminal or a file cannot show.
+
+    Control characters, marks that turn the direction of writing, and bytes that are not UTF-8 stay
+    visible and do nothing.
+    """
+    words = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+
+
 class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal other than Ctrl-C; see `lab.signals`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from guard_core import __version__ as __version__
 from real.settings.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from sim.machine_code import use_own_cache
 
 use_own_cache()
 
+from guard_core import __version__ as __version__
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 

@@ -35,6 +35,11 @@ _SMALL = (
 )
 
 
+def on_page_markdown(markdown: str, **others: Any) -> str:
+    """Point links to notebooks, which work in the repository, to their pages of the site."""
+    return re.sub(r"\]\(\.\./notebooks/(\w+)\.ipynb", r"](notebooks/\1.md", markdown)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the notebooks' pages, and the plotting library once."""
     root = Path(config.config_file_path).parent

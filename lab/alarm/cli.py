@@ -7,15 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from lab.cli import run_cli
-from lab.errors import UserError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from lab.errors import UserError, one_line
+from lab.files import whole
 
 PAGE, AUROC, LEADS = "alarm.html", "alarm.csv", "alarm_leads.csv"
 _TITLE = "Does the vote warn before a problem is lost?"
@@ -57,20 +55,22 @@ class Alarm:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         # Reading and drawing need pandas and plotly, which --help does not.
         from lab.alarm.findings import Settings, find, parts, print_table, tables, words
+        from lab.columns import write_csv
         from lab.report.elements.figure_page import figure_page, write_page
 
         target = self._target()
         settings = Settings(self.at, self.roc_at, self.false_alarms, self.seed)
         findings, skipped = find(self.folders, self.arms, settings)
         for item in skipped:
-            print(f"left out: {item.reason}", file=sys.stderr)
+            print(f"left out: {one_line(item.reason)}", file=sys.stderr)
         for finding in findings:
-            print(f"{finding.name}: AUROC [95 % interval]")
+            print(f"{one_line(finding.name)}: AUROC [95 % interval]")
             print_table(finding)
             print("\n".join([*words(finding), ""]))
         target.mkdir(parents=True, exist_ok=True)
         for name, table in zip((AUROC, LEADS), tables(findings), strict=True):
-            _write(table, target / name)
+            with whole(target / name) as temporary:
+                write_csv(table, temporary)
         sections = [part for finding in findings for part in parts(finding)]
         write_page(target / PAGE, figure_page(_TITLE, _WORDS, sections))
         print(target / PAGE)
@@ -88,13 +88,6 @@ class Alarm:
             raise UserError(f"{target}: is no folder; give --output a folder")
         check_page(target / PAGE)
         return target
-
-
-def _write(table: pd.DataFrame, path: Path) -> None:
-    from lab.files import whole
-
-    with whole(path) as temporary:
-        table.to_csv(temporary, index=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

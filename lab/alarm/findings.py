@@ -190,7 +190,7 @@ def _all(finding: Finding) -> str:
         if row["score"] != MODEL:
             worst[row["visit"]] = min(worst.get(row["visit"], math.inf), row["gain_low"])
     best = [visit for visit, low in worst.items() if low > 0]
-    names = ", ".join(SCORE_TITLES[score] for score in SCORES if score != MODEL)
+    names = "; ".join(SCORE_TITLES[score] for score in SCORES if score != MODEL)
     if not best:
         return f"At no visit is it beyond noise better than all of: {names}."
     return f"Beyond noise better than all of ({names}): visits {_list(best)}."
@@ -203,13 +203,21 @@ def _lead_words(finding: Finding) -> list[str]:
     for name in SHOWN:
         row = finding.leads[finding.leads["score"] == name].iloc[0]
         median = float(row["lead_median"])
-        when = f"median lead {median:g} visits" if np.isfinite(median) else "no lead"
+        when = f"the median alarm {_when(median)}" if np.isfinite(median) else "there is no alarm"
         lines.append(
             f"{SCORE_TITLES[name]}: warns of {row['in_time']:.1%} of the lost problems "
             f"[{row['in_time_low']:.1%}, {row['in_time_high']:.1%}] a visit or more before their "
-            f"last win, {when}, and alarms at {row['false_alarms']:.1%} of the kept ones."
+            f"last win ({when}), and alarms at {row['false_alarms']:.1%} of the kept ones."
         )
     return lines
+
+
+def _when(lead: float) -> str:
+    """Place of an alarm against a problem's last win."""
+    if lead == 0:
+        return "comes with it"
+    visits = "1 visit" if abs(lead) == 1 else f"{abs(lead):g} visits"
+    return f"comes {visits} {'before' if lead > 0 else 'after'} it"
 
 
 def _list(visits: Sequence[int]) -> str:

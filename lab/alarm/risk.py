@@ -17,6 +17,7 @@ from lab.alarm.cohort import Cohort, at_stake, gather
 from lab.alarm.features import TRIVIAL, features, votes_so_far
 from lab.columns import Bools, Floats
 from lab.errors import UserError
+from lab.stats.words import counted
 
 MODEL = "alarm"
 MR_MODEL = "mr_fitted"
@@ -136,8 +137,8 @@ def deal(cohort: Cohort, folds: int, rng: np.random.Generator) -> Iterator[Bools
     numbers = rng.permutation(np.unique(cohort.replicate_S))
     if min(folds, len(numbers)) < 2:
         raise UserError(
-            f"alarm: {len(numbers)} replicates, {folds} folds: at least two of each are needed, "
-            "since it is fitted on some replicates and judged on others"
+            f"alarm: {counted(len(numbers), 'replicate')} in {counted(folds, 'fold')}; at least "
+            "two of each are needed, since it is fitted on some replicates and judged on others"
         )
     for held in np.array_split(numbers, min(folds, len(numbers))):
         yield np.isin(cohort.replicate_S, held)

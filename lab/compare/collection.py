@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lab.arms import ALL_ARMS, title
@@ -18,6 +19,7 @@ from lab.compare.variants import arm_names, base_arms
 from lab.errors import UserError
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
+from lab.trace.schema import TABLES
 from lab.trace.trace import Trace, load
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
@@ -119,8 +121,8 @@ def find_runs(folders: Sequence[Path | str]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for top in map(Path, folders):
-        if not top.is_dir():
-            what = "not a folder" if top.exists() else "no such folder"
+        if not os.path.isdir(top):  # False for a name that no disk takes
+            what = "not a folder" if os.path.exists(top) else "no such folder"
             raise UserError(f"{top}: {what}; give folders that a run was written to")
         for place, inner, files in os.walk(top):
             if FILE_NAME in files or "visits" in inner:
@@ -196,17 +198,26 @@ def _variants(base: dict[str, str]) -> dict[str, str]:
 def _read_run(folder: Path) -> Trace | Skipped:
     try:
         trace = load(folder)
-        _check_tables(trace, folder)
+        for table in TABLES:  # now, so that damage inside leaves out one run and not all
+            getattr(trace, table)
+        _check_visits(trace, folder)
     except UserError as error:
         return Skipped(folder, str(error))
     return trace
 
 
-def _check_tables(trace: Trace, folder: Path) -> None:
-    """Read what every comparison needs, so that damage inside leaves out one run and not all."""
-    for table in (trace.steps, trace.evals):
-        ints(table, "replicate")
-    ints(trace.visits, "replicate")
+def _check_visits(trace: Trace, folder: Path) -> None:
+    """Refuse problems that the run does not have, and a visit that is there twice."""
+    replicate, problem, visit = (
+        ints(trace.visits, name) for name in ("replicate", "problem", "visit")
+    )
+    if problem.max() >= trace.run.n_problems:
+        n = trace.run.n_problems
+        raise UserError(f"{folder}: visits is damaged (problem {problem.max()} of {n} problems)")
+    # One key of 64 bits: see the bounds of `lab.trace.schema`.
+    key = np.sort((replicate * (1 + problem.max()) + problem) * (1 + visit.max()) + visit)
+    if (key[1:] == key[:-1]).any():
+        raise UserError(f"{folder}: visits is damaged (a visit of a problem is there twice)")
 
 
 def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:

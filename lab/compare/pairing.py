@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,11 @@ def pair_keys(trace: Trace) -> dict[int, PairKey]:
     seeds = trace.run.seeds
     replicates = trace.replicates
     if len(seeds) > max(replicates):
-        place = [seeds[:r].count(seeds[r]) for r in range(len(seeds))]
+        made: Counter[int] = Counter()
+        place = []
+        for seed in seeds:
+            place.append(made[seed])
+            made[seed] += 1
         return {r: (seeds[r], place[r]) for r in replicates}
     seed = seeds[0] if seeds else 0
     return {r: (seed, r) for r in replicates}

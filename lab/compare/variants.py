@@ -51,7 +51,7 @@ def guard_settings(run: Manifest) -> Mapping[str, Any]:
 
 
 def _base(run: Manifest, guarded: set[str]) -> str:
-    rule = run.config.get("rule", BASELINE)
+    rule = _rule(run)
     prefix = "" if rule == BASELINE else f"{rule}+"
     is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
     return f"{prefix}{GUARD}" if is_variant and guard_settings(run) else run.arm
@@ -64,6 +64,11 @@ def _settings(run: Manifest) -> Mapping[str, Any]:
     return {**guard_settings(run), **_rule_settings(run), **others}
 
 
+def _rule(run: Manifest) -> str:
+    """Name of the rule that a run noted."""
+    return str(run.config.get("rule", BASELINE))
+
+
 def _rule_settings(run: Manifest) -> Mapping[str, Any]:
     """Every setting of the run's rule: the options that it noted over the rule's defaults."""
     options = run.config.get("rule_options")
@@ -71,7 +76,7 @@ def _rule_settings(run: Manifest) -> Mapping[str, Any]:
 
 
 def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
-    rule = RULES.get(run.config.get("rule", BASELINE))
+    rule = RULES.get(_rule(run))
     return {} if rule is None else {field.name: field.default for field in fields(rule)}
 
 

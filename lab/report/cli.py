@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from lab.cli import run_cli
-from lab.errors import UserError
+from lab.errors import UserError, one_line
 from lab.files import whole
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Report:
         made = write_report(self.folders, self.output, force=self.force)
         _name(made.skipped)
         for world in made.worlds:
-            print(world.name)
+            print(one_line(world.name))
             for line in (*world.notes, *(finding.text for finding in world.findings)):
-                print(f"  {line}")
+                print(f"  {one_line(line)}")
         print(made.path)
 
     def _markdown(self) -> None:
@@ -70,7 +70,7 @@ class Report:
         if self.output.exists() and not self.force:
             raise UserError(f"{self.output}: exists already; choose another -o or add --force")
         with whole(self.output) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         print(self.output)
 
     def _tables(self) -> None:
@@ -94,8 +94,8 @@ class Report:
             print(path)
 
     def _folder(self, kind: str) -> Path:
-        if self.output is None:
-            raise UserError(f"--format {kind} writes several files; name a new folder with -o")
+        if self.output is None or self.output.is_file():
+            raise UserError(f"--format {kind} writes several files; add -o FOLDER, a new folder")
         return self.output
 
     def _worlds(self) -> list[ReportedComparison]:
@@ -109,7 +109,7 @@ class Report:
 
 def _name(skipped: Iterable[Skipped]) -> None:
     for item in skipped:
-        print(f"left out: {item.reason}", file=sys.stderr)
+        print(f"left out: {one_line(item.reason)}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

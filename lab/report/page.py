@@ -28,7 +28,7 @@ from lab.report.sections.provenance import left_out, provenance
 from lab.report.sections.section import Drawing, Section, render
 from lab.report.sections.training import TRAINING
 from lab.report.sections.trap import TRAP
-from lab.trace.manifest import now
+from lab.trace.provenance import now
 
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""

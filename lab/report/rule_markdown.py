@@ -12,6 +12,7 @@ from lab.arms import BASELINE, title
 from lab.columns import floats, where
 from lab.compare.equal_effort import beyond_effort
 from lab.compare.rule_table import METRIC
+from lab.errors import one_line
 from lab.stats.paired import Estimate, estimate
 from lab.stats.words import difference, mean_sd
 
@@ -71,9 +72,9 @@ def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
 
 def escaped(text: str) -> str:
     """Return a text of a trace that can open no cell, tag or link in Markdown."""
-    for mark, harmless in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+    for mark, harmless in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("`", "\\`")):
         text = text.replace(mark, harmless)
-    return text
+    return one_line(text)
 
 
 def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.columns import write_csv
 from lab.compare.paper_tables import fate_table, main_table, overhead_table
 from lab.compare.tables import METRICS
 from lab.figures.curves import rows
@@ -36,7 +37,7 @@ def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> li
         for world, slug in zip(worlds, slugs(worlds), strict=True):
             for name, table in tables(world):
                 names.append(f"{slug}-{name}.csv")
-                table.to_csv(place / names[-1], index=False)
+                write_csv(table, place / names[-1])
     return [Path(folder) / name for name in names]
 
 

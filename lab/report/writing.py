@@ -96,7 +96,7 @@ def _check(target: Path, force: bool) -> None:
 def _write(target: Path, content: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(content, encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
         os.replace(temporary, target)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import math
 
 from lab.stats.paired import Estimate
 
+_MOST_DIGITS = 10
 _SHOWN = 0.05
 """A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
 
@@ -33,7 +34,11 @@ def plus_minus(sd: float, digits: int = 1) -> str:
 
 
 def with_interval(mean: float, low: float, high: float, digits: int = 1) -> str:
-    """Return `+1.0 [+0.2, +1.8]`, a difference and its interval."""
+    """Return `+1.0 [+0.2, +1.8]`, a difference and its interval.
+
+    An interval that excludes zero has as many more digits as it takes to show that.
+    """
+    digits = _digits(low, high, digits)
     return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
@@ -41,8 +46,8 @@ def interval(low: float, high: float, *, signed: bool = True) -> str:
     """Return `95 % interval +0.2 to +1.8`; `no interval` where a bound is NaN."""
     if math.isnan(low) or math.isnan(high):
         return "no interval"
-    sign = "+" if signed else ""
-    return f"95 % interval {low:{sign}.1f} to {high:{sign}.1f}"
+    sign, digits = ("+", _digits(low, high)) if signed else ("", 1)
+    return f"95 % interval {low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
 
 
 def interval_of(value: Estimate, noun: str, *, signed: bool = True) -> str:
@@ -72,6 +77,12 @@ def difference(value: Estimate) -> str:
         return "0.0"
     text = with_interval(value.mean, value.low, value.high)
     return text if value.within_noise else f"**{text}**"
+
+
+def _digits(low: float, high: float, digits: int = 1) -> int:
+    """Digits with which no bound of an interval that excludes zero reads as zero."""
+    nearest = min(abs(low), abs(high)) if low * high > 0 else 0.0
+    return next((more for more in range(digits, _MOST_DIGITS) if round(nearest, more)), digits)
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,8 +1,9 @@
-"""Rows against the schema: what a run hands over is what its tables say, or is refused."""
+"""Rows against the schema: what a run writes and what a reader finds, or a refusal."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from lab.trace.schema import TABLES, Arrays, Column, Columns, Table, missing, names
@@ -31,6 +32,28 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     }
     _check_start(table, rows)
     return rows
+
+
+def check_values(table: Table, rows: pd.DataFrame) -> None:
+    """Refuse rows with values that no run writes.
+
+    Args:
+        table: which table.
+        rows: its columns, in the schema's types.
+
+    Raises:
+        ValueError: naming the column and the value.
+    """
+    if rows.empty:
+        return
+    for column in TABLES[table]:
+        if column.name in rows and column.dtype not in ("bool", "str"):
+            low, high = column.bounds
+            values = rows[column.name].to_numpy()
+            least, most = np.fmin.reduce(values), np.fmax.reduce(values)
+            if least < low or most > high:
+                bad = least if least < low else most
+                raise ValueError(f"{column.name} has a value of {bad:g}")
 
 
 def _check_names(table: Table, given: set[str]) -> None:

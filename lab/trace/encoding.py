@@ -29,7 +29,9 @@ def write_rows(table: Table, chunks: list[Arrays], file: Path) -> None:
         pa.Table.from_arrays([pa.array(values(chunk, c)) for c in columns], schema=schema)
         for chunk in chunks
     )
-    pq.write_table(content, file, **_encoding(columns))
+    # Opened here, since Arrow takes no name that is not UTF-8.
+    with file.open("wb") as opened:
+        pq.write_table(content, opened, **_encoding(columns))
 
 
 def joined(table: Table, chunks: list[Arrays]) -> Arrays:

@@ -19,6 +19,10 @@ from guard_core.decision import Route
 SCHEMA_VERSION = 1
 """Raised when a reader of the old schema would misread a folder of the new one."""
 
+MOST = 10_000_000
+"""Largest integer that a reader takes, so that replicate, problem and visit make one 64-bit key."""
+_ROUNDING = 1e-6
+
 PassAt = Literal[2, 4, 8, 16, 32, 64, 128, 256]
 """k of the pass@k columns of the evaluations."""
 
@@ -39,6 +43,15 @@ class Column:
     required: bool = True
     needs_truth: bool = False
     """Computed from the true answer, which no guard may see."""
+    low: int = 0
+    """Least value of an integer."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Return the least and the greatest value that a reader takes, NaN apart."""
+        if np.dtype(self.dtype).kind == "i":
+            return self.low, MOST
+        return (0.0, 1.0 + _ROUNDING) if self.unit.startswith("share") else (-np.inf, np.inf)
 
 
 _REPLICATE = Column("replicate", "int16", "index", "replicate of the run, one seed each")
@@ -53,7 +66,7 @@ VISITS = (
     Column("problem", "int32", "index", "problem, 0 to N-1"),
     Column("n_votes", "int32", "responses", "votes drawn, unparseable ones included"),
     Column("n_unparseable", "int32", "responses", "responses without an answer"),
-    Column("label", "int32", "answer id", "pseudo-label, -1 for none yet"),
+    Column("label", "int32", "answer id", "pseudo-label, -1 for none yet", low=-1),
     Column("flipped", "bool", "", "the label changed since the visit before"),
     Column("tie", "bool", "", "several answers shared the first place"),
     Column("match_rate", "float64", "share of votes", "MR: votes that the label got"),

@@ -21,8 +21,9 @@ from lab.errors import UserError
 from lab.files import sync_folder, whole
 from lab.trace.checked import checked
 from lab.trace.encoding import joined, write_rows
-from lab.trace.manifest import FILE_NAME, Manifest, Status, encode, now, read_manifest
+from lab.trace.manifest import FILE_NAME, Manifest, Status, encode, read_manifest
 from lab.trace.parts import check_parts, cut_back, make_tables, part_name
+from lab.trace.provenance import now
 from lab.trace.recorder import Recorder as Recorder
 from lab.trace.schema import TABLES, Arrays, Columns, Table
 

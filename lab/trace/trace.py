@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from lab.columns import ints
 from lab.errors import UserError, first_line
-from lab.trace.checked import checked
+from lab.trace.checked import check_values, checked
 from lab.trace.manifest import Manifest, read_manifest
-from lab.trace.parts import part_name, part_number
+from lab.trace.parts import check_parts, part_name, part_numbers
 from lab.trace.schema import TABLES, Columns, Table, missing
 from lab.trace.store import MemoryRun
 
@@ -147,7 +147,7 @@ def load(folder: Path | str) -> Trace:
     parts = {table: _parts(folder, table) for table in TABLES}
     rows = {table: _check_parts(folder, table, parts[table]) for table in TABLES}
     if not rows["visits"]:
-        raise UserError(f"{folder}: holds no visits; the run ended before it wrote any")
+        raise UserError(f"{folder}: holds no visits so far ({run.status})")
     # Partial functions and not lambdas, so that a trace can be sent to another process.
     tables = {table: partial(_read, folder, table, parts[table]) for table in TABLES}
     return Trace(**tables, run=run, folder=folder)
@@ -187,16 +187,18 @@ def _read(folder: Path, table: Table, parts: list[Path]) -> pd.DataFrame:
             # Handing small parts to threads takes longer than reading them.
             read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
     with _damage(folder, table):
-        whole = pa.concat_tables(read, promote_options="default")
+        whole = _typed(pa.concat_tables(read, promote_options="default"), table)
         read.clear()
-        return _typed(whole, table).to_pandas(split_blocks=True, self_destruct=True)
+        found = whole.to_pandas(split_blocks=True, self_destruct=True)
+        check_values(table, found)
+        return found
 
 
 @contextlib.contextmanager
 def _damage(folder: Path, table: Table) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowException, ValueError) as error:
         reason = first_line(error)
         raise UserError(f"{folder}: {table} is damaged ({reason}); run it again") from error
 
@@ -205,7 +207,10 @@ def _damage(folder: Path, table: Table) -> Iterator[None]:
 def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
     where = path.relative_to(folder)
     try:
-        with pq.ParquetFile(path) as file:
+        # A pipe would be waited for. Opened here, since Arrow takes no name that is not UTF-8.
+        if path.exists() and not path.is_file():
+            raise UserError(f"{folder}: {where} is no file; copy the folder again")
+        with path.open("rb") as content, pq.ParquetFile(content) as file:
             yield file
     except FileNotFoundError as error:
         raise UserError(
@@ -219,20 +224,24 @@ def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
 
 def _parts(folder: Path, table: Table) -> list[Path]:
     """Complete parts in order; temporary files of a killed writer do not match the name."""
-    numbered: dict[int, Path] = {}
-    if (folder / table).is_dir():
-        for path in (folder / table).iterdir():
-            number = part_number(path.name)
-            if number is not None:
-                numbered[number] = path
-    gaps = sorted(set(range(len(numbered))) - set(numbered))
-    if gaps:
-        raise UserError(f"{folder}: {table}/{part_name(gaps[0])} is missing; copy the folder whole")
-    return [numbered[number] for number in sorted(numbered)]
+    try:
+        n_parts = len(part_numbers(folder, table))
+        check_parts(folder, table, n_parts)
+    except OSError as error:
+        raise UserError(f"{folder}: {table} cannot be read ({error.strerror})") from error
+    return [folder / table / part_name(number) for number in range(n_parts)]
 
 
 def _typed(whole: pa.Table, table: Table) -> pa.Table:
-    """Columns in the schema's types, whatever wrote them."""
+    """Columns in the schema's types, whatever wrote them.
+
+    Raises:
+        ArrowException: a column cannot be converted, or a value that must be there is not.
+    """
     wanted = {c.name: pa.from_numpy_dtype(c.dtype) for c in TABLES[table]}
     types = [(name, wanted.get(name, whole.schema.field(name).type)) for name in whole.column_names]
-    return whole.cast(pa.schema(types))
+    typed = whole.cast(pa.schema(types))
+    for name, kind in types:
+        if typed.column(name).null_count and not pa.types.is_floating(kind):
+            raise pa.ArrowInvalid(f"{name} has empty cells")
+    return typed

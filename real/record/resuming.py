@@ -14,7 +14,8 @@ import msgspec
 
 from lab.errors import UserError
 from lab.settings import to_values
-from lab.trace.manifest import Manifest, commit, now, read_manifest
+from lab.trace.manifest import Manifest, read_manifest
+from lab.trace.provenance import commit, now
 from lab.trace.store import RunFolder
 from real.model.folder import KINDS
 from real.problems.problem import PromptSet

@@ -26,7 +26,9 @@ h1 { font-size: 22px; margin: 0; grid-column: 1 / -1 }
 .wide { grid-column: 1 / -1 }
 .problem { color: #B3261E; min-height: 1.5em; margin: 0 }
 pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white-space: pre-wrap }
-.copy { position: relative } .copy > :last-child { position: absolute; right: 8px; top: 8px }
+.copy { position: relative }
+.copy pre { padding-right: 40px }
+.copy > :last-child { position: absolute; right: 8px; top: 8px }
 @media (max-width: 800px) { .page { grid-template-columns: 1fr } }
 """
 _PAGE = """<!DOCTYPE html>

@@ -15,7 +15,6 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS, *NOTEBOOKS]
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
 BARE = re.compile(r"https?://[^\s)>\]\"'`]+")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}.*$", re.DOTALL | re.MULTILINE)
-PAGE_OF_NOTEBOOK = "notebooks/"
 
 
 def prose(path):
@@ -33,8 +32,6 @@ def exists(path, target):
     place = target.partition("#")[0]
     if not place:
         return True
-    if path in DOCS and place.startswith(PAGE_OF_NOTEBOOK):  # a page that the site makes
-        return (ROOT / "notebooks" / Path(place).with_suffix(".ipynb").name).exists()
     return (path.parent / place).exists()
 
 

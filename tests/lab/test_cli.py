@@ -1,14 +1,17 @@
+import importlib
 import os
 import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 import tyro
 
+import guard_core
 from guard_core import GuardConfig
 from lab.cli import EXIT_CLOSED_PIPE, read_option, run_cli
 from lab.errors import UserError
@@ -91,14 +94,17 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["show", "--sizes", "4"], "--sizes"),
-        (["show", "--size", "many"], "many"),
-        (["show", "--mode", "medium"], "medium"),
+        (["show", "--sizes", "4"], "unknown option --sizes, perhaps you meant --size INT; see "),
+        (["show", "--size", "many"], "--size is no whole number: 'many'; see guard-test show "),
+        (["show", "--size"], "--size needs a value; see guard-test show --help"),
+        (["show", "--mode", "medium"], "--mode is none of 'fast', 'slow': 'medium'; see "),
+        (["show", "more"], "unknown word more; see guard-test show --help"),
         (["show", "--guard.W", "0"], "W = 0"),
         (["show", "--config", "nowhere.toml"], "nowhere.toml"),
-        (["shout"], "shout"),
-        (["raise"], "how"),
-        ([], "show"),
+        (["shout"], "unknown word shout, the commands are show, raise; see guard-test --help"),
+        (["raise"], "missing: --how {user,config,interrupt,code,bug}; see guard-test raise --help"),
+        (["raise", "--hw", "x"], "unknown option --hw"),
+        ([], "no command given, the commands are show, raise; see guard-test --help"),
     ],
 )
 def test_a_wrong_line_is_one_line_and_exit_code_2(capsys, argv, named):
@@ -128,6 +134,47 @@ def test_what_a_command_raises(capsys):
     assert call(capsys, "raise", "--how", "code")[0] == 7
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         call(capsys, "raise", "--how", "bug")
+
+
+def test_a_narrow_terminal_changes_no_message(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert call(capsys, "show", "--mode", "medium")[2] == (
+        "guard-test: --mode is none of 'fast', 'slow': 'medium'; see guard-test show --help\n"
+    )
+
+
+@pytest.mark.parametrize("prog", ["guard-sim", "guard-train", "guard-report", "guard-alarm"])
+def test_every_program_has_a_version(capsys, prog):
+    (entry,) = entry_points(group="console_scripts", name=prog)
+    module = importlib.import_module(entry.module)
+    assert getattr(module, entry.attr)(["--version"]) == 0
+    assert capsys.readouterr().out == f"{prog} {guard_core.__version__}\n"
+    package = importlib.import_module(entry.module.partition(".")[0])
+    assert package.__version__ == guard_core.__version__
+
+
+def test_an_error_reaches_the_terminal_as_text(capsys):
+    code, _, err = call(capsys, "show", "--config", "\x1b]0;x\x07\udcff\u202e\nis.toml")
+    assert code == 2
+    assert "\\x1b]0;x\\x07\\udcff\\u202e is.toml" in one_line(err)
+
+
+def script(tmp_path, body):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import sys\nfrom dataclasses import dataclass\nfrom lab.cli import run_cli\n"
+        f"@dataclass\nclass Talk:\n    def run(self):\n        {body}\n"
+        "sys.exit(run_cli('guard-test', {'': Talk}, []))\n"
+    )
+    return [sys.executable, str(path)]
+
+
+def test_names_that_the_terminal_cannot_show(tmp_path):
+    line = script(tmp_path, "print('caf\\xe9\\udcff'); print('done', file=sys.stderr)")
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(line, env=plain, capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout == b"caf\\xe9\\udcff\n"
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["show", "--help"]])

@@ -13,7 +13,7 @@ from lab.errors import UserError
 from lab.files import whole
 from lab.report.elements.html import Html, join, raw, tag
 from lab.report.elements.plots import library, plot
-from lab.trace.manifest import now
+from lab.trace.provenance import now
 
 GENERATOR = "ttrl-guard-lab figures"
 """Marks a page as ours, so that it may be overwritten."""
@@ -66,7 +66,7 @@ def write_page(path: Path, content: str) -> None:
     """
     check_page(path)
     with whole(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def check_page(path: Path) -> None:

@@ -16,6 +16,8 @@ from lab.trace.manifest import Manifest
 
 _OF_THE_RUN = "seed"
 """Differs by design and is shown with every run."""
+_MOST_ITEMS, _LONGEST = 50, 2000
+"""Items of a list, and letters of a text, that are shown."""
 UNFINISHED = {
     "running": "still running or killed",
     "interrupted": "interrupted",
@@ -58,7 +60,7 @@ def _notes(notes: Sequence[str]) -> Html | None:
 
 def _said(runs: Sequence[Manifest]) -> Html | None:
     """Notices of the runs, such as prompts that were left out."""
-    lines = _distinct(str(line) for run in runs for line in run.extra.get("notices") or ())
+    lines = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
     return tag("div", *(tag("p", line) for line in lines), class_="warn") if lines else None
 
 
@@ -88,12 +90,12 @@ def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
 
 
 def _state(run: Manifest) -> str:
-    reason = f" ({run.error})" if run.error else ""
+    reason = f" ({_shown(run.error)})" if run.error else ""
     return f"seed {_seeds([run])} {UNFINISHED[run.status]} at {run.progress:.0%}{reason}"
 
 
 def _seeds(runs: Sequence[Manifest]) -> str:
-    return ", ".join(map(str, dict.fromkeys(seed for run in runs for seed in run.seeds)))
+    return _shown(list(dict.fromkeys(seed for run in runs for seed in run.seeds)))
 
 
 def _minutes(run: Manifest) -> float:
@@ -172,6 +174,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list) and value:
-        return ", ".join(_shown(item) for item in value)
+        more = [f"and {len(value) - _MOST_ITEMS} more"] if len(value) > _MOST_ITEMS else []
+        return ", ".join([*map(_shown, value[:_MOST_ITEMS]), *more])
     # What is empty must be seen to be: as "", [] or null.
-    return value if isinstance(value, str) and value else json.dumps(value)
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} letters)"

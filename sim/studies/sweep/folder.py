@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from lab.errors import UserError
 from lab.files import TEMPORARY, whole
-from lab.trace.manifest import command, commit, machine, now, versions
+from lab.trace.provenance import command, commit, machine, now, versions
 
 FILE = "sweep.json"
 RESULTS = "results.parquet"

@@ -75,7 +75,8 @@ def test_arms_that_cannot_be_judged_are_named_and_left_out(run, tmp_path, capsys
     assert main(line) == 0
     out, err = capsys.readouterr()
     assert "TTRL-Guard" not in out and err.count("left out: ") == 2
-    assert "TTRL-Guard: alarm: 1 replicates" in err and "no label accuracy is known" in err
+    assert "alarm: 1 replicate in 4 folds; at least two" in err
+    assert "no label accuracy is known" in err
     assert main([str(single), "-o", str(tmp_path / "p")]) == 2
     assert "at least two of each are needed" in failed(capsys)
     assert not (tmp_path / "p").exists()

@@ -1,11 +1,15 @@
 """Every defect of a run folder is named: it is left out among good runs, and an error alone."""
 
 import json
+import os
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lab.report.cli import main
+from lab.trace.schema import ANSWERS
 
 
 def part(folder, table="visits"):
@@ -67,7 +71,78 @@ def without_columns(folder):
     pq.write_table(table.drop_columns(["match_rate", "route"]), part(folder))
 
 
+def changed(text="", **changes):
+    """Set fields of run.json; `text` stands for the value "DEEP"."""
+
+    def spoil(folder):
+        run = json.loads((folder / "run.json").read_text()) | changes
+        (folder / "run.json").write_text(json.dumps(run).replace('"DEEP"', text))
+
+    spoil.__name__ = f"changed-{'-'.join(changes)}"
+    return spoil
+
+
+def emptied(table, name, cells=slice(None)):
+    """Leave cells of a column empty."""
+
+    def spoil(folder):
+        found = pq.read_table(part(folder, table))
+        values = np.array(found[name].to_pylist(), object)
+        values[cells] = None
+        place = found.column_names.index(name)
+        pq.write_table(found.set_column(place, name, pa.array(values)), part(folder, table))
+
+    spoil.__name__ = f"emptied-{table}-{name}"
+    return spoil
+
+
+def with_answers(folder):
+    cells = {c.name: [0, 0] for c in ANSWERS} | {"text": ["a", "b"], "replicate": [0, None]}
+    pq.write_table(pa.table(cells), part(folder, "answers"))
+
+
+def pipe(folder):
+    part(folder).unlink()
+    os.mkfifo(part(folder))
+
+
+def pipe_of_settings(folder):
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+
+
+def same_visit_twice(folder):
+    table = pq.read_table(part(folder))
+    pq.write_table(pa.concat_tables([table, table.slice(3, 1)]), part(folder))
+
+
+def far_problem(folder):
+    table = pq.read_table(part(folder))
+    problem = table["problem"].to_numpy().copy()
+    problem[-1] = 2**31 - 1
+    place = table.column_names.index("problem")
+    pq.write_table(table.set_column(place, "problem", pa.array(problem)), part(folder))
+
+
 BAD = {
+    changed(extra={"notices": True}): "run.json is damaged",
+    changed(extra={"notices": "a text"}): "run.json is damaged",
+    changed(extra={"notices": 5.5}): "run.json is damaged",
+    changed(n_problems=10**400): "run.json is damaged",
+    changed('{"a":' * 100_000 + "1" + "}" * 100_000, extra="DEEP"): "nested too deep",
+    changed("[" * 900 + "]" * 900, config={"z": "DEEP"}): "nested more than 20 deep",
+    changed(arm="\0"): "run.json is damaged",
+    changed(task="x" * 10**6): "a text of 1000000 letters",
+    changed(title="x" * 10**4): "run.json is damaged",
+    changed(seeds=[0] * 10**6): "run.json is damaged",
+    emptied("visits", "flipped"): "flipped has empty cells",
+    emptied("visits", "replicate", [3]): "visits is damaged",
+    emptied("steps", "replicate"): "steps is damaged",
+    with_answers: "replicate has empty cells",
+    pipe: "part-00000.parquet is no file",
+    pipe_of_settings: "run.json is no file",
+    same_visit_twice: "a visit of a problem is there twice",
+    far_problem: "problem has a value of 2.14748e+09",
     damaged: "is damaged",
     half_written: "is damaged",
     empty_part: "is damaged",

@@ -1,5 +1,8 @@
 """`guard-report`: what it prints, what it refuses, what it never overwrites."""
 
+import csv
+import os
+import re
 import subprocess
 import sys
 
@@ -121,3 +124,69 @@ def test_python_m_lab():
     done = subprocess.run([sys.executable, "-m", "lab", "none"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("guard-report: none: no such folder")
+
+
+EVIL = "x\r# heading \\[a](https://evil) b\\|c `|` \x1b]0;owned\x07"
+
+
+@pytest.fixture
+def evil(add_run, tmp_path):
+    """Two runs with a hostile task, one of them under a formula for a name."""
+    for arm in ("ttrl", "=cmd|'/c calc'!A0"):
+        add_run(tmp_path / "runs" / str(len(arm)), arm, task=EVIL)
+    return tmp_path / "runs"
+
+
+def test_no_cell_of_a_table_is_a_formula(evil, tmp_path, capsys):
+    assert main([str(evil), "--format", "csv", "-o", str(tmp_path / "tables")]) == 0
+    cells = [
+        cell
+        for path in (tmp_path / "tables").glob("*.csv")
+        for row in csv.reader(path.open(newline=""))
+        for cell in row
+    ]
+    assert "'=cmd|'/c calc'!A0" in cells
+    formulas = [cell for cell in cells if cell[:1] in ("=", "+", "@", "\t", "\r")]
+    assert formulas == []
+    assert all(float(cell) < 0 for cell in cells if cell.startswith("-"))
+
+
+def test_markdown_of_a_hostile_task_opens_no_heading_link_or_cell(evil, capsys):
+    assert main([str(evil), "--format", "md"]) == 0
+    out = capsys.readouterr().out
+    assert "\r" not in out and "\x1b" not in out
+    head = out.splitlines()[0]
+    assert head.startswith("## Simulator: x # heading ")
+    assert not re.search(r"(?<!\\)(\\\\)*[\[|`]", head)
+
+
+def test_a_hostile_name_reaches_the_terminal_as_text(evil, tmp_path, capsys):
+    (tmp_path / "runs" / "bad\n\x1b[31m").mkdir()
+    (tmp_path / "runs" / "bad\n\x1b[31m" / "run.json").write_text("{")
+    assert main([str(evil), "-o", str(tmp_path / "page.html")]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert err.count("\n") == 1
+    assert "owned" in out
+
+
+def test_folders_with_names_that_are_not_utf_8(add_run, tmp_path, capsys):
+    top = tmp_path / "runs"
+    add_run(top / os.fsdecode(b"good\xff"), "ttrl")
+    bad = add_run(top / os.fsdecode(b"bad\xff"), "guard")
+    (bad / "run.json").write_text("{")
+    for kind in ("html", "md", "csv"):
+        target = tmp_path / os.fsdecode(b"out\xfe") / kind
+        target.parent.mkdir(exist_ok=True)
+        assert main([str(top), "--format", kind, "-o", str(target)]) == 0
+        out, err = capsys.readouterr()
+        assert err.startswith(f"left out: {top}/bad\\udcff: run.json is damaged")
+        assert "out\\udcfe" in out
+    assert "bad\\udcff" in (target.parent / "html").read_text("utf-8")
+
+
+def test_several_files_want_a_folder(runs, tmp_path, capsys):
+    (tmp_path / "report.html").touch()
+    for more in ([], ["-o", str(tmp_path / "report.html")]):
+        assert main([str(runs.sim), "--format", "csv", *more]) == 2
+        assert "add -o FOLDER, a new folder" in failed(capsys)

@@ -1,9 +1,18 @@
 import math
+import re
 
 import pytest
 
 from lab.stats.paired import Estimate
-from lab.stats.words import counted, difference, interval, interval_of, mean_sd, plus_minus
+from lab.stats.words import (
+    counted,
+    difference,
+    interval,
+    interval_of,
+    mean_sd,
+    plus_minus,
+    with_interval,
+)
 
 NAN = math.nan
 
@@ -41,12 +50,26 @@ def test_intervals():
     [
         (Estimate(2.0, 1.0, 1.0, 3.0, 5), "**+2.0 [+1.0, +3.0]**"),
         (Estimate(0.5, 1.0, -1.0, 2.0, 5), "+0.5 [-1.0, +2.0]"),
+        (Estimate(0.1, 0.1, 0.004, 0.2, 5), "**+0.100 [+0.004, +0.200]**"),
         (Estimate(0.5, NAN, NAN, NAN, 1), "+0.5 (one pair)"),
         (Estimate(NAN, NAN, NAN, NAN, 0), ""),
     ],
 )
 def test_a_difference_is_bold_beyond_noise(value, expected):
     assert difference(value) == expected
+
+
+@pytest.mark.parametrize("nearest", [0.3, 0.04, 0.0006, 2e-8])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_bound_beyond_noise_reads_as_zero(nearest, sign):
+    low, high = sorted((sign * nearest, sign * 0.5))
+    for text in (with_interval((low + high) / 2, low, high), interval(low, high)):
+        numbers = re.findall(r"[+-]\d+\.\d+", text)
+        assert len(numbers) > 1 and all(float(number) * sign > 0 for number in numbers)
+
+
+def test_an_interval_with_zero_keeps_its_digits():
+    assert with_interval(0.0, -0.001, 0.001) == "+0.0 [-0.0, +0.0]"
 
 
 def test_numbers_with_their_noun():

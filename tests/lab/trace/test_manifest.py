@@ -6,8 +6,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from lab.trace import manifest
-from lab.trace.manifest import encode, machine, read_manifest, versions
+from lab.trace import provenance
+from lab.trace.manifest import encode, read_manifest
+from lab.trace.provenance import machine, versions
 
 
 def test_provenance_is_filled_in(make_manifest):
@@ -28,7 +29,7 @@ def test_the_machine_has_no_name_and_no_path():
 
 
 def test_versions_name_only_what_was_loaded():
-    code = "from lab.trace.manifest import versions; print(*versions())"
+    code = "from lab.trace.provenance import versions; print(*versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
     assert "python" in done.stdout.split()
@@ -40,16 +41,16 @@ def test_commit_is_of_this_code_alone(tmp_path, monkeypatch):
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
         subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True, capture_output=True)
 
-    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "manifest.py"))
-    find = manifest.commit.__wrapped__
-    (tmp_path / "manifest.py").write_text("x")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    find = provenance.commit.__wrapped__
+    (tmp_path / "provenance.py").write_text("x")
     git("init")
     assert find() is None, "untracked: an installed copy inside another repository"
-    git("add", "manifest.py")
+    git("add", "provenance.py")
     git("commit", "-m", "x")
     git("tag", "v9")
     assert re.fullmatch("[0-9a-f]{40}", find())
-    (tmp_path / "manifest.py").write_text("y")
+    (tmp_path / "provenance.py").write_text("y")
     assert re.fullmatch("[0-9a-f]{40}-dirty", find())
 
 
@@ -65,7 +66,7 @@ def test_commit_is_of_this_code_alone(tmp_path, monkeypatch):
 )
 def test_the_command_line_has_no_path_to_its_program(monkeypatch, argv, shown):
     monkeypatch.setattr(sys, "argv", argv)
-    assert manifest.command() == shown
+    assert provenance.command() == shown
 
 
 def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):

@@ -190,7 +190,7 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     run.write_visits(make_visits([[[0.5, 0.25]]]))
 
     def full(_, where, **__):
-        Path(where).write_bytes(b"half a part")
+        where.write(b"half a part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(encoding.pq, "write_table", full)
