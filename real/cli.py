@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -218,6 +218,10 @@ class MeasureCommand:
     """Unseen tokens are left out if their leaf has less probability."""
     weights: int = 4096
     """Weights, drawn at random, on which gradients are kept."""
+    max_edges: int = 4096
+    """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
+    unit: Literal["token", "response", "answer"] = "token"
+    """Of which gradients are measured; responses or answers for models with long responses."""
     growth: Path | None = None
     """Run folder with many checkpoints, from which the gradients' growth is measured."""
     settings: Settings = field(default_factory=TrainConfig)
@@ -236,7 +240,8 @@ class MeasureCommand:
         require_torch()
         from real.measure.command import measure_to
 
-        how = {name: getattr(self, name) for name in ("responses", "min_p", "min_novel", "weights")}
+        names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
+        how = {name: getattr(self, name) for name in names}
         with phases_bar(self.quiet) as report:
             print(measure_to(self.out, self.settings, how, self.growth, report))
         print(f"response file: {self.out}")

@@ -47,10 +47,14 @@ class Facts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     temperature: float
     n_weights: int
     """d, weights that training moves."""
+    unit: str = "token"
+    """Of which gradients were measured: token, response or answer."""
     settings: dict[str, float]
-    """Of the measurement: responses, min_p, min_novel, weights, seed."""
+    """Of the measurement: responses, min_p, min_novel, weights, max_edges, seed."""
     left_out: float
-    """Mean probability of sampled responses below `min_p`, which the tree does not hold."""
+    """Mean probability of sampled responses that the tree does not hold."""
+    capped: int = 0
+    """Problems whose tree was cut at `max_edges`."""
     growth: float | None = None
     """c: squared change of the gradients beyond the softmax, relative to their squared norm, per
     squared distance |theta - theta_0|^2; None if not measured."""

@@ -38,7 +38,7 @@ _MOST_CHECKPOINTS = 8
 def measure_to(
     out: Path,
     config: TrainConfig,
-    how: dict[str, float],
+    how: dict[str, Any],
     growth: Path | None,
     report: Report,
 ) -> str:
@@ -59,14 +59,15 @@ def measure_to(
     """
     if out.exists():
         raise UserError(f"out: {out} exists; give another name")
-    settings: Any = {"seed": config.seed, **how}
-    response = measure_model(config, MeasureConfig(**settings), growth, report)
+    response = measure_model(config, MeasureConfig(**{"seed": config.seed, **how}), growth, report)
     write_response(out, response)
-    c = response.facts.growth
+    facts = response.facts
+    c = "not measured" if facts.growth is None else f"{facts.growth:.3g}"
+    capped = f", trees cut at max_edges {facts.capped}" if facts.capped else ""
     return (
         f"measured: {response.n_problems} problems, {len(response.log_p0)} edges, "
-        f"{len(response.leaf_answer)} leaves, mass left out {response.facts.left_out:.4f}, "
-        f"growth {'not measured' if c is None else f'{c:.3g}'}"
+        f"{len(response.leaf_answer)} leaves, mass left out {facts.left_out:.4f}{capped}, "
+        f"growth {c}"
     )
 
 

@@ -1,7 +1,8 @@
-"""Log-probabilities of responses, and the gradients of single tokens' log-probabilities."""
+"""Log-probabilities of responses, and the gradients of tokens' or responses' log-probabilities."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
 
+from lab.errors import UserError
+
 Tokens = tuple[int, ...]
 
 _GRADIENT_BYTES = 128 * 2**20
-"""Memory for the gradients of one batch of tokens."""
+"""Memory for the gradients of one batch."""
 _ROWS = 1024
 """Responses of one forward pass."""
 
@@ -34,6 +37,9 @@ def log_probs(
 
     Returns:
         Per response a (T, A) array over its T prefixes and the vocabulary of A tokens.
+
+    Raises:
+        UserError: a logit is not a number.
     """
     longest = max(map(len, responses))
     filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
@@ -42,6 +48,8 @@ def log_probs(
     for start in range(0, len(responses), _ROWS):
         logits = model(input_ids=ids_RL[start : start + _ROWS], use_cache=False).logits
         log_p_RTA = torch.log_softmax(logits[:, len(prompt) - 1 :].float() / temperature, -1)
+        if log_p_RTA.isnan().any():
+            raise UserError("measure: a logit is not finite; is the model sound?")
         parts += list(log_p_RTA.cpu().numpy())
     return [log_p_TA[: len(tokens)] for log_p_TA, tokens in zip(parts, responses, strict=True)]
 
@@ -52,7 +60,7 @@ def next_log_probs(
 ) -> NDArray[np.float64]:
     """Log-probabilities (E,) of single tokens after their contexts."""
     log_p = np.zeros(len(tokens))
-    for batch in _of_equal_length(contexts, _ROWS):
+    for batch in _of_equal_length(list(map(len, contexts)), _ROWS):
         ids_EL = torch.tensor([contexts[e] for e in batch], device=model.device)
         logits = model(input_ids=ids_EL, use_cache=False, logits_to_keep=1).logits[:, -1]
         log_p_EA = torch.log_softmax(logits.double() / temperature, -1)
@@ -60,18 +68,18 @@ def next_log_probs(
     return log_p
 
 
-def _of_equal_length(contexts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
-    """Places of contexts of one length, at most `size` at a time."""
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for place, context in enumerate(contexts):
-        by_length[len(context)].append(place)
+def _of_equal_length(lengths: Sequence[Any], size: int) -> Iterator[list[int]]:
+    """Places of rows of one length, at most `size` at a time."""
+    by_length: dict[Any, list[int]] = defaultdict(list)
+    for place, length in enumerate(lengths):
+        by_length[length].append(place)
     for _, places in sorted(by_length.items()):
         for start in range(0, len(places), size):
             yield places[start : start + size]
 
 
-class TokenGradients:
-    """Gradients of log p(token | context) with respect to the trained weights of a model."""
+class Gradients:
+    """Gradients of log p(tokens | context) with respect to the trained weights of a model."""
 
     def __init__(self, model: Any, temperature: float) -> None:
         """Take the weights that require a gradient.
@@ -92,17 +100,17 @@ class TokenGradients:
     def __call__(
         self,
         contexts: Sequence[Sequence[int]],
-        tokens: Sequence[int],
+        tokens: Sequence[Tokens],
         coordinates: NDArray[np.int64],
         report: Callable[[int], object] = lambda _: None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Gradients of E tokens.
+        """Gradients of E continuations.
 
         Args:
-            contexts: (E,) token ids of prompt and prefix; those of one length share a batch.
-            tokens: (E,) the tokens.
+            contexts: (E,) token ids of prompt and prefix; equal lengths share a batch.
+            tokens: (E,) the tokens that continue them.
             coordinates: (D,) places of the wanted weights among all d.
-            report: called with the number of tokens done since the last call.
+            report: called with the number of continuations done since the last call.
 
         Returns:
             features: (E, D) the gradient on the coordinates.
@@ -117,10 +125,27 @@ class TokenGradients:
             report(len(batch))
         return features, norm2
 
+    def check_memory(self, n_edges: int, n_kept: int) -> None:
+        """Estimate the memory of E gradients on D weights.
+
+        Raises:
+            UserError: it is more than there is.
+        """
+        # Per value: single precision, the half precision of the file, and one copy on the way.
+        kept, batch = 10 * n_edges * n_kept, 12 * self.n_weights * self._batch
+        for needed, device in ((kept, torch.device("cpu")), (batch, self._model.device)):
+            there = free_bytes(device)
+            if needed > there:
+                raise UserError(
+                    f"measure: gradients of {n_edges} edges on {n_kept} of {self.n_weights} "
+                    f"weights need {needed / 2**30:.1f} GiB of memory, {there / 2**30:.1f} are "
+                    "free; lower weights or responses, or set lora_rank or unit answer"
+                )
+
     def sizes(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
+        self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
     ) -> NDArray[np.float64]:
-        """(d,) root mean square of the gradients of E tokens, each divided by its norm."""
+        """(d,) root mean square of the gradients of E continuations, each divided by its norm."""
         total = torch.zeros(self.n_weights, dtype=torch.float64, device=self._model.device)
         for _, flat in self._batches(contexts, tokens):
             norm2 = flat.square().sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
@@ -128,14 +153,16 @@ class TokenGradients:
         return (total / len(tokens)).sqrt().cpu().numpy()
 
     def _batches(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
+        self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
     ) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Places of some tokens, and their gradients on all weights."""
+        """Places of some continuations, and their gradients on all weights."""
         device = self._model.device
-        for batch in _of_equal_length(contexts, self._batch):
-            ids_EL = torch.tensor([contexts[e] for e in batch], device=device)
-            tokens_E = torch.tensor([tokens[e] for e in batch], device=device)
-            parts = self._gradient(self._weights, ids_EL, tokens_E)
+        lengths = [(len(c), len(t)) for c, t in zip(contexts, tokens, strict=True)]
+        for batch in _of_equal_length(lengths, self._batch):
+            rows = [[*contexts[e], *tokens[e][:-1]] for e in batch]
+            ids_EL = torch.tensor(rows, device=device)
+            tokens_ET = torch.tensor([tokens[e] for e in batch], device=device)
+            parts = self._gradient(self._weights, ids_EL, tokens_ET)
             yield batch, torch.cat([parts[name].flatten(1) for name in self._weights], 1)
 
     def start(self, coordinates: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -145,9 +172,20 @@ class TokenGradients:
         return flat[places].float().cpu().numpy()
 
     def _log_p(
-        self, weights: dict[str, torch.Tensor], ids_L: torch.Tensor, token: torch.Tensor
+        self, weights: dict[str, torch.Tensor], ids_L: torch.Tensor, tokens_T: torch.Tensor
     ) -> torch.Tensor:
-        arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": 1}
+        arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": len(tokens_T)}
         output = functional_call(self._model, {**weights, **self._fixed}, (), arguments)
-        log_p_A = torch.log_softmax(output.logits[0, -1] / self._temperature, -1)
-        return log_p_A.index_select(0, token[None])[0]
+        log_p_TA = torch.log_softmax(output.logits[0] / self._temperature, -1)
+        return log_p_TA.gather(1, tokens_T[:, None]).sum()
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of a device; of the CPU where the system does not say, all memory."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

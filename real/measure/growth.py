@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from real.measure.gradients import TokenGradients, next_log_probs
+from real.measure.gradients import Gradients, next_log_probs
 
 
 class Edges(NamedTuple):
@@ -88,8 +88,10 @@ class Growth:
 
     def _gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""
-        gradients = TokenGradients(self._model, self._temperature)
-        return gradients(*self._edges, self._coordinates)[0] * self._root
+        contexts, tokens = self._edges
+        gradients = Gradients(self._model, self._temperature)
+        single = [(token,) for token in tokens]
+        return gradients(contexts, single, self._coordinates)[0] * self._root
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, torch.Tensor]) -> float:

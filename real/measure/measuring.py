@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 
 from lab.errors import UserError
 from lab.trace.response import Facts, Response
-from real.measure.gradients import TokenGradients, log_probs
+from real.measure.arrays import edge_arrays, merge_answers
+from real.measure.gradients import Gradients, log_probs
 from real.measure.growth import Edges, Growth, slope
-from real.measure.tree import Leaf, Tree, distinct_responses, grow
-from real.measure.weights import draw_weights, principal_directions
+from real.measure.tree import Leaf, Tree, distinct_responses, grow, whole_responses
+from real.measure.weights import choose_weights, principal_directions
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
 
 _GROWTH_NODES, _GROWTH_OF, _GROWTH_WEIGHTS = 192, 512, 2048
 """Nodes, drawn from this many with the likeliest prefixes, and weights for the growth."""
+
+Unit = Literal["token", "response", "answer"]
 
 Report = Callable[[str, float], object]
 """Called with the phase and the share of it that is done."""
@@ -40,6 +43,11 @@ class MeasureConfig:
     """Tokens that no sampled response has are left out if their leaf has less probability."""
     weights: int = 4096
     """D, weights drawn at random on which gradients are kept; all if there are fewer."""
+    max_edges: int = 4096
+    """Most edges of a problem's token tree; the unlikeliest responses and tokens are left out."""
+    unit: Unit = "token"
+    """Of which gradients are measured: of tokens, or for larger models of whole responses or of
+    answers (means over their responses), each as likely as it is frequent among the samples."""
     seed: int = 0
     """Fixes the sampled responses and the drawn weights."""
 
@@ -49,7 +57,7 @@ class MeasureConfig:
         Raises:
             UserError: a setting is out of bounds; the message names it and its bound.
         """
-        for name in ("responses", "weights"):
+        for name in ("responses", "weights", "max_edges"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
         for name in ("min_p", "min_novel"):
@@ -100,28 +108,29 @@ def measure(
     Raises:
         UserError: no response of a problem is likely enough to be in its tree.
     """
+    if checkpoints and config.unit != "token":
+        raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
     report("sample", 0.0)
     tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
     trees: list[Tree] = []
     for n, prompt in enumerate(prompts):
-        distinct = distinct_responses(tokens_PNT[n], lengths_PN[n])
-        log_p = log_probs(model, prompt, distinct, temperature, pad)
-        trees.append(grow(distinct, log_p, config.min_p, config.min_novel))
+        trees.append(_tree(model, prompt, tokens_PNT[n], lengths_PN[n], temperature, pad, config))
         report("sample", (n + 1) / len(prompts))
     empty = [n for n, tree in enumerate(trees) if not tree.leaves]
     if empty:
         raise UserError(
             f"min_p = {config.min_p:g}: problem {facts['problem_ids'][empty[0]]} has no response "
-            "that likely; lower it, or measure a model whose responses are shorter"
+            "that likely, or all have more than max_edges tokens; set them, or unit = response"
         )
     report("continue", 0.0)
     _continue(trees, prompts, sample, max_tokens, config.seed)
     read = [answer_ids(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
-    gradients = TokenGradients(model, temperature)
+    gradients = Gradients(model, temperature)
     n_weights = gradients.n_weights
     rng = np.random.default_rng([config.seed, 1])
-    arrays, contexts, tokens = _arrays(trees, prompts, read)
-    coordinates, scale = draw_weights(gradients, contexts, tokens, config.weights, rng)
+    arrays, contexts, tokens = edge_arrays(trees, prompts, read)
+    gradients.check_memory(len(tokens), min(config.weights, n_weights))
+    coordinates, scale = choose_weights(gradients, contexts, tokens, config.weights, rng)
     done = 0
 
     def count(n: int) -> None:
@@ -133,17 +142,23 @@ def measure(
     limit = float(np.finfo(np.float16).max)
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
         raise UserError("measure: a gradient is not finite; is the model sound?")
-    compared = _compared(trees, prompts, rng)
-    few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
-    growth = _growth(model, compared, checkpoints, temperature, *few, report)
+    if config.unit == "answer":
+        arrays, features, norm2 = merge_answers(arrays, features, scale)
+    growth = None
+    if checkpoints:
+        compared = _compared(trees, prompts, rng)
+        few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
+        growth = _growth(model, compared, checkpoints, temperature, *few, report)
     return Response(
         facts=Facts(
             **facts,
             answers=[texts for _, _, texts in read],
             temperature=temperature,
             n_weights=n_weights,
-            settings={k: float(v) for k, v in asdict(config).items()},
+            unit=config.unit,
+            settings={k: float(v) for k, v in asdict(config).items() if k != "unit"},
             left_out=float(np.mean([tree.left_out for tree in trees])),
+            capped=sum(tree.capped for tree in trees),
             growth=growth,
         ),
         truth_N=np.array([truth for _, truth, _ in read], np.int64),
@@ -155,6 +170,22 @@ def measure(
         norm2=norm2,
         **arrays,
     )
+
+
+def _tree(
+    model: Any,
+    prompt: Sequence[int],
+    tokens_VT: torch.Tensor,
+    lengths_V: torch.Tensor,
+    temperature: float,
+    pad: int,
+    config: MeasureConfig,
+) -> Tree:
+    if config.unit != "token":
+        return whole_responses(tokens_VT, lengths_V)
+    distinct = distinct_responses(tokens_VT, lengths_V)
+    log_p = log_probs(model, prompt, distinct, temperature, pad)
+    return grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges)
 
 
 def _continue(
@@ -178,43 +209,6 @@ def _continue(
             leaf = trees[n].leaves[place]
             whole = (*leaf.tokens, *tokens[:n_tokens])
             trees[n].leaves[place] = Leaf(whole, leaf.edge, True)
-
-
-def _arrays(
-    trees: Sequence[Tree],
-    prompts: Sequence[Sequence[int]],
-    read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
-) -> tuple[dict[str, Any], list[list[int]], list[int]]:
-    """The arrays of a response file without features, and the context and token of every edge."""
-    rows: dict[str, list[Any]] = defaultdict(list)
-    starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
-    contexts: list[list[int]] = []
-    tokens: list[int] = []
-    for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
-        order = {node: place for place, node in enumerate(tree.moving_nodes())}
-        kept = sorted(
-            (e for e, edge in enumerate(tree.edges) if edge.node in order),
-            key=lambda e: order[tree.edges[e].node],
-        )
-        place_of = {edge: place for place, edge in enumerate(kept)}
-        for e in kept:
-            edge = tree.edges[e]
-            rows["edge_node"].append(order[edge.node])
-            rows["log_p0"].append(edge.log_p0)
-            contexts.append([*prompt, *tree.nodes[edge.node].prefix])
-            tokens.append(edge.token)
-        for leaf, answer in zip(tree.leaves, ids, strict=True):
-            rows["leaf_answer"].append(int(answer))
-            rows["leaf_length"].append(len(leaf.tokens))
-            rows["leaf_unseen"].append(leaf.unseen)
-            rows["path_edge"] += [place_of[e] for e in tree.path(leaf) if e in place_of]
-            starts["path_start"].append(len(rows["path_edge"]))
-        starts["edge_start"].append(len(rows["edge_node"]))
-        starts["leaf_start"].append(len(rows["leaf_answer"]))
-    kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
-    arrays = {name: np.array(values, kinds.get(name, np.int64)) for name, values in rows.items()}
-    arrays |= {name: np.array(values, np.int64) for name, values in starts.items()}
-    return arrays, contexts, tokens
 
 
 def _compared(
@@ -243,10 +237,8 @@ def _growth(
     coordinates: NDArray[np.int64],
     scale: NDArray[np.float32],
     report: Report,
-) -> float | None:
-    """Growth of the gradients along the checkpoints, None without any."""
-    if not checkpoints:
-        return None
+) -> float:
+    """Growth of the gradients along the checkpoints."""
     growth = Growth(model, compared, temperature, coordinates, scale)
     points: list[tuple[float, float]] = []
     for load in checkpoints:

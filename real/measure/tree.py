@@ -1,4 +1,4 @@
-"""The token tree of a model's responses: sampled ones, and their single-token variations.
+"""The tree of a model's responses: of sampled tokens and their variations, or of whole responses.
 
 Responses to a prompt that share a prefix share nodes. At every node, each token that no sampled
 response takes but whose leaf has a probability above `min_novel` becomes a leaf of its own, since
@@ -7,6 +7,7 @@ training can raise it; greedy decoding continues it to an answer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -37,10 +38,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One token after one prefix."""
+    """One token after one prefix, or a whole response."""
 
     node: int
-    token: int
+    tokens: Tokens
     log_p0: float
 
 
@@ -62,8 +63,10 @@ class Tree:
     nodes: list[Node]
     edges: list[Edge]
     leaves: list[Leaf]
-    left_out: float
-    """Probability of sampled responses below `min_p`, by the model."""
+    left_out: float = 0.0
+    """Probability of sampled responses that the tree does not hold, by the model."""
+    capped: bool = False
+    """Edges were left out because the tree has `max_edges`."""
 
     def path(self, leaf: Leaf) -> list[int]:
         """Edges from the root to a leaf."""
@@ -96,28 +99,49 @@ def grow(
     log_p_RTA: Sequence[NDArray[np.float32]],
     min_p: float,
     min_novel: float,
+    max_edges: int,
 ) -> Tree:
-    """The tree of one problem; leaves of unseen tokens are not yet continued.
+    """The token tree of one problem; leaves of unseen tokens are not yet continued.
 
     Args:
         responses: distinct sampled responses.
         log_p_RTA: for each, (T, A) log-probabilities of every token after every prefix.
         min_p: sampled responses of less probability are left out.
         min_novel: unseen tokens whose leaf has less probability are left out.
+        max_edges: the tree ends here; the likeliest responses, then tokens, come first.
     """
-    tree = Tree([Node((), 0.0, -1)], [], [], 0.0)
+    tree = Tree([Node((), 0.0, -1)], [], [])
     rows: dict[int, NDArray[np.float32]] = {}
-    for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True):
-        total = float(sum(log_p_TA[t, token] for t, token in enumerate(tokens)))
-        if total < np.log(min_p):
-            tree.left_out += float(np.exp(total))
+    totals = [
+        float(sum(log_p_TA[t, token] for t, token in enumerate(tokens)))
+        for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True)
+    ]
+    for r in sorted(range(len(totals)), key=lambda r: -totals[r]):
+        full = len(tree.edges) + len(responses[r]) > max_edges
+        if totals[r] < np.log(min_p) or full:
+            tree.capped |= full and totals[r] >= np.log(min_p)
+            tree.left_out += float(np.exp(totals[r]))
             continue
-        _add(tree, tokens, log_p_TA, rows)
-    for node, log_p_A in rows.items():
-        for token in _unseen(tree.nodes[node], log_p_A, min_novel):
-            edge = _edge(tree, node, token, float(log_p_A[token]))
-            tree.leaves.append(Leaf((*tree.nodes[node].prefix, token), edge, True))
+        _add(tree, responses[r], log_p_RTA[r], rows)
+    unseen = [
+        (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
+        for node, log_p_A in rows.items()
+        for token in _unseen(tree.nodes[node], log_p_A, min_novel)
+    ]
+    for _, node, token, log_p in sorted(unseen, reverse=True)[: max_edges - len(tree.edges)]:
+        edge = _edge(tree, node, token, log_p)
+        tree.leaves.append(Leaf((*tree.nodes[node].prefix, token), edge, True))
+    tree.capped |= len(tree.edges) == max_edges
     return tree
+
+
+def whole_responses(tokens_VT: torch.Tensor, lengths_V: torch.Tensor) -> Tree:
+    """The tree of one problem whose edges are sampled responses, as likely as they are frequent."""
+    rows = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
+    counts = Counter(tuple(row[:length]) for row, length in rows)
+    edges = [Edge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()]
+    leaves = [Leaf(tokens, e, False) for e, tokens in enumerate(counts)]
+    return Tree([Node((), 0.0, -1)], edges, leaves)
 
 
 def _add(
@@ -138,12 +162,12 @@ def _add(
 
 def _edge(tree: Tree, node: int, token: int, log_p: float) -> int:
     tree.nodes[node].edges[token] = len(tree.edges)
-    tree.edges.append(Edge(node, token, log_p))
+    tree.edges.append(Edge(node, (token,), log_p))
     return len(tree.edges) - 1
 
 
 def _child(tree: Tree, node: int, edge: int) -> int:
-    above, token = tree.nodes[node], tree.edges[edge].token
+    above, (token,) = tree.nodes[node], tree.edges[edge].tokens
     if token not in above.children:
         above.children[token] = len(tree.nodes)
         log_p = above.log_p + tree.edges[edge].log_p0

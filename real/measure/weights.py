@@ -7,20 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from real.measure.gradients import TokenGradients
+from real.measure.gradients import Gradients, Tokens
 
 _BASIS_ROWS, _BASIS_SHARE = 1024, 0.9
 """Features that principal directions are computed from, and the share of their norm to keep."""
+
+_ROUNDS = 50
+"""Rounds in which the chances reach their sum."""
 
 _SCALE_EDGES, _UNIFORM = 256, 0.1
 """Edges from which the size of the gradient on every weight is estimated, and the share of the
 chance of being drawn that is the same for all weights."""
 
 
-def draw_weights(
-    gradients: TokenGradients,
+def choose_weights(
+    gradients: Gradients,
     contexts: Sequence[Sequence[int]],
-    tokens: Sequence[int],
+    tokens: Sequence[Tokens],
     n: int,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -36,6 +39,8 @@ def draw_weights(
     size_d = gradients.sizes([contexts[e] for e in few], [tokens[e] for e in few])
     share_d = _UNIFORM / d + (1 - _UNIFORM) * size_d / size_d.sum()
     chance_d = np.minimum(1.0, n * share_d)
+    for _ in range(_ROUNDS):  # what is cut at 1 goes to the other weights
+        chance_d = np.minimum(1.0, chance_d * n / chance_d.sum())
     # Equally spaced points on the line of all chances draw each weight with its own chance.
     order = rng.permutation(d)
     places = np.searchsorted(np.cumsum(chance_d[order]), np.arange(n) + rng.random())

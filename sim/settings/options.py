@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,12 @@ def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
     response = read_option(argv, "--response")
     if (path := read_option(argv, "--config")) is not None:
         values = with_arm_options(argv, toml_values(Path(path)))
-        file = values.get("response") if response is None else response
+        # The measured policy needs both, so the file's settings alone need not be complete.
+        values |= {} if response is None else {"response": response}
+        if (lr := read_option(argv, "--lr")) is not None:
+            with suppress(ValueError):
+                values["lr"] = float(lr)
+        file = values.get("response")
         sizes = _sizes(file) if isinstance(file, str) else {}
         return from_values(sizes | values, SimConfig, path)
     changes = with_arm_options(argv, {} if response is None else _sizes(response))

@@ -268,6 +268,22 @@ def test_the_command_takes_sizes_from_the_file_and_prints_trust(file, tmp_path, 
     assert load(out).run.extra["trust"].keys() == {"unseen", "growth"}
 
 
+def test_a_settings_file_may_leave_response_and_rate_to_the_command_line(file, tmp_path, capsys):
+    toml, out = tmp_path / "s.toml", tmp_path / "run"
+    toml.write_text('policy = "measured"\nepochs = 2\n')
+    words = ["run", "--out", str(out), "--config", str(toml), "--quiet"]
+    for given, message in (
+        ([], "response: must be given with policy = measured"),
+        (["--response", file], "lr: must be given with policy = measured"),
+    ):
+        assert main([*words, *given]) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1 and not out.exists()
+    assert main([*words, "--response", file, "--lr", "0.05"]) == 0
+    config = load(out).run.config
+    assert (config["lr"], config["epochs"], config["n_problems"]) == (0.05, 2, N)
+
+
 def test_trust_says_where_it_ends():
     assert "outside" not in Trust(0.15, 2.0).line() and "outside" not in Trust(0.0, None).line()
     for far in (Trust(0.16, 0.0), Trust(0.0, 2.1)):

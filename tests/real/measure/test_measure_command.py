@@ -47,11 +47,24 @@ def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monk
     assert np.isfinite(response.log_p0).all() and response.facts.settings["responses"] == 24
 
 
+@pytest.mark.parametrize("words", [["--unit", "answer"], ["--lora-rank", "2"], ["--tiny-verifies"]])
+def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
+    out = tmp_path / "response.npz"
+    assert main(["measure", "--out", str(out), *FEW, *words]) == 0
+    response = read_response(out)
+    assert response.n_problems == 3 and response.features.any()
+    if words[0] == "--unit":
+        assert response.facts.unit == "answer" and (response.edge_node == 0).all()
+    if words[0] == "--lora-rank":
+        assert response.facts.n_weights < 20_000
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--min-p", "0"], "min_p = 0.0: must be in (0, 1)"),
         (["--responses", "0"], "responses = 0: must be at least 1"),
+        (["--weights", "0"], "weights = 0: must be at least 1"),
         (["--growth", "nowhere"], "nowhere"),
     ],
 )
