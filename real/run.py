@@ -25,8 +25,8 @@ from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import shard_of
-from real.record.batches import batches_per_epoch
-from real.record.checkpoint import State, read_file
+from real.record.batches import batches_per_epoch, checkpoint_interval
+from real.record.checkpoint import State, check_room, read_file
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
@@ -161,6 +161,26 @@ def state_of(run: Run) -> State:
         GUARD: guard,
         ANSWERS: run.supervisor.answer_ids.to_values(),
     }
+
+
+def checkpoint_bytes(run: Run) -> int:
+    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
+    n_weights = sum(p.numel() * p.element_size() for p in _trained(run).values())
+    return n_weights + run.optimizer.state_bytes
+
+
+def check_disk(run: Run, folder: Path) -> list[str]:
+    """Return a notice of the disk space that the run's checkpoints will take; none if small.
+
+    Raises:
+        UserError: the disk has too little room for them.
+    """
+    config = run.config
+    every = checkpoint_interval(config, len(run.prompts))
+    if not every:
+        return []
+    n_written = 1 - (-run.n_steps // every)
+    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written)
 
 
 def restore(run: Run, folder: Path) -> None:

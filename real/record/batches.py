@@ -57,6 +57,12 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
             )
 
 
+def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:
+    """Return the number of batches between checkpoints; 0 if none are written."""
+    every = config.checkpoint_every
+    return batches_per_epoch(config, n_problems) if every is None else every
+
+
 def batches_per_epoch(config: TrainConfig, n_problems: int) -> int:
     """Batches of one pass over the problems; the last one may be smaller."""
     return -(-n_problems // config.batch_size)

@@ -13,6 +13,7 @@ reading a checkpoint runs nothing.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ VERSION = 1
 FOLDER = "checkpoints"
 INDEX = "checkpoint.json"
 TENSORS = ".safetensors"
+TOLD_FROM = 10**7
+"""Bytes of all checkpoints from which on their size is told at the start."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -101,6 +104,33 @@ class Checkpoints:
             remove_folder(old)
 
 
+def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> list[str]:
+    """Return a notice of the disk space that the checkpoints of a run will take; none if small.
+
+    Args:
+        run_folder: of the run; need not exist yet.
+        n_bytes: of one checkpoint.
+        keep: number of checkpoints that stay on disk.
+        n_written: number of checkpoints that the whole run writes.
+
+    Raises:
+        UserError: the disk has too little room; a new checkpoint is written before the oldest one
+            is deleted.
+    """
+    path = run_folder.absolute()
+    disk = next(folder for folder in (path, *path.parents) if folder.exists())
+    free, most, kept = shutil.disk_usage(disk).free, min(keep + 1, n_written), min(keep, n_written)
+    if free < most * n_bytes:
+        raise UserError(
+            f"{run_folder}: the disk has {_size(free)} free, and up to {most} checkpoints of "
+            f"{_size(n_bytes)} need {_size(most * n_bytes)}; lower checkpoint_keep, set lora_rank, "
+            "or write none with checkpoint_every 0"
+        )
+    if kept * n_bytes < TOLD_FROM:
+        return []
+    return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
+
+
 def latest(run_folder: Path) -> tuple[Path, Checkpoint] | None:
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
@@ -164,6 +194,10 @@ def _read_index(folder: Path) -> Checkpoint:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder}: is damaged or incomplete ({error})") from error
     return index
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
 def _holds_tensors(name: str) -> bool:

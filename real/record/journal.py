@@ -14,7 +14,7 @@ from lab.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
-from real.record.batches import batches_per_epoch
+from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
 from real.record.terminal import say
@@ -63,9 +63,7 @@ class Journal:
         Raises:
             UserError: a logger's library is missing.
         """
-        every = config.checkpoint_every
-        if every is None:
-            every = batches_per_epoch(config, n_problems)
+        every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None
         checkpoints = Checkpoints(folder, every, config.checkpoint_keep) if every else None
         if folder is None:

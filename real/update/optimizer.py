@@ -191,6 +191,14 @@ class PolicyOptimizer:
             }
         return tensors
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of `state_tensors` after the first step: two moments, and masters with copies."""
+        return sum(
+            master.numel() * master.element_size() * (2 + (master is not parameter))
+            for _, parameter, master in self._triples()
+        )
+
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them.
 

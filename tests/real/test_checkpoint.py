@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import file_digest, read_tensors, write_tensors
+from real.record.checkpoint import check_room
+from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -178,6 +182,37 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     assert failed.steps["step"].tolist() == [1, 2, 3, 4]
     trace = resume(out, progress=False)
     np.testing.assert_array_equal(trace.steps["update_norm"], whole.steps["update_norm"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
+    config = replace(SMALL, epochs=1, dtype=dtype)
+    train(config, tmp_path / "run", progress=False)
+    saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mo]*.safetensors")]
+    written = sum(t.nbytes for path in saved for t in load_file(path).values())
+    parts = prepare(config.settled())
+    told = checkpoint_bytes(parts)
+    assert len(saved) == 2 and 0.999 * written < told <= written
+    n_weights = sum(p.numel() for p in parts.policy.model.parameters())
+    assert told == n_weights * (12 if dtype == "float32" else 14)
+
+
+def test_its_size_is_told_and_a_disk_without_room_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "new" / "run"
+    (notice,) = check_room(out, 1_600_000_000, keep=2, n_written=5)
+    assert notice == "checkpoints: 1.6 GB each; 2 are kept, 3.2 GB in all"
+    assert check_room(out, 10**6, keep=2, n_written=5) == []
+    free = SimpleNamespace(free=500_000)
+    monkeypatch.setattr(real.record.checkpoint.shutil, "disk_usage", lambda path: free)
+    assert check_room(out, 250_000, keep=2, n_written=2) == []
+    with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
+        check_room(out, 200_000, keep=2, n_written=5)
+    free.free = 1000
+    with pytest.raises(UserError, match="lower checkpoint_keep"):
+        train(SMALL, out, progress=False)
+    assert not out.parent.exists()
 
 
 def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(tmp_path: Path):
