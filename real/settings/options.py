@@ -40,7 +40,7 @@ def settings_of(argv: Sequence[str]) -> TrainConfig:
 def with_values(argv: Sequence[str]) -> list[str]:
     """Return the words with a value behind `--save-model`, which may stand alone as a flag."""
     words: list[str] = []
-    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+    for word, following in zip(argv, [*argv, "--"][1:], strict=True):
         if word == "--no-save-model":
             words += ["--save-model", "False"]
         elif word == "--save-model" and following.startswith("--"):
