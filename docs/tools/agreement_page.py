@@ -66,8 +66,8 @@ def _first() -> Iterator[list[str]]:
 
 def _others() -> Iterator[list[str]]:
     """The demands on problem sets that were never looked at."""
-    for seed, cells in ((1, 5), (2, 5), (3, 3)):
-        name = f"problem set {seed}, final pass@1, mean of {cells} cells"
+    for seed in (1, 2, 3):
+        name = f"problem set {seed}, final pass@1, mean of 5 cells"
         yield _row(name, "5", read(f"seed{seed}"), "final", HELD_OUT)
 
 
