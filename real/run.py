@@ -18,7 +18,7 @@ from lab.trace.manifest import Manifest
 from real.engines.make import make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
-from real.model.policy import Policy, load_policy
+from real.model.policy import Policy, load_policy, precision_notice
 from real.model.prepare import prepare_training
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
@@ -169,12 +169,16 @@ def checkpoint_bytes(run: Run) -> int:
     return n_weights + run.optimizer.state_bytes
 
 
-def check_disk(run: Run, folder: Path) -> list[str]:
-    """Return a notice of the disk space that the run's checkpoints will take; none if small.
+def check_machine(run: Run, folder: Path) -> list[str]:
+    """Return notices of what the run needs of this machine, and of what the machine offers.
 
     Raises:
-        UserError: the disk has too little room for them.
+        UserError: the disk has too little room for the run's checkpoints.
     """
+    return [*_check_disk(run, folder), *precision_notice(run.policy)]
+
+
+def _check_disk(run: Run, folder: Path) -> list[str]:
     config = run.config
     every = checkpoint_interval(config, len(run.prompts))
     if not every:

@@ -30,7 +30,7 @@ from real.record.resuming import fingerprint, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
 from real.record.vote_rows import VoteRows
-from real.run import Run, check_disk, new_manifest, prepare, restore, state_of
+from real.run import Run, check_machine, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.update.mismatch import compared
@@ -79,7 +79,7 @@ def train(
                 return Trace.of(memory)
             if ranks.first:
                 manifest.extra["sources"] = _sources(run)
-                notices = check_disk(run, Path(folder))
+                notices = check_machine(run, Path(folder))
                 written = RunFolder.create(folder, manifest)
                 say(notices)
                 with locked(written.path), written:

@@ -11,11 +11,12 @@ import pytest
 import torch
 from small_models import SPECIAL, gpt2, llama, make_tokenizer, save_model
 
+import real.model.policy
 from lab.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.cli import main
-from real.model.policy import load_policy
+from real.model.policy import load_policy, precision_notice
 from real.run import prepare
 from real.tiny import CHECKPOINT
 
@@ -185,3 +186,20 @@ def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model: Path
     assert notice in prepare(TrainConfig(model=str(model)).settled()).prompts.notices
     tiny = TrainConfig(model=str(CHECKPOINT)).settled()
     assert prepare(tiny).prompts.notices == ()
+
+
+@pytest.mark.parametrize("capability", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
+def test_bfloat16_is_recommended_where_it_helps(
+    capability: str, model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    policy = load_policy(model, "cpu")
+    monkeypatch.setattr(real.model.policy, "_LARGE", policy.model.num_parameters())
+    assert precision_notice(policy) == []
+    monkeypatch.setattr(torch.cpu, capability, lambda: True)
+    (notice,) = precision_notice(policy)
+    assert "--dtype bfloat16" in notice
+    assert precision_notice(load_policy(model, "cpu", "bfloat16")) == []
+    monkeypatch.setattr(real.model.policy, "_LARGE", policy.model.num_parameters() + 1)
+    assert precision_notice(policy) == []
