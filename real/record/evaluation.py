@@ -181,7 +181,8 @@ class Evaluator:
         """
         completions = Completions(self.prompts, self.config.eval_completions)
         with_majority = full or self.config.eval_majority == "always"
-        row = {"step": step, "epoch": epoch, **self._columns(step, with_majority, completions)}
+        with log.phase("evaluation"):
+            row = {"step": step, "epoch": epoch, **self._columns(step, with_majority, completions)}
         log.write_evals(row)
         log.write_completions(step, completions.rows)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +48,8 @@ class Journal:
         self._folder = folder
         self._loggers = loggers or Loggers([])
         self._checkpoints = checkpoints
+        self.show: Callable[[str], object] = lambda phase: None
+        """Called with the name of a phase at its start, and with "" at its end."""
 
     @classmethod
     def of(
@@ -152,7 +155,17 @@ class Journal:
     def checkpoint(self, state: Callable[[], State], step: int, asked: bool = False) -> None:
         """Write a checkpoint, if one is due after this batch or `asked` for."""
         if self._checkpoints is not None and (asked or self._checkpoints.due(step)):
-            self._checkpoints.save(state(), step)
+            with self.phase("checkpoint"):
+                self._checkpoints.save(state(), step)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Show the phase next to the progress bar, if there is one."""
+        self.show(name)
+        try:
+            yield
+        finally:
+            self.show("")
 
     def __enter__(self) -> Self:
         return self

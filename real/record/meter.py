@@ -68,6 +68,7 @@ def reporter(
             if callable(progress):
                 progress(step / total)
 
+        log.show = bar.set_postfix_str
         yield report
 
 

@@ -34,6 +34,16 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert trace.run.config["guard"]["label_from"] == "frozen"
 
 
+def test_the_bar_shows_evaluations_and_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run("run", "--out", tmp_path / "run", *QUICK[:-1]) == 0
+    drawn = capsys.readouterr().err.split("\r")
+    for phase in ("evaluation", "checkpoint"):
+        assert any(line.rstrip().endswith(f", {phase}]") for line in drawn)
+    assert drawn[-1].rstrip().endswith("batch/s]")
+
+
 def test_options_override_the_file_and_the_arm(tmp_path: Path):
     file = tmp_path / "settings.toml"
     file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
