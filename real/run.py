@@ -40,7 +40,7 @@ from real.vote.decide import Supervisor
 from real.vote.further import Further, Parts
 from real.vote.judge import Judge, Judged
 from real.vote.observe import Observer
-from real.vote.sample import Sampler
+from real.vote.sample import Sampler, time_notice
 from real.vote.second import Paraphrases
 from real.vote.teacher import Teacher
 
@@ -175,7 +175,10 @@ def check_machine(run: Run, folder: Path) -> list[str]:
     Raises:
         UserError: the disk has too little room for the run's checkpoints.
     """
-    return [*_check_disk(run, folder), *precision_notice(run.policy)]
+    notices = [*_check_disk(run, folder), *precision_notice(run.policy)]
+    if run.config.engine == "transformers" and run.ranks.world == 1:
+        notices += time_notice(run.sampler, run.prompts, run.config)
+    return notices
 
 
 def _check_disk(run: Run, folder: Path) -> list[str]:

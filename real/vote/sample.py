@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,14 @@ from real.engines.rollouts import Engine, Sampling
 from real.model.memory import memory_limit
 from real.model.policy import Policy
 from real.problems.problem import PromptSet
+from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
 from real.vote.read import Responses
+
+LONG = 2 * 3600.0
+"""Seconds of sampling from which on a notice gives the estimate."""
+_TRIAL = 8
+"""Tokens of the longer trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +86,45 @@ class Sampler:
     def generator(self, stream: Stream, *position: int) -> torch.Generator:
         """Return the random number generator of one purpose and position in the run."""
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
+
+
+def time_notice(sampler: Sampler, prompts: PromptSet, config: TrainConfig) -> list[str]:
+    """Return a notice of the hours that sampling the votes will take; none if they are few.
+
+    A trial draws a few tokens of `n_votes` responses to the first prompt, with random numbers of
+    its own. The estimate takes every response to `max_response_tokens`, and problems one by one.
+
+    Args:
+        sampler: of an engine in this process, with the weights to sample from.
+        prompts: N problems.
+        config: settled settings.
+    """
+    length = config.max_response_tokens or 0
+    if config.is_tiny or length <= _TRIAL:
+        return []
+    _trial(sampler, prompts, config.n_votes, 2)  # the first call also sets up kernels
+    short, long = (_trial(sampler, prompts, config.n_votes, n) for n in (1, _TRIAL))
+    if long[1] <= short[1]:
+        return []  # all responses ended at once
+    per_token = (long[0] - short[0]) / (long[1] - short[1])
+    visits = len(prompts) * (config.epochs + 1)
+    seconds = visits * length * per_token
+    if seconds < LONG:
+        return []
+    return [
+        f"sampling may take up to {seconds / 3600:.0f} hours here: {visits} visits, each with "
+        f"{config.n_votes} responses of {length} tokens, at {per_token:.2g} s per token of all "
+        "of them (a short trial, one problem at a time; without updates and evaluations); to "
+        "shorten it, lower n_votes and n_samples (such as 16), max_response_tokens (such as 256), "
+        "epochs or n_problems"
+    ]
+
+
+def _trial(sampler: Sampler, prompts: PromptSet, n: int, n_tokens: int) -> tuple[float, int]:
+    """Return the seconds that a draw takes, and the tokens of its longest response."""
+    generator = torch.Generator(sampler.policy.device).manual_seed(0)
+    start = time.perf_counter()
+    with memory_limit("rollout"):
+        drawn = sampler.engine.sample(prompts.tokens[:1], n, Sampling(n_tokens), generator)
+    longest = int(drawn.lengths_PN.max())  # waits for a GPU
+    return time.perf_counter() - start, longest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from small_models import SPECIAL, gpt2, llama, make_tokenizer, save_model
 
 import real.model.policy
+import real.vote.sample
 from lab.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
@@ -19,6 +21,7 @@ from real.cli import main
 from real.model.policy import load_policy, precision_notice
 from real.run import prepare
 from real.tiny import CHECKPOINT
+from real.vote.sample import time_notice
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 
@@ -203,3 +206,24 @@ def test_bfloat16_is_recommended_where_it_helps(
     assert precision_notice(load_policy(model, "cpu", "bfloat16")) == []
     monkeypatch.setattr(real.model.policy, "_LARGE", policy.model.num_parameters() + 1)
     assert precision_notice(policy) == []
+
+
+def test_hours_of_sampling_are_estimated_before_the_start(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], ["2", "3"])
+    config = replace(settings(model, problems), max_response_tokens=40, epochs=4)
+    run = prepare(config.settled())
+    given = run.sampler, run.prompts, run.config
+    assert time_notice(*given) == []
+    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
+    monkeypatch.setattr(real.vote.sample, "_trial", lambda *_: next(trials))
+    monkeypatch.setattr(real.vote.sample, "LONG", 400.0)
+    (notice,) = time_notice(*given)  # 2 problems, 5 visits, 40 tokens at 1 s
+    assert f"10 visits, each with {config.n_votes} responses of 40 tokens, at 1 s" in notice
+    monkeypatch.setattr(real.vote.sample, "LONG", 400.1)
+    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
+    assert time_notice(*given) == []
+    trials = iter([(9.0, 1), (1.0, 1), (8.0, 1)])
+    assert time_notice(*given) == []
+    assert time_notice(*given[:2], TrainConfig().settled()) == []
