@@ -1,5 +1,7 @@
 """Every guard-* command line that README, docs and notebooks show can be parsed."""
 
+import importlib
+import json
 import re
 import shlex
 from pathlib import Path
@@ -78,6 +80,26 @@ def parse(monkeypatch, tmp_path):
         return known, argv, lambda more: lab.cli._parse(prog, known, [*argv, *more], about)
 
     return parsed
+
+
+def test_commands_of_the_page_on_your_model_run(monkeypatch, tmp_path, capfd):
+    """On a random model with two problems; the comparison on one seed, for one epoch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "real")
+    importlib.import_module("small_models").save_model(tmp_path / "model")
+    text = text_of(ROOT / "docs" / "your-model.md")
+    example = json.loads(re.findall(r"(?ms)^```json\n(.*?)^```", text)[0])
+    rows = [{**example[0], "id": f"mul-{i}"} for i in range(2)]
+    (tmp_path / "problems.json").write_text(json.dumps(rows))
+    shown = [words for words, whole in commands(ROOT / "docs" / "your-model.md") if whole]
+    assert [words[0] for words in shown] == ["guard-train", "guard-report"] * 2
+    for program, *argv in shown:
+        line = (
+            " ".join(argv).replace("--seeds 0 1 2", "--seeds 0").replace("--epochs 8", "--epochs 1")
+        )
+        assert PROGRAMS[program].main(line.split()) == 0, capfd.readouterr().err
+    for folder in ("mine", "compared"):
+        assert list((tmp_path / "runs" / folder).rglob("*.html"))
 
 
 def test_the_pages_show_commands():
