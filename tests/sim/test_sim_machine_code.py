@@ -46,12 +46,12 @@ def test_an_edit_in_another_file_is_compiled(tmp_path: Path) -> None:
     folder, counts = drawn(root)
     assert folder.parent == root / "sim" / "__pycache__" and list(folder.rglob("*.nbi"))
     assert drawn(root) == (folder, counts) and 0 < counts[0] < 8
-    # draw_votes stands in sampling.py, and `unit`, which it calls, in random.py.
+    # draw_votes stands in sampling.py, and `digits`, which it calls, in random.py.
     numbers = root / "sim" / "world" / "random.py"
     text = numbers.read_text()
-    before = "return float(word(key, draw) >> _S11) * _ULP"
+    before = "return np.int64(word(key, draw) >> _S11)"
     assert text.count(before) == 1
-    numbers.write_text(text.replace(before, "return 0.9"))
+    numbers.write_text(text.replace(before, "return np.int64(9 << 49)"))
     edited, counts = drawn(root)
     assert edited != folder and counts == [0, 8]
 

@@ -112,10 +112,10 @@ def test_an_error_leaves_the_old_folder(tmp_path):
 @pytest.mark.parametrize("kind", ["csv", "png"])
 def test_a_folder_must_be_named(runs, capsys, tmp_path, kind):
     assert main([str(runs.real), "--format", kind]) == 2
-    assert "name a new folder with -o" in capsys.readouterr().err
+    assert "add -o FOLDER" in capsys.readouterr().err
     (tmp_path / "file").write_text("mine")
     assert main([str(runs.real), "--format", kind, "-o", str(tmp_path / "file")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "add -o FOLDER" in capsys.readouterr().err
     assert main([str(runs.real), "--format", kind, "-o", str(tmp_path / "no" / "where")]) == 2
     assert "its folder does not exist" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
@@ -123,5 +123,5 @@ def test_a_folder_must_be_named(runs, capsys, tmp_path, kind):
 
 def test_names_of_files_are_safe_and_distinct(add_run, tmp_path):
     for task in ("../../etc/x", ".. .. etc x", "…"):
-        add_run(tmp_path / str(len(task)) / task.replace("/", "_"), "ttrl", task=task)
+        add_run(tmp_path / f"run {task}".replace("/", "_"), "ttrl", task=task)
     assert sorted(slugs(read([tmp_path])[0])) == ["sim", "sim-etc-x", "sim-etc-x-2"]
