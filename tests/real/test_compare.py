@@ -313,9 +313,12 @@ def test_a_signal_stops_the_children_and_leaves_checkpoints(
     out = tmp_path / "all"
     words = ["--arms", "ttrl", "guard", "--seeds", "0", "--epochs", "500", "--quiet", *WORDS]
     command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
+    # Under nohup SIGHUP is ignored, and a new process takes that over.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
+    signal.signal(signal.SIGHUP, inherited)
     folders = [run_folder(out, name, 0) for name in ("ttrl", "guard")]
     deadline = time.monotonic() + 120
     while not all(list(f.glob("checkpoints/step-*[1-9]")) for f in folders):

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from lab import load
+from lab.stats.words import with_interval
 from sim.cli import main
 from sim.engine.simulation import Simulation
 from sim.engine.tally import measure_trace
@@ -175,7 +176,7 @@ def test_compare_at_every_arms_own_best_step(tmp_path, capsys):
     rival = table[(table["against"] == "best rival") & (table["metric"] == "pass_final")]
     assert rival["arm"].tolist() == ["guard"] and rival["n"].tolist() == [4]
     row = rival.iloc[0]
-    assert f"pass@1 {row['mean']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] points" in shown
+    assert f"pass@1 {with_interval(row['mean'], row['low'], row['high'])} points" in shown
 
 
 def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):

@@ -119,7 +119,7 @@ def test_what_cannot_be_done_is_said(world, voted):
         alarm_table(visits, found, rng, (13,))
     with pytest.raises(UserError, match="visit 0: the run has"):
         alarm_table(visits, found, rng, (0,))
-    with pytest.raises(UserError, match="1 replicates, 4 folds: at least two"):
+    with pytest.raises(UserError, match="1 replicate in 4 folds; at least two"):
         alarm_table(visits[visits["replicate"] == 0], found, rng)
     with pytest.raises(UserError, match="visit 2: the model was fitted for the visits 1, 9"):
         fit_alarm(visits, found, (1, 9)).risk(visits, 2)
