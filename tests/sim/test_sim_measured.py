@@ -13,7 +13,7 @@ from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.world.measured.policy import Trust
-from sim.world.measured.training import Adam, draw_leaves, train_batch
+from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
 from sim.world.measured.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
 from sim.world.measured.tree import edge_log_probs as edges_of
 from sim.world.random import fold
@@ -164,8 +164,8 @@ def test_compiled_training_equals_numpy():
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
         key, norm = np.uint64(fold(KEY, batch)), np.empty(N)
         leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
-        given = (problems, rates, samples, streams, drop, key, norm)
-        taken = train_batch(tree, weights, adam, taken, *given)
+        given = Batch(problems, rates, samples, streams, drop)
+        taken = train_batch(tree, weights, adam, taken, given, key, norm)
         expected = plain.train(problems, rates, leaves, streams, drop, 2)
         assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
         assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)

@@ -10,7 +10,7 @@ from lab.errors import UserError
 from lab.trace.response import write_response
 from sim import SimConfig, simulate
 from sim.world.measured.parts import Apart
-from sim.world.measured.training import Adam, train_batch
+from sim.world.measured.training import Adam, Batch, train_batch
 from sim.world.measured.tree import (
     batch_probs,
     draw_weights,
@@ -54,7 +54,7 @@ def batches():
     for batch in range(3):
         samples, streams = rng.integers(1, 6, (1, A + 1)), rng.normal(size=(2, 1, A + 1))
         key = np.uint64(KEY + np.uint64(batch))
-        yield np.array([2]), np.array([RATE]), samples, streams, np.array([False]), key
+        yield Batch(np.array([2]), np.array([RATE]), samples, streams, np.array([False])), key
 
 
 def trained(own, visits):

@@ -1,7 +1,7 @@
 """One replicate in which every problem reads weights of its own.
 
 AdamW's change of the weights is a sum over the gradients of all visited problems, each divided by
-the common root mean square. So the change that problem i causes can be told from the rest: with
+the common root mean square. So the change that problem i causes can be separated: with
 `others` switched off problem i reads the part that its own gradients caused, with `own` switched
 off the part that all other gradients caused. Both parts keep the common mean square, so an update
 is of the size that it has in the whole model. Weight decay and, with curvature, the distance from
@@ -14,12 +14,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.world.measured.training import Adam, add_gradients, draw_batch, move, take_in
-from sim.world.measured.tree import Tree, Weights, distance
+from sim.world.measured.training import (
+    Adam,
+    Batch,
+    add_gradients,
+    draw_batch,
+    move,
+    rows_of,
+    take_in,
+)
+from sim.world.measured.tree import Tree, Weights, distance, largest
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Apart:
@@ -52,42 +58,27 @@ class Apart:
         )
 
     def train(
-        self,
-        tree: Tree,
-        adam: Adam,
-        taken: int,
-        problems_P: Ints,
-        rates_P: Floats,
-        samples_PB: Ints,
-        streams_SPB: Floats,
-        drop_P: Bools,
-        key: np.uint64,
-        norm_P: Floats,
+        self, tree: Tree, adam: Adam, taken: int, batch: Batch, key: np.uint64, norm_P: Floats
     ) -> int:
         """Take one optimizer step per problem of a batch; as `training.train_batch`."""
         drawn = []
-        for p, n in enumerate(problems_P):
-            one = slice(p, p + 1)
-            edges = tree.edge_start[n + 1] - tree.edge_start[n]
-            leaves = tree.leaf_start[n + 1] - tree.leaf_start[n]
+        for p, n in enumerate(batch.problems_P):
+            one = rows_of(batch, p, p + 1)
+            edges, leaves = largest(tree, one.problems_P)
             before_1E, leaves_1L = np.empty((1, edges)), np.empty((1, leaves), np.int64)
-            given = (problems_P[one], samples_PB[one], drop_P[one], key, before_1E, leaves_1L)
-            tokens_1 = draw_batch(tree, self.read_by(n), *given)
-            drawn.append((before_1E, leaves_1L, tokens_1[0]))
+            tokens_1 = draw_batch(tree, self.read_by(n), one, key, before_1E, leaves_1L)
+            drawn.append((one, before_1E, leaves_1L, tokens_1[0]))
         gradient_D = np.empty(self._w_ND.shape[1])
-        for p, (before_1E, leaves_1L, tokens) in enumerate(drawn):
-            one = slice(p, p + 1)
-            norm_P[p] = 0.0
-            streams_S1B = np.ascontiguousarray(streams_SPB[:, one])
-            given = (problems_P[one], leaves_1L, streams_S1B, drop_P[one], before_1E, gradient_D)
-            if not add_gradients(tree, self.read_by(problems_P[p]), *given):
+        for p, (one, before_1E, leaves_1L, tokens) in enumerate(drawn):
+            n, norm_P[p] = batch.problems_P[p], 0.0
+            if not add_gradients(tree, self.read_by(n), one, before_1E, leaves_1L, gradient_D):
                 norm_P[p] = np.nan
                 return taken
             if tokens:
                 gradient_D /= tokens
                 taken += 1
                 state = (self._linear, self._w_ND, self._first_ND, self._travelled_ND)
-                given = (problems_P[p], self._own, rates_P[p], adam, taken)
+                given = (n, self._own, batch.rates_P[p], adam, taken)
                 norm_P[p] = move_all(*state, gradient_D, *given)
         return taken
 

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
 from sim.world.measured.parts import Apart
-from sim.world.measured.training import MAX_GRAD_NORM, WEIGHT_DECAY, Adam, leaf_key, train_batch
+from sim.world.measured.training import (
+    MAX_GRAD_NORM,
+    WEIGHT_DECAY,
+    Adam,
+    Batch,
+    leaf_key,
+    train_batch,
+)
 from sim.world.measured.tree import (
     Weights,
     batch_probs,
@@ -126,21 +133,13 @@ class Measured:
         """
         c, norm_RP = self._config, np.zeros(problems_RP.shape)
         for r, weights in enumerate(self._weights):
-            batch = (
-                self._adam,
-                self._taken_R[r],
-                problems_RP[r],
-                rates_P,
-                samples_RPB[r],
-                streams_RSPB[r],
-                drop_RP[r],
-                np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch)),
-                norm_RP[r],
-            )
+            key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
+            visits = (problems_RP[r], rates_P, samples_RPB[r], streams_RSPB[r], drop_RP[r])
+            given = (self._adam, self._taken_R[r], Batch(*visits), key, norm_RP[r])
             if self._apart_R:
-                self._taken_R[r] = self._apart_R[r].train(self._tree, *batch)
+                self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
             else:
-                self._taken_R[r] = train_batch(self._tree, weights, *batch)
+                self._taken_R[r] = train_batch(self._tree, weights, *given)
         return norm_RP
 
     def trust(self) -> Trust:

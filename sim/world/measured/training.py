@@ -43,6 +43,28 @@ class Adam(NamedTuple):
     mini_batch: int
 
 
+class Batch(NamedTuple):
+    """P visits of one replicate, in visiting order."""
+
+    problems_P: Ints
+    rates_P: Floats
+    """Learning rate of the step that each problem belongs to."""
+    samples_PB: Ints
+    """Trained samples per answer, the last place for unparseable ones."""
+    streams_SPB: Floats
+    """Weighted advantages per answer, one stream each for majority and minority."""
+    drop_P: Bools
+    """Problems that left the batch."""
+
+
+@njit(cache=True)
+def rows_of(batch: Batch, first: int, last: int) -> Batch:
+    """Return the visits `first..last`."""
+    at = slice(first, last)
+    visits = (batch.problems_P[at], batch.rates_P[at], batch.samples_PB[at])
+    return Batch(*visits, batch.streams_SPB[:, at], batch.drop_P[at])
+
+
 @njit(cache=True)
 def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
     """Return the key of the random numbers that choose a batch's leaves."""
@@ -193,17 +215,7 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
 
 @njit(cache=True)
 def train_batch(
-    tree: Tree,
-    at: Weights,
-    adam: Adam,
-    taken: int,
-    problems_P: Ints,
-    rates_P: Floats,
-    samples_PB: Ints,
-    streams_SPB: Floats,
-    drop_P: Bools,
-    key: Any,
-    norm_P: Floats,
+    tree: Tree, at: Weights, adam: Adam, taken: int, batch: Batch, key: Any, norm_P: Floats
 ) -> int:
     """Take the optimizer steps of one batch of one replicate.
 
@@ -212,92 +224,75 @@ def train_batch(
         at: the weights, moved in place.
         adam: the optimizer.
         taken: optimizer steps taken before.
-        problems_P: the batch, in visiting order.
-        rates_P: learning rate of the step that each problem belongs to.
-        samples_PB: trained samples per answer, the last place for unparseable ones.
-        streams_SPB: weighted advantages per answer, one stream each for majority and minority.
-        drop_P: problems that left the batch.
-        key: of the batch's random numbers.
+        batch: the visits.
+        key: of the random numbers that choose their leaves.
         norm_P: output; norm of the change of the step that each problem belongs to.
 
     Returns:
         Optimizer steps taken until now.
     """
-    P = problems_P.shape[0]
-    most_edges, most_leaves = largest(tree, problems_P)
+    P = batch.problems_P.shape[0]
+    most_edges, most_leaves = largest(tree, batch.problems_P)
     before_PE, leaves_PL = np.empty((P, most_edges)), np.empty((P, most_leaves), np.int64)
-    tokens_P = draw_batch(tree, at, problems_P, samples_PB, drop_P, key, before_PE, leaves_PL)
+    tokens_P = draw_batch(tree, at, batch, key, before_PE, leaves_PL)
     gradient_D = np.empty(at.w.shape[0])
     for first in range(0, P, adam.mini_batch):
-        step = slice(first, min(first + adam.mini_batch, P))
-        norm_P[step] = 0.0
-        tokens = tokens_P[step].sum()
-        visits = (problems_P[step], leaves_PL[step], streams_SPB[:, step], drop_P[step])
-        if not add_gradients(tree, at, *visits, before_PE[step], gradient_D):
-            norm_P[step] = np.nan
+        last = min(first + adam.mini_batch, P)
+        norm_P[first:last] = 0.0
+        tokens = tokens_P[first:last].sum()
+        drawn = (before_PE[first:last], leaves_PL[first:last])
+        if not add_gradients(tree, at, rows_of(batch, first, last), *drawn, gradient_D):
+            norm_P[first:last] = np.nan
             return taken
         if tokens == 0:
             continue
         for i in range(gradient_D.shape[0]):
             gradient_D[i] /= tokens
         taken += 1
-        norm_P[step] = adam_step(at, gradient_D, rates_P[first], adam, taken)
+        norm_P[first:last] = adam_step(at, gradient_D, batch.rates_P[first], adam, taken)
     return taken
 
 
 @njit(cache=True)
 def draw_batch(
-    tree: Tree,
-    at: Weights,
-    problems_P: Ints,
-    samples_PB: Ints,
-    drop_P: Bools,
-    key: Any,
-    before_PE: Floats,
-    leaves_PL: Ints,
+    tree: Tree, at: Weights, batch: Batch, key: Any, before_PE: Floats, leaves_PL: Ints
 ) -> Ints:
     """Draw the leaves of all trained problems; returns their tokens, 0 where dropped.
 
     `before_PE` and `leaves_PL` are outputs: log-probabilities of the edges before the batch, and
     samples per leaf.
     """
-    P = problems_P.shape[0]
+    P = batch.problems_P.shape[0]
     leaf_p, tokens_P = np.empty(leaves_PL.shape[1]), np.zeros(P, np.int64)
     for p in range(P):
-        if not drop_P[p]:
-            n = problems_P[p]
+        if not batch.drop_P[p]:
+            n = batch.problems_P[p]
             edge_log_probs(tree, at, n, before_PE[p])
             leaf_probs(tree, before_PE[p], n, leaf_p)
-            tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_PB[p], fold(key, n), leaves_PL[p])
+            given = (batch.samples_PB[p], fold(key, n), leaves_PL[p])
+            tokens_P[p] = draw_leaves(tree, leaf_p, n, *given)
     return tokens_P
 
 
 @njit(cache=True)
 def add_gradients(
-    tree: Tree,
-    at: Weights,
-    problems_P: Ints,
-    leaves_PL: Ints,
-    streams_SPB: Floats,
-    drop_P: Bools,
-    before_PE: Floats,
-    out_D: Floats,
+    tree: Tree, at: Weights, batch: Batch, before_PE: Floats, leaves_PL: Ints, out_D: Floats
 ) -> bool:
     """Write the summed gradient of one optimizer step; returns False if a logit is not finite."""
     edges = before_PE.shape[1]
     now_E, ratio_E, push_E = np.empty(edges), np.empty(edges), np.empty(edges)
     out_D[:] = 0.0
-    for p in range(problems_P.shape[0]):
-        if drop_P[p]:
+    for p in range(batch.problems_P.shape[0]):
+        if batch.drop_P[p]:
             continue
-        n = problems_P[p]
+        n = batch.problems_P[p]
         n_edges = edge_log_probs(tree, at, n, now_E)
         if n_edges < 0:
             return False
         for e in range(n_edges):
             ratio_E[e] = np.exp(min(max(now_E[e] - before_PE[p, e], -20.0), 20.0))
         push_E[:] = 0.0
-        for s in range(streams_SPB.shape[0]):
-            push(tree, n, leaves_PL[p], streams_SPB[s, p], ratio_E, push_E)
+        for s in range(batch.streams_SPB.shape[0]):
+            push(tree, n, leaves_PL[p], batch.streams_SPB[s, p], ratio_E, push_E)
         to_weights(tree, at, n, push_E, now_E, out_D)
     return True

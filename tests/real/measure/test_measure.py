@@ -14,7 +14,7 @@ from real.measure.measuring import MeasureConfig, measure
 from real.measure.tree import grow, whole_responses
 from real.measure.weights import choose_weights
 from real.update.grpo import LossConfig, token_loss
-from sim.world.measured.training import Adam, draw_leaves, train_batch
+from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
 from sim.world.measured.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 from sim.world.random import fold
 
@@ -228,8 +228,8 @@ def simulated_step(response, lr):
     before = all_log_probs(tree, weights)
     adam, norm = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.empty(2)
     streams = np.stack([ADVANTAGES, np.zeros_like(ADVANTAGES)])
-    batch = (np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool), KEY, norm)
-    assert train_batch(tree, weights, adam, 0, *batch) == 1
+    batch = Batch(np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool))
+    assert train_batch(tree, weights, adam, 0, batch, KEY, norm) == 1
     assert norm == pytest.approx(np.linalg.norm(weights.w))
     problem_L = np.repeat([0, 1], np.diff(tree.leaf_start))
     advantage_L = ADVANTAGES[problem_L, response.leaf_answer % 6]
@@ -426,8 +426,8 @@ def test_the_linear_simulator_is_the_linearised_trainer():
         rates, key = np.array([0.02, 0.015]), np.uint64(fold(KEY, batch))
         counts = [drawn_leaves(tree, weights, n, key) for n in range(2)]
         old = [linear(n).detach() for n in range(2)]
-        data = (np.arange(2), rates, SAMPLES, streams, np.zeros(2, bool), key, norm)
-        taken = train_batch(tree, weights, adam, taken, *data)
+        data = Batch(np.arange(2), rates, SAMPLES, streams, np.zeros(2, bool))
+        taken = train_batch(tree, weights, adam, taken, data, key, norm)
         for n in range(2):
             optimizer.param_groups[0]["lr"] = rates[n]
             optimizer.zero_grad()
