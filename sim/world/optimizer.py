@@ -88,12 +88,13 @@ def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -
 
 
 @njit
-def count_kept(drop_P: Bools, first: int, last: int) -> int:
-    """Problems of the mini-batch `first..last` that did not leave the batch."""
-    kept = 0
+def begin_step(optimizer: Optimizer, first: int, drop_P: Bools, norm_P: Floats) -> tuple[int, int]:
+    """Set the norms of a mini-batch to 0; returns its end and how many problems did not leave."""
+    last, kept = min(first + optimizer.mini_batch, drop_P.shape[0]), 0
     for p in range(first, last):
+        norm_P[p] = 0.0
         kept += not drop_P[p]
-    return kept
+    return last, kept
 
 
 @njit

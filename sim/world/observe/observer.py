@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -12,12 +13,12 @@ from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule
 from sim.settings.config import SimConfig
 from sim.world.observe.confidence import CERTAINTY, ENTROPY, LOGPROB, Scale, draw_confidence
-from sim.world.observe.judged import draw_tool, draw_verdicts
+from sim.world.observe.judged import draw_verdicts
 from sim.world.observe.responses import expand
 from sim.world.observe.second import Teacher, draw_second
 from sim.world.observe.similarity import draw_ordinary, similarities
 from sim.world.observe.strength import Strength
-from sim.world.random import RULE, fill_lanes, fold, stream
+from sim.world.random import RULE, TOOL, VERDICT, fill_lanes, fold, stream
 
 Floats = NDArray[np.float64]
 
@@ -112,10 +113,8 @@ class Observer:
 
     def tool(self, visit: Visit, answers_RPV: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(R, P, V) whether a tool confirms each response."""
-        tool_RPV = np.empty(answers_RPV.shape, np.bool_)
         rates = (self.strength.tool_tpr, self.strength.tool_fpr)
-        draw_tool(*self._at(visit), answers_RPV, *rates, tool_RPV)
-        return tool_RPV
+        return self._judged(TOOL, visit, answers_RPV, rates) == 1
 
     def second(self, visit: Visit) -> NDArray[np.int64]:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
@@ -149,10 +148,8 @@ class Observer:
 
     def verdicts(self, visit: Visit, answers_RPQ: NDArray[np.int64]) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
-        verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
         rates = (self.strength.verifier_tpr, self.strength.verifier_fpr)
-        draw_verdicts(*self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
-        return verdicts_RPQ
+        return self._judged(VERDICT, visit, answers_RPQ, rates)
 
     def draws(self, visit: Visit) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use."""
@@ -161,6 +158,13 @@ class Observer:
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
         _fill(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, draws_RPD)
         return draws_RPD
+
+    def _judged(
+        self, purpose: int, visit: Visit, answers_RPQ: NDArray[Any], rates: tuple[float, float]
+    ) -> NDArray[np.int8]:
+        verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
+        draw_verdicts(purpose, *self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
+        return verdicts_RPQ
 
     def _at(self, visit: Visit) -> tuple[int, int, int, NDArray[np.int64], NDArray[np.int32]]:
         c = self._config

@@ -25,28 +25,20 @@ from sim.settings.config import SimConfig
 from sim.world.optimizer import (
     Moments,
     Optimizer,
-    count_kept,
-    make_optimizer,
+    begin_step,
     mean_and_clip,
     moments,
     own_square,
     step_row,
 )
-from sim.world.policies.base import (
-    Bools,
-    Floats,
-    Ints,
-    dropped,
-    replicate_numbers,
-)
+from sim.world.policies.base import Bools, Floats, Ints, OptimizedPolicy, replicate_numbers
 from sim.world.populations import Population
 from sim.world.random import generator
-from sim.world.softmax import softmax_rows
 
 Places = NDArray[np.int16]
 
 
-class Attractor:
+class Attractor(OptimizedPolicy):
     """The mechanism that is meant to explain the paper's rows."""
 
     def __init__(
@@ -59,7 +51,7 @@ class Attractor:
             population: its problems.
             load_RN2: loadings psi and phi; drawn by `loadings` if left out.
         """
-        self._z_RNA = np.log(population.p0_RNA)
+        super().__init__(config, population)
         places = [population.truth_RN, population.attractor_RN]
         # Small, since memory is what a visit waits for.
         self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)
@@ -68,24 +60,15 @@ class Attractor:
         self._neg_transfer = float(config.neg_transfer)
         self.theta_R2 = np.zeros((config.replicates, 2))
         """theta_C and theta_A of every replicate."""
-        self._optimizer = make_optimizer(config)
         self._own = moments(self._optimizer, *self._z_RNA.shape)
         self._shared = moments(self._optimizer, config.replicates, 2, 1)
 
-    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `Policy.probabilities`."""
+    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
         _logits(self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2, problems_RP, out_RPA)
-        return softmax_rows(out_RPA)
 
-    def update(
-        self,
-        problems_RP: Ints,
-        step: float,
-        gradient_RPA: Floats,
-        drop_RP: Bools | None = None,
-    ) -> Floats:
-        """Implement `Policy.update`."""
-        norm_RP = np.empty(problems_RP.shape)
+    def _take_steps(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
+    ) -> None:
         model = (
             self._z_RNA,
             self._place_RN2,
@@ -96,11 +79,9 @@ class Attractor:
         )
         if self._optimizer.is_plain:
             _update_plain(*model, problems_RP, step, gradient_RPA, norm_RP)
-            return norm_RP
-        drop_RP = dropped(drop_RP, problems_RP.shape)
+            return
         optimizer = (self._optimizer, self._own, self._shared)
         _update(*model, *optimizer, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
-        return norm_RP
 
 
 class Independent(Attractor):
@@ -193,9 +174,7 @@ def _update(
     pull_2 = np.empty(2)
     for r in range(R):
         for first in range(0, P, optimizer.mini_batch):
-            last = min(first + optimizer.mini_batch, P)
-            norm_RP[r, first:last] = 0.0
-            kept = count_kept(drop_RP[r], first, last)
+            last, kept = begin_step(optimizer, first, drop_RP[r], norm_RP[r])
             if kept == 0:
                 continue
             pull_2[:] = 0.0

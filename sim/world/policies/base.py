@@ -1,13 +1,17 @@
-"""Interface of the answer policies."""
+"""Interface of the answer policies, and what those of this package share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
+from sim.world.optimizer import make_optimizer
+from sim.world.populations import Population
+from sim.world.softmax import softmax_rows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -55,6 +59,35 @@ def replicate_numbers(config: SimConfig) -> list[int]:
     return [config.first_replicate + r for r in range(config.replicates)]
 
 
-def dropped(drop_RP: Bools | None, shape: tuple[int, ...]) -> Bools:
-    """The given problems, or none of them."""
-    return np.zeros(shape, np.bool_) if drop_RP is None else drop_RP
+class OptimizedPolicy(ABC):
+    """A policy whose parameters are moved by `sim.world.optimizer`."""
+
+    def __init__(self, config: SimConfig, population: Population) -> None:
+        """Start at the population's probabilities."""
+        self._z_RNA = np.log(population.p0_RNA)
+        self._optimizer = make_optimizer(config)
+
+    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
+        """Implement `Policy.probabilities`."""
+        self._write_logits(problems_RP, out_RPA)
+        return softmax_rows(out_RPA)
+
+    def update(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+    ) -> Floats:
+        """Implement `Policy.update`."""
+        norm_RP = np.empty(problems_RP.shape)
+        if drop_RP is None:
+            drop_RP = np.zeros(problems_RP.shape, np.bool_)
+        self._take_steps(problems_RP, step, gradient_RPA, drop_RP, norm_RP)
+        return norm_RP
+
+    @abstractmethod
+    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
+        """Write the logits of the given problems."""
+
+    @abstractmethod
+    def _take_steps(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
+    ) -> None:
+        """Take the optimizer steps of one batch and write their norms."""

@@ -18,60 +18,38 @@ from sim.settings.config import SimConfig
 from sim.world.optimizer import (
     Moments,
     Optimizer,
-    count_kept,
-    make_optimizer,
+    begin_step,
     mean_and_clip,
     moments,
     step_row,
 )
-from sim.world.policies.base import Bools, Floats, Ints, dropped, replicate_numbers
+from sim.world.policies.base import Bools, Floats, Ints, OptimizedPolicy, replicate_numbers
 from sim.world.populations import Population
 from sim.world.random import generator
-from sim.world.softmax import softmax_rows
 
 Features_RNDA = NDArray[np.float32]
 """Single precision: at D = 300 the features are all of the memory, R * N * D * A * 4 bytes."""
 
 
-class Features:
+class Features(OptimizedPolicy):
     """Logits linear in few parameters that all problems share."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with all parameters at 0."""
-        self._z_RNA = np.log(population.p0_RNA)
+        super().__init__(config, population)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         """The parameters of every replicate."""
-        self._optimizer = make_optimizer(config)
         self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
-    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `Policy.probabilities`."""
+    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
         _logits(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
-        return softmax_rows(out_RPA)
 
-    def update(
-        self,
-        problems_RP: Ints,
-        step: float,
-        gradient_RPA: Floats,
-        drop_RP: Bools | None = None,
-    ) -> Floats:
-        """Implement `Policy.update`."""
-        norm_RP = np.empty(problems_RP.shape)
-        drop_RP = dropped(drop_RP, problems_RP.shape)
-        _update(
-            self._phi_RNDA,
-            self.theta_RD,
-            self._optimizer,
-            self._moments,
-            problems_RP,
-            step,
-            gradient_RPA,
-            drop_RP,
-            norm_RP,
-        )
-        return norm_RP
+    def _take_steps(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
+    ) -> None:
+        model = (self._phi_RNDA, self.theta_RD, self._optimizer, self._moments)
+        _update(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
 
 
 def features(config: SimConfig) -> Features_RNDA:
@@ -126,9 +104,7 @@ def _update(
     for r in range(R):
         f = min(r, phi_RNDA.shape[0] - 1)
         for first in range(0, P, optimizer.mini_batch):
-            last = min(first + optimizer.mini_batch, P)
-            norm_RP[r, first:last] = 0.0
-            kept = count_kept(drop_RP[r], first, last)
+            last, kept = begin_step(optimizer, first, drop_RP[r], norm_RP[r])
             if kept == 0:
                 continue
             pull_D[:] = 0.0
