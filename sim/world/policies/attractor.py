@@ -51,7 +51,7 @@ class Attractor(OptimizedPolicy):
             population: its problems.
             load_RN2: loadings psi and phi; drawn by `loadings` if left out.
         """
-        super().__init__(config, population)
+        super().__init__(config, population.p0_RNA)
         places = [population.truth_RN, population.attractor_RN]
         # Small, since memory is what a visit waits for.
         self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
 from sim.world.optimizer import make_optimizer
-from sim.world.populations import Population
 from sim.world.softmax import softmax_rows
 
 Bools = NDArray[np.bool_]
@@ -62,9 +61,9 @@ def replicate_numbers(config: SimConfig) -> list[int]:
 class OptimizedPolicy(ABC):
     """A policy whose parameters are moved by `sim.world.optimizer`."""
 
-    def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities."""
-        self._z_RNA = np.log(population.p0_RNA)
+    def __init__(self, config: SimConfig, p0_RNA: Floats) -> None:
+        """Start at the given probabilities."""
+        self._z_RNA = np.log(p0_RNA)
         self._optimizer = make_optimizer(config)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:

@@ -36,7 +36,7 @@ class Features(OptimizedPolicy):
 
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with all parameters at 0."""
-        super().__init__(config, population)
+        super().__init__(config, population.p0_RNA)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         """The parameters of every replicate."""
