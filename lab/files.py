@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,9 @@ def whole(target: Path) -> Iterator[Path]:
     Raises:
         UserError: the disk cannot be written.
     """
-    # The process in the name keeps two writers of one target apart: the last one wins whole.
-    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
+    # The writer in the name keeps two writers of one target apart: the last one wins whole.
+    writer = f"{os.getpid()}-{threading.get_native_id()}"
+    temporary = target.with_name(f"{target.name}.{writer}{TEMPORARY}")
     try:
         yield temporary
         with temporary.open("rb+") as file:

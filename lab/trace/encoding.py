@@ -17,12 +17,16 @@ import pyarrow.parquet as pq
 
 from lab.trace.schema import SCHEMA_VERSION, TABLES, Arrays, Column, Table
 
+_LONG = 4096
+"""Rows of a chunk from which on copying it costs more than what Arrow spends on every chunk."""
 _METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
 
 
 def write_rows(table: Table, chunks: list[Arrays], file: Path) -> None:
-    """Write chunks of rows as one file; none is copied into a joint array on the way."""
+    """Write chunks of rows as one file; long ones are not copied into a joint array on the way."""
     columns = present(table, chunks)
+    if sum(len(chunk["step"]) for chunk in chunks) < _LONG * len(chunks):
+        chunks = [joined(table, chunks)]
     fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
     schema = pa.schema(fields, _METADATA)
     content = pa.concat_tables(

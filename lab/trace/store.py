@@ -27,7 +27,7 @@ from lab.trace.provenance import now
 from lab.trace.recorder import Recorder as Recorder
 from lab.trace.schema import TABLES, Arrays, Columns, Table
 
-FLUSH_ROWS, FLUSH_SECONDS = 200_000, 30.0
+FLUSH_ROWS, FLUSH_SECONDS = 100_000, 30.0
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class RunFolder(_Buffered):
         self.path = path
         self._flush_rows, self._flush_seconds = flush_rows, flush_seconds
         self._flushed = time.monotonic()
-        self._unwritten: deque[_Part] = deque()
+        self._unwritten: deque[list[_Part]] = deque()
         self._thread = ThreadPoolExecutor(1, "run-folder") if in_background else None
         self._behind: Future[None] | None = None
 
@@ -265,24 +265,32 @@ class RunFolder(_Buffered):
 
     def _close_parts(self) -> bytes:
         """Line up all rows to be written; returns the manifest as it is now."""
-        for table, pending in self._pending.items():
-            if pending.chunks:
-                # An interrupt between these lines lets the same part be written twice, the second
-                # time with the rows added since: no row is lost and none is there twice.
-                self._unwritten.append(_Part(table, pending.part, pending.chunks))
-                self._pending[table] = _Pending(pending.part + 1)
+        found = self._pending.items()
+        parts = [_Part(table, rows.part, rows.chunks) for table, rows in found if rows.chunks]
+        # An interrupt between these lines lets the same parts be written twice, the second time
+        # with the rows added since: no row is lost and none is there twice.
+        if parts:
+            self._unwritten.append(parts)
+        for part in parts:
+            self._pending[part.table] = _Pending(part.number + 1)
         self.manifest.updated = now()
         self._flushed = time.monotonic()
         return encode(self.manifest)
 
     def _write(self, manifest: bytes) -> None:
         while self._unwritten:
-            part = self._unwritten[0]
-            with whole(self.path / part.table / part_name(part.number)) as temporary:
-                write_rows(part.table, part.chunks, temporary)
-            # Only now, so that a part that failed is the next to be tried.
+            parts = self._unwritten[0]
+            # A part of each table at most; at once, since most of the time goes by waiting for
+            # the disk. Leaving the block waits for all of them, after an interrupt as well.
+            with ThreadPoolExecutor(len(parts)) as pool:
+                list(pool.map(self._write_part, parts))
+            # Only now, so that parts of which one failed are the next to be tried.
             self._unwritten.popleft()
         self._write_manifest(manifest)
+
+    def _write_part(self, part: _Part) -> None:
+        with whole(self.path / part.table / part_name(part.number)) as temporary:
+            write_rows(part.table, part.chunks, temporary)
 
     def _write_manifest(self, content: bytes) -> None:
         with whole(self.path / FILE_NAME) as temporary:
