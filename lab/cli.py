@@ -16,7 +16,7 @@ from tyro.extras import subcommand_cli_from_dict
 
 from guard_core import ConfigError, GuardConfig, __version__
 from lab.arms import BASELINE, arm, matched_target, under
-from lab.errors import Terminated, UserError, one_line
+from lab.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
 from lab.signals import stops_raised
 
 _OPTION_INDENT, _HELP_INDENT = 4, 8
@@ -35,8 +35,6 @@ _PHRASES = (
     (r"Error parsing (.+)", r"\1"),
 )
 """Message of tyro to our words."""
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
 
 
@@ -87,7 +85,7 @@ def run_cli(
     except KeyboardInterrupt as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"{prog}: interrupted; what was written so far can be read", file=sys.stderr)
-        return 128 + stop.number if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+        return exit_code(stop)
     except BrokenPipeError:
         # The reader (`| head`) has enough; Python's own flush at exit must not complain of it.
         _drop_output()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
 
 class UserError(Exception):
     """Something the user gave is wrong; the message says what, where and the remedy in one line."""
@@ -24,6 +27,15 @@ class Terminated(KeyboardInterrupt):
         """Keep the number of the signal."""
         super().__init__(number)
         self.number = number
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a command that an error ended; 1 for those not a user's."""
+    if isinstance(error, Terminated):
+        return 128 + error.number
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    return EXIT_USER_ERROR if isinstance(error, UserError) else 1
 
 
 def first_line(error: BaseException) -> str:

@@ -141,7 +141,7 @@ def run_in_folder(
         done: as for `run_loop`.
     """
     recorder = written or Unwritten(new_manifest(run, None))
-    with Journal.of(recorder, run.config, len(run.prompts), done) as log:
+    with run.ranks.reasons(), Journal.of(recorder, run.config, len(run.prompts), done) as log:
         run_loop(run, log, progress if written else False, done)
     if run.config.save_model:
         save_model(run.policy, written and written.path)

@@ -7,8 +7,6 @@ reports; what it decides is sent to the others, so ranks cannot come to differ.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,13 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from lab.errors import UserError
+from lab.errors import UserError, first_line
 from real.model.policy import pick_device
+from real.ranks.failure import Watch
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
-
-_FAILED = "guard-train/failed"
-"""Key of the store that ranks share; holds what the first rank to fail says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,8 @@ class Ranks:
     world: int = 1
     device: str = "cpu"
     """Kind of device that models are on."""
+    watch: Watch | None = None
+    """Notices the failure of another rank; None without others."""
 
     @property
     def share(self) -> tuple[int, int]:
@@ -93,6 +91,10 @@ class Ranks:
         """Wait until all ranks are here."""
         self.highest(0)
 
+    def reasons(self) -> contextlib.AbstractContextManager[None]:
+        """Replace the error of a lost connection by its reason, see `Watch.reasons`."""
+        return contextlib.nullcontext() if self.watch is None else self.watch.reasons()
+
     def shard(self, scorer: Any) -> None:
         """Spread a `Scorer` over the ranks."""
         if self.world > 1:
@@ -107,16 +109,16 @@ ALONE = Ranks()
 def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     """Meet the other ranks, if `torchrun` started any, and part at the end.
 
-    An error of one rank ends all of them: those who wait for it lose contact, or give up after
-    `rank_timeout`. The first to fail says why, the others end without a word.
+    An error of one rank ends the processes of all: the first to fail prints the reason, and the
+    others, which are told, end without a word. No rank cleans up after an error, see
+    `real.ranks.failure`. A rank that neither answers nor dies is waited for until `rank_timeout`.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
         rank_timeout: seconds that one rank waits for the others.
 
     Raises:
-        UserError: the ranks do not fit this machine, or contact was lost.
-        SystemExit: another rank has said what happened.
+        UserError: the ranks do not fit this machine.
     """
     process = launched()
     if process is None or process.world == 1:
@@ -126,10 +128,21 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
-        yield Ranks(process.rank, process.world, kind)
+    except (dist.DistError, ValueError) as error:
+        raise UserError(
+            f"rank {process.rank}: could not meet the other ranks ({first_line(error)}); start "
+            "them together with torchrun"
+        ) from error
+    watch = Watch(process)
+    ranks = Ranks(process.rank, process.world, kind, watch)
+    try:
+        with watch.reasons():
+            yield ranks
+            watch.stop()
+            ranks.wait()  # else a rank that leaves early would count as dead
         dist.destroy_process_group()
     except BaseException as error:
-        _end(process.rank, error)
+        watch.end(error)
 
 
 def _check(process: Launched, device: str) -> str:
@@ -148,48 +161,3 @@ def _check(process: Launched, device: str) -> str:
             )
         torch.cuda.set_device(process.local_rank)
     return kind
-
-
-def _end(rank: int, error: BaseException) -> None:
-    """Leave the others after an error, and raise what this rank has to say of it."""
-    first = _tells_first(error)
-    with contextlib.suppress(RuntimeError, ValueError):
-        _abort()
-    if not first:
-        raise SystemExit(1) from error
-    if _lost(error):
-        # Without the place in the library's source, and its guesses at the cause.
-        reason = re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
-        raise UserError(
-            f"rank {rank}: lost the other ranks ({reason}); see what they said, "
-            "then go on with guard-train resume"
-        ) from error
-    raise error
-
-
-def _tells_first(error: BaseException) -> bool:
-    """True if no other rank has reported a failure. A killed rank reports none."""
-    mine = f"{os.getpid()} {type(error).__name__}"
-    try:
-        # The ranks' common store, as long as the process that holds it lives.
-        store: Any = dist.distributed_c10d._get_default_store()
-        return store.compare_set(_FAILED, "", mine).decode() == mine
-    except (RuntimeError, ValueError):
-        return True
-
-
-def _lost(error: BaseException) -> bool:
-    """The error is that of a collective, so not this rank's own."""
-    words = str(error).lower()
-    known = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-    return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(word in words for word in known)
-    )
-
-
-def _abort() -> None:
-    """Let go of the process group without waiting for work that will never end."""
-    group: Any = dist.group.WORLD
-    if group is not None and dist.get_backend() == "nccl":
-        group.abort()
-    dist.destroy_process_group()

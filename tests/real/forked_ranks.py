@@ -2,24 +2,28 @@
 
 The server imports torch once and forks, so a run costs no import. A request is {"do": "train",
 "resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...}, "log": ...,
-"fault": null or {"rank": r, "what": ..., "call": n}, "parts": [...]}. Rank r prints into LOG.r.
+"fault": [{"rank": r, "what": ..., "call": n}, ...], "parts": [...]}. Rank r prints into LOG.r.
 Models are computed with in double precision, unless the settings name another. "sample" prints
 what scripted engine processes sample, see `scripted_child`.
 
-Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, "nan" with its
-n-th gradient; "change" kills it, as by kill -9, just before the n-th time that it changes its
-folder's files, or writes the number of these changes into the file "counted" without an n.
+Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, or with the
+n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" and "stuck" make
+the rank sleep, the latter without an ear for signals; "change" kills it, as by kill -9, just before
+the n-th time that it changes its folder's files, or writes the number of these changes into the
+file "counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
 must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
-what that writes itself is no problem.
+what that writes itself is no problem. "backends": the process group has one for each kind of
+device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
 
 The answer is the list of exit codes, minus the signal where one ended the rank.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -37,12 +41,12 @@ LIMIT = 300.0
 def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> None:
     whole, calls = getattr(module, name), 0
 
-    def wrapped(*arguments: Any) -> Any:
+    def wrapped(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == number:
             before(*arguments)
-        result = whole(*arguments)
+        result = whole(*arguments, **named)
         if calls == number:
             after(*arguments)
         return result
@@ -73,14 +77,26 @@ def in_double() -> None:
     real.run.load_policy = load_double
 
 
+PHASES = {
+    "rollout": ("real.engines.wrappers", "RankedEngine", "sample"),
+    "vote": ("real.vote.decide", "Supervisor", "decide"),
+    "update": ("real.update.optimizer", "PolicyOptimizer", "step"),
+    "evaluation": ("real.record.evaluation", "Evaluator", "log"),
+    "checkpoint": ("real.record.checkpoint", "Checkpoints", "save"),
+}
+
+
 def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
-    import real.vote.decide
     from lab.errors import UserError
 
     def fail(*_: Any) -> None:
         if fault["what"] == "error":
             raise UserError("fault: wanted by the test")
+        if fault["what"] == "stuck":  # no handler runs in the main thread
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if fault["what"] in ("sleep", "stuck"):
+            time.sleep(LIMIT)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if fault["what"] == "change":
@@ -88,7 +104,8 @@ def plant(fault: dict[str, Any], folder: str) -> None:
     elif fault["what"] == "nan":
         on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
     else:
-        on_call(real.vote.decide.Supervisor, "decide", fault["call"], fail, nothing)
+        module, kind, name = PHASES[fault.get("phase", "vote")]
+        on_call(getattr(importlib.import_module(module), kind), name, fault["call"], fail, nothing)
 
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "open"}
@@ -156,7 +173,31 @@ def reword() -> None:
     kind._ask = usable
 
 
-PARTS: dict[str, Callable[[], None]] = {"silent": silent, "heard": heard, "reword": reword}
+def backends() -> None:
+    import torch.distributed as dist
+
+    start = dist.init_process_group
+
+    def both(_: str, **options: Any) -> None:
+        start("cpu:gloo,cuda:gloo", **options)
+        print(dist.get_backend())
+
+    dist.init_process_group = both
+
+
+def hasty() -> None:
+    import real.ranks.failure
+
+    real.ranks.failure.GRACE_SECONDS = 1.0
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "silent": silent,
+    "heard": heard,
+    "reword": reword,
+    "backends": backends,
+    "hasty": hasty,
+}
 
 
 def sample_scripted(config: Any) -> None:
@@ -192,8 +233,9 @@ def child(request: dict[str, Any], rank: int) -> int:
     os.environ["MASTER_PORT"] = str(request["port"])
     if "dtype" not in request["config"]:
         in_double()
-    if request["fault"] and request["fault"]["rank"] == rank:
-        plant(request["fault"], request["folder"])
+    for fault in request["fault"]:
+        if fault["rank"] == rank:
+            plant(fault, request["folder"])
     for name in request["parts"]:
         PARTS[name]()
 

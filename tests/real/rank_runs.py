@@ -65,7 +65,7 @@ def server(place: Path) -> Iterator[Start]:
         config: dict[str, Any],
         world: int = 2,
         do: str = "train",
-        fault: dict[str, Any] | None = None,
+        fault: dict[str, Any] | list[dict[str, Any]] | None = None,
         parts: tuple[str, ...] = (),
     ) -> Ended:
         assert process.stdin and process.stdout
@@ -75,7 +75,7 @@ def server(place: Path) -> Iterator[Start]:
             "port": _free_port(),
             "folder": str(place / name),
             "config": config,
-            "fault": fault,
+            "fault": [fault] if isinstance(fault, dict) else fault or [],
             "log": str(place / f"{name}-{do}-{world}.log"),
             "parts": parts,
         }

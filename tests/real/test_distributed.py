@@ -104,10 +104,10 @@ def test_guard_and_answers_are_checkpointed_by_the_rank_that_keeps_them(
 
 
 def test_a_killed_rank_ends_the_other_with_one_line(killed: Ended) -> None:
-    assert killed.codes == [2, -9]
-    assert len(killed.lines[0]) == 1
-    assert "rank 0: lost the other ranks" in killed.lines[0][0]
-    assert "resume" in killed.lines[0][0]
+    assert killed.codes == [1, -9]
+    died = "rank 1: its process has died; go on with guard-train resume"
+    assert killed.lines[0] == [f"guard-train: {died}"]
+    assert killed.trace.run.error == f"RankFailed: {died}"
     assert killed.trace.run.status == "failed"
     assert killed.seconds < 50
 
@@ -148,7 +148,7 @@ def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> N
 
 def test_an_error_of_one_rank_is_printed_once_and_ends_all(start: Start) -> None:
     ended = start("error", fault={"rank": 1, "what": "error", "call": 1})
-    assert ended.lines[1] == ["guard-train: fault: wanted by the test"]
+    assert ended.lines[1] == ["guard-train: rank 1: fault: wanted by the test"]
     assert ended.codes == [1, 2]
     assert ended.lines[0] == []
 

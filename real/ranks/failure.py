@@ -1,0 +1,258 @@
+"""The end of all ranks when one of them fails.
+
+A rank that waits in NCCL for another one that is gone waits for ever, and so does the clean-up of
+its group. Therefore the first rank to fail writes the reason into the store that all ranks share.
+A thread of every other rank reads it there, interrupts its rank, and ends the process if that is
+stuck. Processes that die without a word are noticed by the ranks on the same machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from lab.errors import UserError, exit_code, first_line, one_line
+from lab.signals import STOP_SIGNALS
+from real.ranks.launched import Launched
+
+POLL_SECONDS = 0.3
+"""Time between two looks at the store."""
+GRACE_SECONDS = 10.0
+"""Time that a rank has to end by itself once another one has failed."""
+_LOST_SECONDS = 2.0
+"""Time in which the reason for a lost connection becomes known."""
+_LINGER_SECONDS = 3.0
+"""Longest time that a process waits, before it ends, for the others to know."""
+_REASON, _TOLD = "guard-train/failed", "guard-train/told"
+"""Keys of the store: the reason of the first failure, and the number of ranks that know it."""
+_REMEDY = "go on with guard-train resume"
+_SIGNAL = getattr(signal, "SIGURG", None)
+"""Interrupts the main thread. Nobody else sends it, and by default it does nothing."""
+
+
+class RankFailed(BaseException):
+    """Another rank has failed; the text names it and the reason."""
+
+
+class Watch:
+    """Notices the failure of any rank, and lets this one end."""
+
+    def __init__(self, process: Launched) -> None:
+        """Start to watch; all ranks must call this.
+
+        Args:
+            process: this one, whose process group exists.
+        """
+        store: Any = dist.distributed_c10d._get_default_store()
+        # A connection of its own: the main thread may hold the other one for minutes.
+        self._store = store.clone() if hasattr(store, "clone") else store
+        self._process = process
+        self._reason: str | None = None
+        self._interrupted = False
+        self._ending = False
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._neighbours = self._exchange()
+        self._handler = _handle(self._interrupt)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to watch."""
+        self._over.set()
+        self._thread.join()
+        if self._handler is not None and _SIGNAL is not None:
+            signal.signal(_SIGNAL, self._handler)
+
+    @contextlib.contextmanager
+    def reasons(self) -> Iterator[None]:
+        """Replace the error of a lost connection by its reason, if another rank has failed.
+
+        Raises:
+            RankFailed: another rank has failed.
+        """
+        try:
+            yield
+        except Exception as error:
+            reason = self._found_within(_LOST_SECONDS) if is_lost(error) else None
+            if reason is None:
+                raise
+            raise RankFailed(reason) from error
+
+    def end(self, error: BaseException) -> NoReturn:
+        """End this process because of an error, after the others were told.
+
+        Nothing is cleaned up: the process group waits for ranks that will not answer.
+        """
+        self._ending = True
+        _ignore_stops()
+        if not isinstance(error, RankFailed):
+            sentence = _sentence(self._process.rank, error)
+            if self._is_first(sentence):
+                if _unexpected(error):
+                    traceback.print_exception(error)
+                _print(sentence)
+            self._linger()
+        elif self._process.rank == 0:  # it may be the process that holds the store
+            self._linger()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if isinstance(error, RankFailed) else exit_code(error))
+
+    def _watch(self) -> None:
+        while not self._over.wait(POLL_SECONDS):
+            if self._found() is None:
+                continue
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline:
+                if self._handler is not None and _SIGNAL is not None:
+                    signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+                if self._over.wait(POLL_SECONDS):
+                    return
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise in the main thread, unless that is on its way out already."""
+        if self._reason is None or self._interrupted or self._ending or sys.exc_info()[1]:
+            return
+        self._interrupted = True
+        _ignore_stops()
+        raise RankFailed(self._reason)
+
+    def _found_within(self, seconds: float) -> str | None:
+        deadline = time.monotonic() + seconds
+        while (reason := self._found()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return reason
+
+    def _found(self) -> str | None:
+        """Return the reason of the first failure; None while there is none."""
+        with self._lock:
+            if self._reason is None:
+                self._reason = self._look()
+            return self._reason
+
+    def _look(self) -> str | None:
+        dead = self._dead()
+        reason = f"rank {dead[0] if dead else 0}: its process has died; {_REMEDY}"
+        try:
+            if dead and self._is_first(reason):
+                _print(reason)
+            if not self._store.check([_REASON]):
+                return None
+            self._store.add(_TOLD, 1)
+            return self._store.get(_REASON).decode()
+        except (RuntimeError, ValueError):  # the process that held the store has died
+            if not dead:
+                _print(reason)
+            return reason
+
+    def _is_first(self, reason: str) -> bool:
+        """Give the reason to all ranks; return whether no other rank was first."""
+        try:
+            return self._store.compare_set(_REASON, "", reason).decode() == reason
+        except (RuntimeError, ValueError):
+            return True
+
+    def _linger(self) -> None:
+        """Wait until the others know, before connections break."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        self._found()
+        with contextlib.suppress(RuntimeError, ValueError):
+            alive = self._process.world - len(self._dead())
+            while self._store.add(_TOLD, 0) < alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if self._process.rank == 0:  # others may be about to read the same number
+            time.sleep(0.5)
+
+    def _exchange(self) -> dict[int, int]:
+        """Return the process ids of the other ranks on this machine."""
+        mine, machine = self._process.rank, _machine()
+        self._store.set(f"guard-train/process/{mine}", f"{os.getpid()} {machine}")
+        neighbours = {}
+        for rank in range(self._process.world):
+            pid, _, theirs = self._store.get(f"guard-train/process/{rank}").decode().partition(" ")
+            if rank != mine and theirs == machine:
+                neighbours[rank] = int(pid)
+        return neighbours
+
+    def _dead(self) -> list[int]:
+        return [rank for rank, pid in self._neighbours.items() if not _alive(pid)]
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error is that of a collective, so not this rank's own."""
+    words = str(error).lower()
+    known = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in words for word in known)
+    )
+
+
+def _sentence(rank: int, error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; what was written so far can be read"
+    if is_lost(error):
+        # Without the place in the library's source, and its guesses at the cause.
+        reason = re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
+        return f"rank {rank}: lost the other ranks ({reason}); {_REMEDY}"
+    if _unexpected(error):
+        return f"rank {rank}: {type(error).__name__}: {first_line(error)}"
+    return f"rank {rank}: {error}"
+
+
+def _unexpected(error: BaseException) -> bool:
+    return not isinstance(error, (UserError, KeyboardInterrupt)) and not is_lost(error)
+
+
+def _print(reason: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"guard-train: {one_line(reason)}", file=sys.stderr, flush=True)
+
+
+def _handle(handler: Any) -> Any:
+    """Set the handler of `_SIGNAL`; returns the one before, None where none can be set."""
+    if _SIGNAL is None or threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(_SIGNAL, handler)
+
+
+def _ignore_stops() -> None:
+    """Let no further signal disturb the end: `torchrun` sends one when a rank has failed."""
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            # Not SIG_IGN: Python complains of a pending signal without a function.
+            signal.signal(number, lambda *_: None)
+
+
+def _machine() -> str:
+    """Return a name of this machine, or container: process ids are only known within it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,84 @@
+"""One rank fails, and all end soon, with one sentence that names it and the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from forked_ranks import PHASES
+from rank_runs import Ended, Start
+
+from lab.trace.manifest import read_manifest
+
+SMALL: dict[str, Any] = {
+    "n_problems": 2,
+    "batch_size": 2,
+    "n_votes": 4,
+    "n_samples": 2,
+    "epochs": 1,
+    "max_response_tokens": 2,
+    "eval_samples": 1,
+    "checkpoint_every": 1,
+    "rank_timeout": 60.0,
+}
+SENTENCE = "rank {}: fault: wanted by the test"
+
+
+def failed(ranks: Start, name: str, *faults: dict[str, Any], **how: Any) -> Ended:
+    return ranks(name, SMALL, fault=[{"call": 1, **fault} for fault in faults], **how)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_error_of_any_rank_in_any_phase_ends_all(ranks: Start, phase: str, rank: int) -> None:
+    ended = failed(ranks, f"{phase}-{rank}", {"rank": rank, "phase": phase, "what": "error"})
+    assert ended.lines[rank] == [f"guard-train: {SENTENCE.format(rank)}"]
+    assert ended.lines[1 - rank] == []
+    assert ended.codes[rank] == 2 and ended.codes[1 - rank] == 1
+    assert ended.seconds < 30
+    run = read_manifest(ended.folder)
+    kind = "RankFailed" if rank else "UserError"
+    said = SENTENCE.format(rank) if rank else "fault: wanted by the test"
+    assert (run.status, run.error) == ("failed", f"{kind}: {said}")
+
+
+def test_a_rank_in_long_work_is_interrupted(ranks: Start) -> None:
+    """It would learn of the failure only in its next collective."""
+    faults = {"rank": 0, "phase": "vote", "what": "sleep"}, {"rank": 1, "what": "error"}
+    ended = failed(ranks, "long", *faults)
+    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.codes == [1, 2] and ended.seconds < 20
+    assert read_manifest(ended.folder).error == f"RankFailed: {SENTENCE.format(1)}"
+
+
+def test_a_stuck_rank_is_ended_from_outside_its_main_thread(ranks: Start) -> None:
+    """As in a NCCL kernel, no signal handler runs there."""
+    faults = {"rank": 0, "phase": "vote", "what": "stuck"}, {"rank": 1, "what": "error"}
+    ended = failed(ranks, "stuck", *faults, parts=("hasty",))
+    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.codes == [1, 2] and ended.seconds < 15
+
+
+def test_the_rank_that_holds_the_store_dies(ranks: Start) -> None:
+    ended = failed(ranks, "first", {"rank": 0, "what": "kill"}, world=3)
+    died = "guard-train: rank 0: its process has died; go on with guard-train resume"
+    said = [line for lines in ended.lines for line in lines if "TCPStore" not in line]
+    assert died in said
+    assert ended.codes == [-9, 1, 1] and ended.seconds < 20
+
+
+def test_errors_of_all_ranks_are_told_once(ranks: Start) -> None:
+    faults = [{"rank": rank, "phase": "update", "what": "error"} for rank in (0, 1)]
+    ended = failed(ranks, "both", *faults)
+    said = [line for lines in ended.lines for line in lines]
+    assert said in ([f"guard-train: {SENTENCE.format(rank)}"] for rank in (0, 1))
+    assert read_manifest(ended.folder).status == "failed"
+
+
+def test_several_backends_end_as_one(ranks: Start) -> None:
+    """A group's backend is then none of their names, but all of them in one string."""
+    fault = {"rank": 1, "phase": "update", "what": "error"}
+    ended = failed(ranks, "backends", fault, parts=("backends",))
+    name = "cpu:gloo,cuda:gloo"
+    assert ended.lines == [[name], [name, f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.codes == [1, 2] and ended.seconds < 20
