@@ -22,6 +22,11 @@ def namespace(array: Array) -> Any:
     return _NAMESPACES[kind]
 
 
+def on_cpu(array: Array) -> bool:
+    """True if the values can be looked at without waiting for another device."""
+    return "cpu" in str(device(array)).lower()
+
+
 def counter_dtype(xp: Any, largest: int) -> Any:
     """The narrowest of the common integer types that counts up to `largest`."""
     return xp.int16 if largest < 2**15 else xp.int64

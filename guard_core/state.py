@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, counter_dtype, gather, namespace, scatter, widen
+from guard_core.arrays import Array, counter_dtype, gather, namespace, on_cpu, scatter, widen
 from guard_core.config import GuardConfig
 
 
@@ -84,7 +84,12 @@ class GuardState:
         Args:
             problems: as given to `take`; each problem at most once, else one of its rows is lost.
             rows: what `Guard.step` returned for them.
+
+        Raises:
+            ValueError: a problem occurs twice. Indices on a GPU are not looked at, which would wait
+                for it.
         """
+        _check_distinct(problems)
         index, axis = self._index(problems)
         whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
         new = rows._arrays()
@@ -102,6 +107,15 @@ class GuardState:
         if tuple(index.shape) != shape:
             index = xp.broadcast_to(index, shape)
         return index, self.label.ndim - 1
+
+
+def _check_distinct(problems: Array) -> None:
+    if not on_cpu(problems):
+        return
+    xp = namespace(problems)
+    ordered = xp.sort(problems, axis=-1)
+    if bool(xp.any(ordered[..., 1:] == ordered[..., :-1])):
+        raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
 
 
 class Rates(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, namespace
+from guard_core.arrays import Array, namespace, on_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,21 @@ class Votes:
             )
 
     @classmethod
-    def from_answers(cls, answers: Array, *, n_samples: int, n_answers: int) -> Votes:
+    def from_answers(
+        cls, answers: Array, *, n_samples: int, n_answers: int, check: bool | None = None
+    ) -> Votes:
         """Count responses; the first `n_samples` of each problem are the trained ones.
 
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_samples: K.
             n_answers: A, larger than every id.
+            check: look at the ids; if None on a CPU alone, since a look waits for a GPU.
 
         Raises:
-            ValueError: the ids are no integers, or one lies outside -1..A-1. Ids on a GPU are not
-                looked at, which would wait for it.
+            ValueError: the ids are no integers, or one that is looked at lies outside -1..A-1.
         """
-        _check_ids(answers, n_answers)
+        _check_ids(answers, n_answers, on_cpu(answers) if check is None else check)
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -76,13 +78,11 @@ class Votes:
             raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
 
 
-def _check_ids(answers: Array, n_answers: int) -> None:
+def _check_ids(answers: Array, n_answers: int, check: bool) -> None:
     xp = namespace(answers)
     if not xp.isdtype(answers.dtype, "integral"):
         raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
-    if "cpu" not in str(device(answers)).lower():
-        return
-    if bool(xp.any(answers >= n_answers)) or bool(xp.any(answers < -1)):
+    if check and (bool(xp.any(answers >= n_answers)) or bool(xp.any(answers < -1))):
         raise ValueError(
             f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
             "or use -1 for what is unparseable"
@@ -91,7 +91,12 @@ def _check_ids(answers: Array, n_answers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Uniform random numbers in [0, 1), one per problem; the caller owns randomness."""
+    """Uniform random numbers in [0, 1), one per problem; the caller owns randomness.
+
+    Raises:
+        ValueError: a number is NaN or outside of 0 to 1. Numbers on a GPU are not looked at, which
+            would wait for it.
+    """
 
     tie: Array
     """(..., P); breaks tied votes."""
@@ -99,6 +104,18 @@ class Draws:
     """(..., P); a high-risk problem is a skip candidate where it is below `p_skip`."""
     pick: Array
     """(..., P); the candidates with the smallest values fill the cap."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers; 1 is allowed, which single precision makes of doubles just below."""
+        for name in ("tie", "skip", "pick"):
+            draws = getattr(self, name)
+            if 0 in draws.shape or not on_cpu(draws):
+                continue
+            xp = namespace(draws)
+            # A NaN makes both NaN.
+            low, high = float(xp.min(draws)), float(xp.max(draws))
+            if not (low >= 0 and high <= 1):
+                raise ValueError(f"draws: {name} must lie in [0, 1), not in [{low:g}, {high:g}]")
 
 
 def count_answers(answers: Array, n_answers: int) -> Array:

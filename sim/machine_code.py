@@ -12,8 +12,12 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import numba
+from numba.core.event import Event, Listener, install_listener
 
 _SOURCES = ("guard_core", "sim")
 _NAME = "ttrl-guard-lab-"
@@ -30,8 +34,6 @@ def use_own_cache() -> Path:
     Returns:
         The folder.
     """
-    import numba
-
     name = _NAME + digest(Path(__file__).parent.parent)
     folder = next((parent / name for parent in _parents() if _writable(parent / name)), None)
     if folder is None:
@@ -39,6 +41,38 @@ def use_own_cache() -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     return folder
+
+
+def nothing_compiled() -> bool:
+    """Return True while the folder holds no compiled function, as on first use."""
+    return not any(Path(numba.config.CACHE_DIR).rglob("*.nbi"))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def compilation_shown(show: Callable[[str], object]) -> Iterator[None]:
+    """Call `show` with "compiling" where this process starts to compile, and with "" at the end.
+
+    Functions that are read from the folder are not compiled.
+    """
+    with install_listener("numba:compile", _Shown(show)):
+        yield
+
+
+class _Shown(Listener):
+    """Compilations, of which one may start within another."""
+
+    def __init__(self, show: Callable[[str], object]) -> None:
+        self._show, self._depth = show, 0
+
+    def on_start(self, event: Event) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._show("compiling")
+
+    def on_end(self, event: Event) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._show("")
 
 
 def digest(root: Path) -> str:

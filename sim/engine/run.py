@@ -18,6 +18,7 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from sim.engine.simulation import Simulation
 from sim.engine.tally import Tally
+from sim.machine_code import compilation_shown
 from sim.settings.config import SimConfig
 from sim.world.measured.tree import read_measured
 
@@ -57,10 +58,10 @@ def simulate(
         if folder is None
         else RunFolder.create(folder, manifest, in_background=True)
     )
-    with recorder if isinstance(recorder, RunFolder) else nullcontext():
-        for done, part in enumerate(
-            tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
-        ):
+    bar = tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
+    written = recorder if isinstance(recorder, RunFolder) else nullcontext()
+    with written, compilation_shown(bar.set_postfix_str):
+        for done, part in enumerate(bar):
             recorder.write_visits(part.visits, copy=False)
             if part.steps is not None:
                 recorder.write_steps(part.steps, copy=False)

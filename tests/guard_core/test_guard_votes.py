@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from guard_core import Guard, GuardConfig, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes
+
+LIBRARIES = pytest.mark.parametrize(
+    "asarray", [np.asarray, array_api_strict.asarray, torch.asarray]
+)
 
 
 def test_shapes_must_match_and_have_problems_and_answers() -> None:
@@ -45,7 +49,7 @@ def test_values_must_be_possible(
         votes.check()
 
 
-@pytest.mark.parametrize("asarray", [np.asarray, array_api_strict.asarray, torch.asarray])
+@LIBRARIES
 @pytest.mark.parametrize("wrong", [7, -2])
 def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int) -> None:
     good = [[0, 2, -1, 1]]
@@ -54,6 +58,42 @@ def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int)
         Votes.from_answers(asarray([[0, wrong, -1, 1]]), n_samples=2, n_answers=3)
     with pytest.raises(ValueError, match=r"must be integers, not .*float64"):
         Votes.from_answers(np.array(good, float), n_samples=2, n_answers=3)
+
+
+def test_answer_ids_on_another_device_are_looked_at_where_asked_for() -> None:
+    other = array_api_strict.Device("device1")
+    ids = array_api_strict.asarray([[0, 7, -1, 1]], device=other)
+    votes = Votes.from_answers(ids, n_samples=2, n_answers=3)
+    votes.check()  # sees no id that was dropped
+    with pytest.raises(ValueError, match=r"must lie in -1..2"):
+        Votes.from_answers(ids, n_samples=2, n_answers=3, check=True)
+    Votes.from_answers(np.array([[0, 7]]), n_samples=2, n_answers=3, check=False)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("wrong", [float("nan"), -0.1, 1.5])
+@pytest.mark.parametrize("name", ["tie", "skip", "pick"])
+def test_draws_are_numbers_from_0_to_1(asarray: Any, wrong: float, name: str) -> None:
+    good = asarray([0.0, 0.5, 1.0])  # single precision makes 1 of a double just below
+    draws = dict.fromkeys(("tie", "skip", "pick"), good)
+    Draws(**draws)
+    with pytest.raises(ValueError, match=rf"draws: {name} must lie in \[0, 1\)"):
+        Draws(**draws | {name: asarray([0.0, wrong, 0.5])})
+    empty = asarray(np.zeros(0))
+    Draws(empty, empty, empty)
+
+
+@LIBRARIES
+def test_a_problem_twice_in_a_batch_is_refused(asarray: Any) -> None:
+    like = asarray(np.zeros(1))
+    state = Guard(GuardConfig()).init(4, like=like)
+    once, twice = asarray([2, 0, 3]), asarray([2, 0, 2])
+    state.put(once, state.take(once))
+    with pytest.raises(ValueError, match="occurs twice"):
+        state.put(twice, state.take(twice))
+    rows = Guard(GuardConfig()).init(4, like=like, leading=(2,))
+    each = asarray([[0, 1], [1, 0]])
+    rows.put(each, rows.take(each))
 
 
 def test_possible_votes_pass() -> None:

@@ -1,4 +1,7 @@
-"""Compiled functions follow the sources that they were compiled from, in whatever file."""
+"""Compiled functions follow the sources that they were compiled from, in whatever file.
+
+A progress bar says when functions are compiled.
+"""
 
 import os
 import shutil
@@ -6,8 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
+import pytest
+
 import sim
-from sim.machine_code import digest
+from sim.engine.simulation import Simulation
+from sim.machine_code import compilation_shown, digest, nothing_compiled
+from sim.studies.sweep import run
 
 ROOT = Path(sim.__file__).parent.parent
 DRAW = """
@@ -68,3 +76,49 @@ def test_the_folder_lies_in_the_users_own_or_where_one_can_write(tmp_path: Path)
     home.touch()
     folder, _ = drawn(root, XDG_CACHE_HOME=str(home))
     assert not folder.exists()
+
+
+def compiled_anew() -> None:
+    """Compile a function that calls another, which is compiled within."""
+    inner = numba.njit(lambda x: x + 1)
+    outer = numba.njit(lambda x: 2 * inner(x))
+    assert outer(1) == outer(1) == 4
+
+
+def test_compilation_is_shown_once_and_a_call_is_not() -> None:
+    shown: list[str] = []
+    with compilation_shown(shown.append):
+        compiled_anew()
+        numba.njit(lambda x: x)
+    compiled_anew()
+    assert shown == ["compiling", ""]
+
+
+def test_the_bar_of_a_run_says_that_it_compiles(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, config = Simulation.before, sim.SimConfig(n_problems=8, epochs=1, replicates=1)
+    sim.simulate(config)
+    sim.simulate(config, progress=True)
+    assert "compiling" not in capsys.readouterr().err
+
+    def compiling(simulation: Simulation) -> object:
+        compiled_anew()
+        return before(simulation)
+
+    monkeypatch.setattr(Simulation, "before", compiling)
+    sim.simulate(config, progress=True)
+    assert "0/2" in (shown := capsys.readouterr().err) and "compiling" in shown
+
+
+def test_the_bar_of_a_sweep_says_that_workers_compile_on_first_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = sim.SimConfig(n_problems=8, epochs=1, replicates=1)
+    sweep = run.Sweep(base=config, arms=("ttrl",), groups=({"step": (0.1,)},))
+    sim.simulate(config)
+    assert not nothing_compiled()
+    for first in (False, True):
+        monkeypatch.setattr(run, "nothing_compiled", lambda first=first: first)
+        run.run_sweep(sweep, tmp_path / str(first), progress=True)
+        assert ("compiling" in capsys.readouterr().err) == first

@@ -17,6 +17,7 @@ from lab.files import whole
 from lab.report.content.agreement import cell_table, mean_table
 from lab.trace.response import read_response
 from lab.trace.trace import Trace
+from sim.machine_code import compilation_shown
 from sim.studies.agree.runs import (
     CLASSICAL,
     Classical,
@@ -107,7 +108,8 @@ def agree(
             prediction.of(runs)
     several = len({comparison.family for comparison in real}) > 1
     parts = []
-    with tqdm(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress) as bar:
+    bar = tqdm(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)
+    with bar, compilation_shown(bar.set_postfix_str):
         for comparison in real:
             folder = None if out is None else out / _place(comparison, several)
             predictions: dict[str, dict[str, Trace]] = {MEASURED: {}}

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from lab.errors import UserError
 from lab.files import whole
+from sim.machine_code import compilation_shown
 from sim.studies.calibrate.error import Loss
 from sim.studies.calibrate.fitting import QUICK, READINGS, Budget, Reading, fit, readings_named
 from sim.studies.calibrate.folder import (
@@ -140,7 +141,8 @@ def run_calibration(calibration: Calibration, out: Path, progress: bool = False)
     folder = CalibrationFolder(out, calibration.settings)
     jobs = [job for job in calibration.jobs() if not folder.has(job[0])]
     each = len(calibration.rows) * (calibration.budget.runs_per_row + 1)
-    with tqdm(total=each * len(jobs), unit="run", disable=not progress) as bar:
+    bar = tqdm(total=each * len(jobs), unit="run", disable=not progress)
+    with bar, compilation_shown(bar.set_postfix_str):
         for number, job in enumerate(jobs):
             bar.set_description(job[0])
             folder.write(job[0], *_job(calibration, *job[1:], bar.update))

@@ -11,6 +11,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from sim.engine.tally import MEASURES
+from sim.machine_code import compilation_shown, nothing_compiled
 from sim.studies.sweep.folder import FACTS, TRACES, Outcome, SweepFolder, together
 from sim.studies.sweep.jobs import Impossible, Job, Task, job_of, perform
 from sim.studies.sweep.plan import Cell, Sweep, check_files, contents, shown
@@ -123,13 +124,18 @@ def _run(
         where.mkdir(exist_ok=True)
     visits = {key: Task(job).visits for key, job in jobs.items()}
     # Visits and not cells: cells may differ in size, and the remaining time is a rate's.
-    with tqdm(
-        total=sum(visits.values()),
-        initial=sum(n for key, n in visits.items() if key in store),
-        unit="visit",
-        unit_scale=True,
-        disable=not progress,
-    ) as bar:
+    with (
+        tqdm(
+            total=sum(visits.values()),
+            initial=sum(n for key, n in visits.items() if key in store),
+            unit="visit",
+            unit_scale=True,
+            disable=not progress,
+        ) as bar,
+        compilation_shown(bar.set_postfix_str),
+    ):
+        if nothing_compiled():  # workers compile unseen
+            bar.set_postfix_str("compiling")
         for controls in (False, True):
             chosen = [j for j in jobs.values() if (j.control is not None) == controls]
             left = [job for job in chosen if job.key not in store]
