@@ -1,6 +1,8 @@
 """Every notebook runs, and its executed copy is left to the docs."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -63,3 +65,20 @@ def test_notebook_is_short_and_well_formed(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells) <= MOST_CELLS
     assert notebook.cells[0].source.startswith("# ")
     assert "GUARD_LAB_SMALL" in _code(notebook)[0].source
+
+
+# How versions of tqdm know a notebook's kernel; its widget library is missing.
+KERNEL = """
+import sys, types
+kernel = types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: kernel)
+sys.modules["ipykernel.zmqshell"] = types.ModuleType("zmqshell")
+sys.modules["ipywidgets"] = None
+"""
+
+
+@pytest.mark.parametrize(("first", "warns"), [("", True), ("import real", False)])
+def test_a_missing_widget_library_brings_no_warning(first, warns):
+    code = f"{KERNEL}\n{first}\nimport tqdm.auto"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("IProgress not found" in done.stderr) == warns

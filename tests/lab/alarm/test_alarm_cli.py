@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from lab.alarm.cli import main
+from lab.alarm.findings import find, words
 from lab.trace.schema import VISITS
 from lab.trace.trace import Trace
 
@@ -67,6 +69,31 @@ def test_same_seed_same_files_and_the_first_folder_by_default(run, capsys):
     assert read[0] == read[1]
     assert "ROC after visit 2" in (folder / "alarm.html").read_text()
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("lead", "expected"),
+    [
+        (-1, "the median alarm comes 1 visit after it"),
+        (0, "the median alarm comes with it"),
+        (1, "the median alarm comes 1 visit before it"),
+        (2.5, "the median alarm comes 2.5 visits before it"),
+        (np.nan, "there is no alarm"),
+    ],
+)
+def test_the_median_lead_in_words(run, lead, expected):
+    (finding,), _ = find([run()])
+    lines = words(replace(finding, leads=finding.leads.assign(lead_median=lead)))
+    leads = [line for line in lines if "last win" in line]
+    assert len(leads) == 3 and all(f"last win ({expected})" in line for line in leads)
+
+
+def test_names_that_hold_commas_stand_between_semicolons(run):
+    (finding,), _ = find([run()])
+    for gain in (-1.0, 1.0):
+        table = finding.auroc.assign(gain_low=gain)
+        (line,) = [line for line in words(replace(finding, auroc=table)) if " all of" in line]
+        assert "MR alone, fitted; MR alone; mean MR so far" in line
 
 
 def test_arms_that_cannot_be_judged_are_named_and_left_out(run, tmp_path, capsys):

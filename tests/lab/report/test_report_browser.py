@@ -83,3 +83,14 @@ def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
     legend = page.locator("#progress-0-0 .legendtext").all_text_contents()
     assert any(text.startswith("<img src=x") for text in legend)
     page.close()
+
+
+def test_long_words_wrap_on_a_phone(browser, add_run, tmp_path):
+    long = "x" * 300
+    add_run(tmp_path / "run", "ttrl", title=long, task=long, config={"x": long})
+    page, _, _ = open_page(browser, write_report([tmp_path]).path, WIDTHS["phone"])
+    for details in page.locator("details").all():
+        details.evaluate("details => { details.open = true }")
+    assert long in page.locator("h3").first.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    page.close()

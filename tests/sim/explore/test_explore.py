@@ -157,4 +157,16 @@ def test_the_page_fits_a_phone(browser, served):
     page.goto(served)
     page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    for name in ("command", "toml"):  # whose end the button to copy it must not cover
+        right, button = page.evaluate(
+            """name => {
+                const text = document.createRange();
+                text.selectNodeContents(document.getElementById(name));
+                const ends = [...text.getClientRects()].map(line => line.right);
+                const button = document.getElementById(name).nextElementSibling;
+                return [Math.max(...ends), button.getBoundingClientRect().left];
+            }""",
+            name,
+        )
+        assert 0 < right <= button
     page.close()
