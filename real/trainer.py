@@ -66,6 +66,7 @@ def train(
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
         torch_threads(config.threads),
+        memory_limit("run"),
     ):
         if folder is None and ranks.world > 1:
             raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
@@ -115,6 +116,7 @@ def resume(
     with (
         joined_ranks(given.device, given.rank_timeout) as ranks,
         locked(folder) if ranks.first else nullcontext(),
+        memory_limit("run"),
     ):
         point = resume_point(folder, config)
         ranks.wait()  # all have read the folder before one changes it
@@ -224,26 +226,26 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     """
     config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
-    with clock.phase("rollout"), memory_limit("rollout"):
+    with clock.phase("rollout"):
         prompts = [run.prompts.tokens[i] for i in problems_P]
         generator = run.sampler.generator(Stream.VOTES, batch.step)
         responses = run.sampler.sample(
             problems_P.tolist(), prompts, config.n_votes, run.sampling, batch.step - 1, generator
         )
-    with clock.phase("further"), memory_limit("rollout"):
+    with clock.phase("further"):
         fields = further.before(problems_P, batch.step)
-    with clock.phase("grade"), memory_limit("rollout"):
+    with clock.phase("grade"):
         answers_PV = run.supervisor.read(responses)
         observed = {**fields, **run.observer.observe(responses)}
     with clock.phase("guard"):
         decided = run.supervisor.decide(problems_P, answers_PV, batch.epoch, observed)
-    with clock.phase("further"), memory_limit("rollout"):
+    with clock.phase("further"):
         decided = further.ask(decided, responses)
     with clock.phase("guard"):
         streams = decided and pay(run.rule, decided, config.guard)
         streams = shared_streams(run.ranks, streams)
     run.engine.release()
-    with clock.phase("update"), memory_limit("update"):
+    with clock.phase("update"):
         groups = responses.groups(streams)
         parts = mini_batches(groups, further.groups(decided, streams), config.mini_batch)
         trained, mismatch = compared(

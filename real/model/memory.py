@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 import torch
 
 from lab.errors import UserError
 
-_CPU_MESSAGE = "DefaultCPUAllocator"
-"""torch has no class of its own for a failed allocation in main memory."""
+_MAIN = ("defaultcpuallocator", "bad_alloc", "cannot allocate memory")
+"""Parts of messages of failed allocations in main memory, for which torch has no class."""
+_GPU = ("cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cusolver_status_alloc_failed")
+"""The same of CUDA's libraries, which allocate without torch."""
+_LIBRARIES = ("cuda", "nccl", "hip")
+"""One of them is in the message of an allocation by the driver or by NCCL."""
 
+_SAMPLE = "lower max_rows, or with vLLM engine_memory"
+_UPDATE = "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16 or lora_rank"
 _KNOBS = {
-    "rollout": "lower max_rows, or with vLLM engine_memory",
-    "update": "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16 or lora_rank",
+    "rollout": _SAMPLE,
+    "further": _SAMPLE,
+    "evaluation": _SAMPLE,
+    "grade": "lower micro_tokens or max_rows, or with vLLM engine_memory",
+    "update": _UPDATE,
+    "sync": f"with vLLM lower engine_memory; else {_UPDATE}",
     "load": "set dtype bfloat16 or lora_rank, or take a smaller model",
+    "run": "with vLLM lower engine_memory; else set dtype bfloat16 or lora_rank, or lower max_rows",
 }
 
 
@@ -23,22 +35,40 @@ _KNOBS = {
 def memory_limit(phase: str) -> Iterator[None]:
     """Tell the user which settings make a phase smaller when it runs out of memory.
 
+    Of nested limits the innermost one counts.
+
     Args:
-        phase: one of `rollout`, `update`, `load`.
+        phase: of a batch, or `load`, `evaluation`, `checkpoint`, or `run` for all else.
 
     Raises:
-        UserError: in place of torch's error.
+        UserError: in place of the error of torch, CUDA, NCCL or Python.
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise _user_error(phase, "GPU", error) from error
-    except RuntimeError as error:
-        if _CPU_MESSAGE not in str(error):
+    except (RuntimeError, MemoryError, OSError) as error:
+        kind = _kind(error)
+        if kind is None:
             raise
-        raise _user_error(phase, "main", error) from error
+        line = _line(error)
+        remedy = _KNOBS.get(phase, _KNOBS["run"])
+        raise UserError(f"{phase}: out of {kind} memory ({line}); {remedy}") from error
 
 
-def _user_error(phase: str, kind: str, error: Exception) -> UserError:
-    first = str(error).split(". ")[0].splitlines()[0]
-    return UserError(f"{phase}: out of {kind} memory ({first}); {_KNOBS[phase]}")
+def _kind(error: Exception) -> str | None:
+    """Return the kind of memory that was exhausted; None if the error is another one."""
+    words = str(error).lower()
+    if isinstance(error, torch.OutOfMemoryError) or any(name in words for name in _GPU):
+        return "GPU"
+    if "out of memory" in words and any(name in words for name in _LIBRARIES):
+        return "GPU"
+    full = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if full or isinstance(error, MemoryError) or any(name in words for name in _MAIN):
+        return "main"
+    return None
+
+
+def _line(error: Exception) -> str:
+    """Return the first sentence of the line that tells of memory; NCCL puts others before it."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    line = next((line for line in lines if "memory" in line.lower()), lines[0])
+    return line.strip().split(". ")[0]

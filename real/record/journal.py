@@ -15,6 +15,7 @@ from lab.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
+from real.model.memory import memory_limit
 from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
@@ -160,10 +161,11 @@ class Journal:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show the phase next to the progress bar, if there is one."""
+        """Show the phase next to the progress bar, if there is one; see also `memory_limit`."""
         self.show(name)
         try:
-            yield
+            with memory_limit(name):
+                yield
         finally:
             self.show("")
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from real.model.memory import memory_limit
 from real.record.journal import Journal
 from real.update.optimizer import Step
 
@@ -30,11 +31,12 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time one phase."""
+        """Time one phase; without memory it names settings, see `memory_limit`."""
         start = time.perf_counter()
-        yield
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        with memory_limit(name):
+            yield
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
         column = f"seconds_{name}"
         self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,11 +46,57 @@ def test_loading_names_its_settings(monkeypatch: pytest.MonkeyPatch):
         load_policy(CHECKPOINT)
 
 
-def test_a_gpu_error_is_told_from_other_errors():
-    with pytest.raises(UserError, match="update: out of GPU memory"), memory_limit("update"):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. More words")
-    with pytest.raises(RuntimeError, match="shapes"), memory_limit("update"):
-        raise RuntimeError("shapes do not match")
+NCCL = """NCCL error in: /pytorch/NCCLUtils.cpp:93, unhandled cuda error, NCCL version 2.28.9
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. More"), "GPU memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), "GPU"),
+        (RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"), "GPU memory"),
+        (torch.distributed.DistBackendError(NCCL), r"GPU memory \(Cuda failure 2 'out of memory'"),
+        (RuntimeError("std::bad_alloc"), "main memory"),
+        (MemoryError(), "main memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "main memory"),
+    ],
+    ids=["torch", "cublas", "driver", "nccl", "c++", "python", "system"],
+)
+def test_every_spelling_names_phase_and_settings(error: Exception, words: str):
+    phases = {"update": "lower micro_tokens", "sync": "lower engine_memory", "other": "lora_rank"}
+    for phase, remedy in phases.items():
+        told = pytest.raises(UserError, match=f"{phase}: out of {words}.*{remedy}")
+        with told, memory_limit("run"), memory_limit(phase):
+            raise error
+
+
+def test_other_errors_stay_as_they_are():
+    for error in (RuntimeError("shapes do not match"), OSError(errno.ENOSPC, "No space left")):
+        with pytest.raises(type(error), match=str(error.args[-1])), memory_limit("update"):
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [
+        ("real.engines.transformers_engine.TransformersEngine.update_weights", "run"),
+        ("real.vote.further.Further.after_step", "sync"),
+        ("real.record.evaluation.evaluate", "evaluation"),
+        ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
+        ("real.trainer.prepare", "run"),
+        ("real.vote.decide.Supervisor.decide", "guard"),
+    ],
+)
+def test_no_phase_lacks_a_limit(
+    function: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(function, too_much)
+    words = rf"^{phase}: out of main memory .*; .*(lora_rank|max_rows)"
+    with pytest.raises(UserError, match=words):
+        train(SMALL, tmp_path / "run", progress=False)
 
 
 def test_missing_attention_kernel_is_named(monkeypatch: pytest.MonkeyPatch):
