@@ -28,7 +28,7 @@ PILOT_SEED = 100
 
 def main(argv: Sequence[str]) -> int:
     """Make what is missing; returns the exit code of the first command that failed, or 0."""
-    parser = argparse.ArgumentParser(description="Real runs beside their simulation.")
+    parser = argparse.ArgumentParser(description="Compare real runs with their simulation.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--arms", nargs="+", default=["ttrl", "guard", "frozen", "memory", "truth"])
     parser.add_argument("--lrs", nargs="+", default=["1e-4", "2e-4", "3e-4"])

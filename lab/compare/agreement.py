@@ -1,4 +1,4 @@
-"""Agreement of simulated runs with real ones, beside the noise of the real runs themselves.
+"""Agreement of simulated runs with real ones, relative to the noise of the real runs themselves.
 
 A cell is one arm at one learning rate. Its curves are means over the seeds, and an error is the
 distance of two such means: absolute for numbers, root mean square over the epochs for curves. Two

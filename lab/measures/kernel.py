@@ -82,11 +82,11 @@ def classes(response: Response, adam: bool = False, least: float = LEAST) -> Cla
     return replace(kept, gradient_CD=kept.gradient_CD * np.sqrt(_adam_scale(kept, response)))
 
 
-def transfer(found: Classes) -> pd.DataFrame:
+def transfer(answers: Classes) -> pd.DataFrame:
     """Effect of a small step towards each problem's label, on the label and on all else.
 
     Args:
-        found: from `classes`.
+        answers: from `classes`.
 
     Returns:
         One row per problem whose label is not all but certain: problem, right (the label is the
@@ -95,36 +95,36 @@ def transfer(found: Classes) -> pd.DataFrame:
         label), rms (root mean square change of another class's log-probability, by that of the
         label's).
     """
-    kernel_CC, rows = found.kernel_CC, []
-    for label in found.label_N:
-        p, own = found.p_C[label], kernel_CC[label, label]
+    kernel_CC, rows = answers.kernel_CC, []
+    for label in answers.label_N:
+        p, own = answers.p_C[label], kernel_CC[label, label]
         if p >= SURE:
             continue
-        other_C = found.problem_C != found.problem_C[label]
+        other_C = answers.problem_C != answers.problem_C[label]
         change_C = kernel_CC[label] / own  # of log p, where that of the label is 1
-        moved_C = found.p_C * change_C / p
+        moved_C = answers.p_C * change_C / p
         rows.append(
             {
-                "problem": found.problem_C[label],
-                "right": found.right_C[label],
+                "problem": answers.problem_C[label],
+                "right": answers.right_C[label],
                 "moved": np.abs(moved_C[other_C]).sum() / 2,
-                "lifted": moved_C[other_C & found.right_C].sum(),
+                "lifted": moved_C[other_C & answers.right_C].sum(),
                 "rms": np.sqrt((change_C[other_C] ** 2).mean()),
             }
         )
     return pd.DataFrame(rows)
 
 
-def correlations(found: Classes) -> pd.DataFrame:
+def correlations(answers: Classes) -> pd.DataFrame:
     """Correlation of the gradients of all pairs of classes of different problems.
 
     Args:
-        found: from `classes`.
+        answers: from `classes`.
 
     Returns:
         One row per pair: kind (of `KINDS`), first and second (problems), correlation.
     """
-    sound = _sound(found)
+    sound = _sound(answers)
     correlation_CC = _correlation(sound)
     first, second = np.nonzero(np.triu(sound.problem_C[:, None] != sound.problem_C))
     right, other = sound.right_C[first], sound.right_C[second]
@@ -164,36 +164,36 @@ def mean_correlations(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def spectrum(found: Classes) -> Floats:
+def spectrum(answers: Classes) -> Floats:
     """Eigenvalues of the correlation matrix of all classes, largest first, as shares of 1."""
-    values = np.linalg.eigvalsh(_correlation(_sound(found)))[::-1].clip(0)
+    values = np.linalg.eigvalsh(_correlation(_sound(answers)))[::-1].clip(0)
     return values / values.sum()
 
 
-def _correlation(found: Classes) -> Floats:
-    unit_CD = found.gradient_CD / np.linalg.norm(found.gradient_CD, axis=1, keepdims=True)
+def _correlation(answers: Classes) -> Floats:
+    unit_CD = answers.gradient_CD / np.linalg.norm(answers.gradient_CD, axis=1, keepdims=True)
     return unit_CD @ unit_CD.T
 
 
-def _sound(found: Classes) -> Classes:
+def _sound(answers: Classes) -> Classes:
     """The classes whose gradient is not negligible, so that its direction means something."""
-    norm2_C = (found.gradient_CD**2).sum(1)
-    return found.take(norm2_C > 1e-3 * np.median(norm2_C))
+    norm2_C = (answers.gradient_CD**2).sum(1)
+    return answers.take(norm2_C > 1e-3 * np.median(norm2_C))
 
 
-def _mean(found: Classes) -> Floats:
+def _mean(answers: Classes) -> Floats:
     """(C, D) mean gradient of the problem of each class: probabilities of a problem sum to 1."""
-    mean_ND = np.zeros((found.problem_C.max() + 1, found.gradient_CD.shape[1]))
-    np.add.at(mean_ND, found.problem_C, found.p_C[:, None] * found.gradient_CD)
-    return mean_ND[found.problem_C]
+    mean_ND = np.zeros((answers.problem_C.max() + 1, answers.gradient_CD.shape[1]))
+    np.add.at(mean_ND, answers.problem_C, answers.p_C[:, None] * answers.gradient_CD)
+    return mean_ND[answers.problem_C]
 
 
-def _adam_scale(found: Classes, response: Response) -> Floats:
+def _adam_scale(answers: Classes, response: Response) -> Floats:
     """(D,) 1 / root of the mean squared GRPO gradient of all labels, each clipped to norm 1."""
-    label = found.label_N
-    p_N = found.p_C[label].clip(max=0.98)
+    label = answers.label_N
+    p_N = answers.p_C[label].clip(max=0.98)
     # Standardised rewards: the expected gradient is sqrt(p / (1 - p)) times that of log p.
-    gradient_ND = found.gradient_CD[label] * np.sqrt(p_N / (1 - p_N))[:, None]
+    gradient_ND = answers.gradient_CD[label] * np.sqrt(p_N / (1 - p_N))[:, None]
     gradient_ND /= response.leaf_length.mean()
     norm_N = np.linalg.norm(gradient_ND, axis=1)
     clipped_ND = gradient_ND / np.maximum(1, norm_N)[:, None]

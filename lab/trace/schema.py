@@ -250,6 +250,6 @@ def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
     return tuple(c.name for c in TABLES[table] if c.required or not required)
 
 
-def missing(table: Table, found: set[str]) -> list[str]:
-    """Required columns that are not among `found`."""
-    return [name for name in names(table, required=True) if name not in found]
+def missing(table: Table, columns: set[str]) -> list[str]:
+    """Required columns that are not among `columns`."""
+    return [name for name in names(table, required=True) if name not in columns]

@@ -24,7 +24,7 @@ import sys
 import time
 import zlib
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 EXAMPLES = (
     r"\frac{11+9a}{20}", r"3\sqrt{13}-\frac{\pi}{6}", r"6-5I", r"x^5-x^{4}+2x(y+1)=0", r"e^{2x}",
@@ -52,7 +52,7 @@ def main(memory_mib: int) -> int:
     while True:
         worker = os.fork()
         if worker == 0:
-            os._exit(_work(out))
+            _work(out)
         _, status = os.waitpid(worker, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return 0
@@ -79,15 +79,16 @@ def _set(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _work(out: int) -> int:
-    """Serve requests until the other end closes; the exit code."""
+def _work(out: int) -> NoReturn:
+    """Serve requests until the other end closes, and end the process; exit code 1 for errors."""
+    code = 1
     try:
         with open(0, "rb", closefd=False) as requests:
             for line in requests:
                 _reply(out, _answer(json.loads(line)))
-    except BaseException:
-        return 1
-    return 0
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -232,10 +232,10 @@ def _partners(
     for name in filter(matched_target, arms):
         target, plain = partners(name)
         others = [other for other in (plain, target) if other not in arms]
-        own = [job_of(config, folder, other, seed) for other in others for seed in seeds]
-        if not all(job.finished for job in own):
+        needed = [job_of(config, folder, other, seed) for other in others for seed in seeds]
+        if not all(job.finished for job in needed):
             raise UserError(f"arms: {name} needs {plain} and {target}; add them")
-        jobs += own
+        jobs += needed
     return jobs
 
 

@@ -156,9 +156,10 @@ class _Runs:
         def measure(factor: float) -> float:
             if factor not in tries.ratios:
                 first = not tries.ratios
-                told = report if first else lambda _: None
-                wanted = seeds if first else tries.complete
-                ratio, complete, failures = self._run(tries.root(factor), factor, wanted, told)
+                to_run = seeds if first else tries.complete
+                ratio, complete, failures = self._run(
+                    tries.root(factor), factor, to_run, report if first else lambda _: None
+                )
                 lost.extend(failures if first else ())
                 if ratio is None or (failures and not first):
                     raise _RunsLostError
@@ -194,8 +195,8 @@ class _Runs:
         complete = [seed for seed in seeds if finished(root, self.name, seed)]
         if not complete:
             return None, complete, lost
-        own = steps_of(root, self.name, complete)
-        return achieved_ratio(own, steps_of(self.folder, self.target, complete)), complete, lost
+        steps = steps_of(root, self.name, complete)
+        return achieved_ratio(steps, steps_of(self.folder, self.target, complete)), complete, lost
 
     def _keep(self, made: Path, seed: int, match: MatchedArm) -> None:
         """Move a run of the closest try to the other arms."""

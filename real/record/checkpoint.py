@@ -33,7 +33,7 @@ FOLDER = "checkpoints"
 INDEX = "checkpoint.json"
 TENSORS = ".safetensors"
 TOLD_FROM = 10**7
-"""Bytes of all checkpoints from which on their size is told at the start."""
+"""Bytes of all checkpoints from which on their size is reported at the start."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 

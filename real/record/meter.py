@@ -96,10 +96,10 @@ def step_row(done: list[Step]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def torch_threads(wanted: int | None) -> Iterator[None]:
+def torch_threads(n_threads: int | None) -> Iterator[None]:
     """Let torch use so many threads; as many as before if None."""
     before = torch.get_num_threads()
-    torch.set_num_threads(wanted or before)
+    torch.set_num_threads(n_threads or before)
     try:
         yield
     finally:

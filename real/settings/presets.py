@@ -79,8 +79,8 @@ REMARKS = (
     "all, which is what the presets do.",
     "They also turn their library's KL loss on, of weight 0.001 where nothing else sets it; the "
     "paper's table says 0, which is what the presets do.",
-    "Qwen3-4B thinks aloud under its chat template unless told not to, and the paper does not say "
-    "which it was. With 3072 tokens many such responses are cut before their answer.",
+    "Qwen3-4B thinks aloud under its chat template unless that is switched off, and the paper "
+    "does not say which it was. With 3072 tokens many such responses are cut before their answer.",
 )
 
 

@@ -47,7 +47,7 @@ class Epoch:
     draws: Draws
     """The guard's random numbers, by problem and not by visit."""
     records_RN: NDArray[np.void]
-    """What happened on every visit, in the type `RECORD`."""
+    """One `RECORD` per visit."""
     lr_B: NDArray[np.float64]
     """Step size of every batch."""
     norm_RN: NDArray[np.float64]

@@ -52,7 +52,7 @@ class SimConfig:
     """
 
     policy: Literal["independent", "attractor", "features", "measured"] = "attractor"
-    """How problems influence each other, see `sim.world.policies`; `measured` is a real model's
+    """Influence of problems on each other, see `sim.world.policies`; `measured` is a real model's
     token tree under the trainer's optimizer, see `sim.world.measured`."""
     response: str | None = None
     """Measured policy: response file of `guard-train measure`, which is the population too;
@@ -181,7 +181,7 @@ class SimConfig:
     vote_replicates: Annotated[int, Interval("[0, 32768]")] = 1
     """So many of them, the first, keep every answer's votes in the trace (`votes`)."""
     first_replicate: Annotated[int, Interval("[0, 32767]")] = 0
-    """Number of the first replicate; replicate r is the same run whatever is run beside it."""
+    """Number of the first replicate; replicate r is the same run whichever others run with it."""
     seed: Annotated[int, Interval("[0, 9223372036854775807]")] = 0
     """Seed of all random numbers."""
     engine: Literal["compiled", "reference"] = "compiled"

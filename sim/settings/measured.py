@@ -1,4 +1,4 @@
-"""What the policy `measured` needs of the other settings, and what it cannot be combined with."""
+"""Checks of the settings of the policy `measured`: required ones, and impossible combinations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The page on the measured dynamics: its figures, its tables, and a small part made again."""
 
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,21 +9,15 @@ ROOT = Path(__file__).parents[2]
 PAGE, DATA = ROOT / "docs" / "dynamics.md", ROOT / "docs" / "data"
 
 
-@pytest.fixture(scope="module")
-def script(tool):
-    def load(name):
-        try:
-            sys.path.insert(0, str(ROOT / "docs" / "tools"))
-            return tool(name)
-        except ImportError as why:
-            pytest.skip(f"{name}: {why}")
-        finally:
-            sys.path.pop(0)
-
-    return load
+@pytest.fixture
+def script(tool, monkeypatch):
+    """As `tool`, for scripts that import each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tools"))
+    return tool
 
 
 def test_every_claim_has_a_figure_that_its_table_gives(script):
+    pytest.importorskip("kaleido")
     figures = script("dynamics_figures")
     page = PAGE.read_text(encoding="utf-8")
     for name, make in figures.FIGURES.items():

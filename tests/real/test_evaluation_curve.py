@@ -1,4 +1,4 @@
-"""When evaluations happen, what their curve comes to, and what the steps say of the labels."""
+"""Times of evaluations, their curve, and the label accuracies of the steps."""
 
 from __future__ import annotations
 

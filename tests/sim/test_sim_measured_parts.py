@@ -49,7 +49,7 @@ def answers_of(at, n):
 
 
 def batches():
-    """What `train` takes after the optimizer steps taken, for three visits of problem 2."""
+    """Arguments of `train` after the optimizer steps taken, for three visits of problem 2."""
     rng = np.random.default_rng(4)
     for batch in range(3):
         samples, streams = rng.integers(1, 6, (1, A + 1)), rng.normal(size=(2, 1, A + 1))

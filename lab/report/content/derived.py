@@ -81,17 +81,17 @@ def windows(world: ReportedComparison) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def window_shares(world: ReportedComparison, found: pd.DataFrame) -> pd.DataFrame:
+def window_shares(world: ReportedComparison, ends: pd.DataFrame) -> pd.DataFrame:
     """`lab.measures.window_share.window_share` of all arms.
 
     Args:
         world: the comparison.
-        found: its `windows`.
+        ends: its `windows`.
     """
     parts = []
     for arm in world.comparison.arms:
-        own = of_arm(found, arm).set_index("replicate")
-        parts.append(window_share(world.of_arm(arm), own).assign(arm=arm))
+        of_replicates = of_arm(ends, arm).set_index("replicate")
+        parts.append(window_share(world.of_arm(arm), of_replicates).assign(arm=arm))
     return pd.concat(parts, ignore_index=True)
 
 
