@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -16,22 +15,23 @@ from lab.arms import DEMO_ARMS, under
 from lab.cli import run_cli
 from lab.errors import UserError
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
+from real.model_commands import (
+    MakeTinyCommand,
+    MeasureCommand,
+    PlanCommand,
+    PresetsCommand,
+    Settings,
+)
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
-from real.record.terminal import phases_bar, runs_bar, say, tell
+from real.record.terminal import runs_bar, say, tell
+from real.requirements import require_torch
 from real.settings.config import TrainConfig
 from real.settings.options import settings_of, with_values
-from real.settings.presets import table
 
 if TYPE_CHECKING:
     from real.compare.arms import ComparedArms
-    from real.tiny.measure import Accuracy, Judgement
-
-NEEDED = ("torch", "transformers", "safetensors")
-INSTALL = "pip install 'ttrl-guard-lab[real]'"
-
-Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 
 @dataclass(kw_only=True)
@@ -166,116 +166,15 @@ def _tell(result: ComparedArms) -> None:
         print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
 
 
-@dataclass(kw_only=True)
-class MakeTinyCommand:
-    """Rebuild the tiny task's starting checkpoint by supervised training, about a minute."""
-
-    out: Path
-    """Folder to make; use it with `run --model`."""
-    seed: int = 0
-    verifies: bool = False
-    """Teach the shipped checkpoint to judge responses instead; for `--tiny-verifies`."""
-    quiet: bool = False
-    """Draw no progress bar."""
-
-    def run(self) -> None:
-        """Train the checkpoint, and say how good it is."""
-        require_torch()
-        if self.seed < 0:
-            raise UserError(f"seed = {self.seed}: must be at least 0")
-        made, judges = self._build()
-        print(
-            f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
-            f"({made.n_problems} problems, {made.n_votes} votes)"
-        )
-        if judges is not None:
-            print(
-                f"verdicts: {judges.true_positive_rate:.3f} of right responses judged right, "
-                f"{judges.false_positive_rate:.3f} of wrong ones"
-            )
-        print(f"model folder: {self.out}")
-
-    def _build(self) -> tuple[Accuracy, Judgement | None]:
-        from real.tiny.pretrain import build
-        from real.tiny.verifying import build_verifying
-
-        if self.verifies:
-            return build_verifying(self.out, self.seed, not self.quiet)
-        return build(self.out, self.seed, not self.quiet), None
-
-
-@dataclass(kw_only=True)
-class MeasureCommand:
-    """Measure a model with short responses for the simulator's policy `measured`."""
-
-    out: Path
-    """Response file to make; must not exist yet."""
-    responses: int = 256
-    """Sampled responses per problem."""
-    min_p: float = 1e-3
-    """Sampled responses that the model gives with less probability are left out."""
-    min_novel: float = 1e-5
-    """Unseen tokens are left out if their leaf has less probability."""
-    weights: int = 4096
-    """Weights, drawn at random, on which gradients are kept."""
-    max_edges: int = 4096
-    """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
-    unit: Literal["token", "response", "answer"] = "token"
-    """Of which gradients are measured; responses or answers for models with long responses."""
-    growth: Path | None = None
-    """Run folder with many checkpoints, from which the gradients' growth is measured."""
-    settings: Settings = field(default_factory=TrainConfig)
-    config: Path | None = None
-    """TOML file with settings; options given here override it."""
-    quiet: bool = False
-    """Draw no progress bar."""
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> MeasureCommand:
-        """Defaults of the options, from the file."""
-        return cls(out=tyro.MISSING, settings=settings_of(argv))
-
-    def run(self) -> None:
-        """Measure, and print the size of the result."""
-        require_torch()
-        from real.measure.command import measure_to
-
-        names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
-        how = {name: getattr(self, name) for name in names}
-        with phases_bar(self.quiet) as report:
-            print(measure_to(self.out, self.settings, how, self.growth, report))
-        print(f"response file: {self.out}")
-
-
-@dataclass(kw_only=True)
-class PresetsCommand:
-    """List the presets, what they set, and which numbers are the paper's."""
-
-    def run(self) -> None:
-        """Print the table."""
-        for line in table():
-            print(line)
-
-
 COMMANDS = {
     "run": RunCommand,
     "compare": CompareCommand,
     "make-tiny": MakeTinyCommand,
     "measure": MeasureCommand,
+    "plan": PlanCommand,
     "presets": PresetsCommand,
     "resume": ResumeCommand,
 }
-
-
-def require_torch() -> None:
-    """Say what to install where the trainer's libraries are missing.
-
-    Raises:
-        UserError: one of them cannot be found.
-    """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

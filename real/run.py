@@ -20,6 +20,7 @@ from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, precision_notice
 from real.model.prepare import prepare_training
+from real.plan.command import checked_engine_share
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -94,6 +95,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     problems = read_problems(config)
     tiny = starting_checkpoint(config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
+    share = checked_engine_share(config, folder, ranks.world)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
@@ -101,7 +103,10 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
         notice = "no problems given: the model is trained on the tiny task; name some by --problems"
         prompts = replace(prompts, notices=(notice, *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
-    engine = make_engine(config, policy, folder, ranks)
+    shared = config if share is None else replace(config, engine_memory=share or None)
+    engine = make_engine(shared, policy, folder, ranks)
+    if share:
+        engine.release()  # it sleeps while masters, gradients and moments are allocated
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)

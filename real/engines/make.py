@@ -123,7 +123,7 @@ def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSe
         pad_token_id=policy.pad_token_id,
         dtype=config.dtype,
         max_rows=config.max_rows,
-        memory=config.engine_memory,
+        memory=config.engine_memory or 0.5,  # on a GPU the memory plan has set it
         device=policy.device.type,
         threads=config.threads,
         stats=needs_stats(rule_of(config)),

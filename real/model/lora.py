@@ -57,6 +57,26 @@ def add_lora(
         parameter.requires_grad_("lora_" in name)
 
 
+def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
+    """Return the linear layers of a model that `add_lora` would adapt.
+
+    Args:
+        model: a causal language model without adapters.
+        targets: as for `add_lora`.
+    """
+    head, ends = model.get_output_embeddings(), tuple(n.strip() for n in targets.split(","))
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and (module is not head if targets == "all-linear" else _ends_in(name, ends))
+    ]
+
+
+def _ends_in(name: str, ends: tuple[str, ...]) -> bool:
+    return name in ends or name.endswith(tuple(f".{end}" for end in ends))
+
+
 def has_adapters(model: Any) -> bool:
     """The model went through `add_lora`."""
     return any(_is_adapted(module) for module in model.modules())

@@ -105,8 +105,8 @@ class TrainConfig:
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
     restart_engine: Natural = 0
     """Restarts of an engine that died or hung, with the last weights."""
-    engine_memory: PositiveShare = 0.5
-    """Share of the GPU's memory that vLLM takes."""
+    engine_memory: PositiveShare | None = None
+    """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
     importance_cap: Positive | None = None
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
     for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""

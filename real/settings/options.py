@@ -8,16 +8,17 @@ from pathlib import Path
 from lab.cli import read_option, with_arm_options
 from lab.settings import from_values, toml_values
 from real.settings.config import TrainConfig
-from real.settings.presets import preset_config
+from real.settings.presets import NAMES, model_of, preset_config
 
 
-def settings_of(argv: Sequence[str]) -> TrainConfig:
+def settings_of(argv: Sequence[str], with_model: bool = False) -> TrainConfig:
     """Returns the settings of the preset, with those of the file and of the arm over them.
 
     Args:
         argv: the command line; `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read,
             and the options that these settings are checked against: `--model`, `--problems`,
             `--tiny-verifies`.
+        with_model: name the preset's model where none is given.
 
     Raises:
         UserError: a file cannot be read, or a setting is wrong.
@@ -33,6 +34,8 @@ def settings_of(argv: Sequence[str]) -> TrainConfig:
     if "--tiny-verifies" in argv:
         values["tiny_verifies"] = True
     if name is not None:
+        if with_model and name in NAMES:
+            values.setdefault("model", model_of(name))
         return preset_config(name, values)
     return from_values(values, TrainConfig, path or "")
 

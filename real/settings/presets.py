@@ -37,6 +37,45 @@ MODELS = {
 }
 """Part of a preset's name to the model that the paper trained."""
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "Llama-3.2-3B-Instruct": {
+        "model_type": "llama",
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128_256,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+    },
+    "Qwen2.5-7B-Instruct": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": False,
+    },
+    "Qwen3-4B": {
+        "model_type": "qwen3",
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 40_960,
+        "tie_word_embeddings": True,
+    },
+}
+"""Sizes from the models' published config.json, for plans without the model's folder."""
+
 EPOCHS = {"aime24": 60, "aime25": 60, "amc": 30, "math500": 30}
 """Problem set to passes over it."""
 

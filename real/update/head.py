@@ -20,8 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 CHUNK_ELEMENTS = 2**25
 """Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster:
-with a vocabulary of 150,000 these are still 220 tokens, enough to keep a GPU's matrix units busy.
+with a vocabulary of 150,000 these are still 220 tokens, enough for a CPU's matrix units.
 """
+GPU_CHUNK_ELEMENTS = 2**28
+"""On a GPU, 1 GiB: fewer tokens at once would read the head's weights too often."""
 
 
 @dataclass(frozen=True, slots=True)

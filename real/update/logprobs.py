@@ -68,7 +68,7 @@ class Scorer(nn.Module):
             inputs["position_ids"] = rows.position_ids_BS
         if rows.segments_BS is not None:
             inputs["attention_mask"] = _bundle_mask(self.model, rows.segments_BS)
-        with _checkpointed(self.model):
+        with checkpointed(self.model):
             if self.head is None:
                 return _pick(self.model(**inputs).logits, rows.index_n)
             return _pick(self.model.base_model(**inputs).last_hidden_state, rows.index_n)
@@ -272,7 +272,7 @@ def _bundle_mask(model: Any, segments_BS: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _checkpointed(model: Any) -> Iterator[None]:
+def checkpointed(model: Any) -> Iterator[None]:
     """Let layers keep no activations, if the model is set to do so.
 
     transformers does it in training mode only, in which dropout would be at work too; so the mark

@@ -17,6 +17,8 @@ must. "heard": verdicts are printed, and how many groups of new solutions follow
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
 what that writes itself is no problem. "backends": the process group has one for each kind of
 device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
+"bytes": after the first optimizer step the bytes of the
+weights, and of masters, gradients and moments, that this rank holds are printed.
 
 The answer is the list of exit codes, minus the signal where one ended the rank.
 """
@@ -191,12 +193,29 @@ def hasty() -> None:
     real.ranks.failure.GRACE_SECONDS = 1.0
 
 
+def print_bytes() -> None:
+    from held_bytes import held_bytes
+
+    from real.update.optimizer import PolicyOptimizer
+
+    kind: Any = PolicyOptimizer
+    step = kind.step
+
+    def then_printed(self: Any, *arguments: Any) -> Any:
+        done = step(self, *arguments)
+        print(json.dumps(held_bytes(self)))
+        return done
+
+    kind.step = then_printed
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
     "heard": heard,
     "reword": reword,
     "backends": backends,
     "hasty": hasty,
+    "bytes": print_bytes,
 }
 
 

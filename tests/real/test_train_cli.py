@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import real.cli
+import real.requirements
 from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values, to_values
@@ -203,7 +204,7 @@ def test_make_tiny_refuses_an_existing_folder(tmp_path: Path, capsys: pytest.Cap
 def test_missing_torch_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(real.cli, "NEEDED", ("no_such_library", "json"))
+    monkeypatch.setattr(real.requirements, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
 

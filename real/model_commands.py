@@ -1,0 +1,152 @@
+"""Commands of `guard-train` about models and settings: make-tiny, measure, plan, presets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from lab.errors import UserError
+from real.record.terminal import phases_bar
+from real.requirements import require_torch
+from real.settings.config import TrainConfig
+from real.settings.options import settings_of
+from real.settings.presets import table
+
+if TYPE_CHECKING:
+    from real.tiny.measure import Accuracy, Judgement
+
+Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class MakeTinyCommand:
+    """Rebuild the tiny task's starting checkpoint by supervised training, about a minute."""
+
+    out: Path
+    """Folder to make; use it with `run --model`."""
+    seed: int = 0
+    verifies: bool = False
+    """Teach the shipped checkpoint to judge responses instead; for `--tiny-verifies`."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    def run(self) -> None:
+        """Train the checkpoint, and say how good it is."""
+        require_torch()
+        if self.seed < 0:
+            raise UserError(f"seed = {self.seed}: must be at least 0")
+        made, judges = self._build()
+        print(
+            f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
+            f"({made.n_problems} problems, {made.n_votes} votes)"
+        )
+        if judges is not None:
+            print(
+                f"verdicts: {judges.true_positive_rate:.3f} of right responses judged right, "
+                f"{judges.false_positive_rate:.3f} of wrong ones"
+            )
+        print(f"model folder: {self.out}")
+
+    def _build(self) -> tuple[Accuracy, Judgement | None]:
+        from real.tiny.pretrain import build
+        from real.tiny.verifying import build_verifying
+
+        if self.verifies:
+            return build_verifying(self.out, self.seed, not self.quiet)
+        return build(self.out, self.seed, not self.quiet), None
+
+
+@dataclass(kw_only=True)
+class MeasureCommand:
+    """Measure a model with short responses for the simulator's policy `measured`."""
+
+    out: Path
+    """Response file to make; must not exist yet."""
+    responses: int = 256
+    """Sampled responses per problem."""
+    min_p: float = 1e-3
+    """Sampled responses that the model gives with less probability are left out."""
+    min_novel: float = 1e-5
+    """Unseen tokens are left out if their leaf has less probability."""
+    weights: int = 4096
+    """Weights, drawn at random, on which gradients are kept."""
+    max_edges: int = 4096
+    """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
+    unit: Literal["token", "response", "answer"] = "token"
+    """Of which gradients are measured; responses or answers for models with long responses."""
+    growth: Path | None = None
+    """Run folder with many checkpoints, from which the gradients' growth is measured."""
+    settings: Settings = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings; options given here override it."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> MeasureCommand:
+        """Defaults of the options, from the file."""
+        return cls(out=tyro.MISSING, settings=settings_of(argv))
+
+    def run(self) -> None:
+        """Measure, and print the size of the result."""
+        require_torch()
+        from real.measure.command import measure_to
+
+        names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
+        how = {name: getattr(self, name) for name in names}
+        with phases_bar(self.quiet) as report:
+            print(measure_to(self.out, self.settings, how, self.growth, report))
+        print(f"response file: {self.out}")
+
+
+@dataclass(kw_only=True)
+class PresetsCommand:
+    """List the presets, what they set, and which numbers are the paper's."""
+
+    def run(self) -> None:
+        """Print the table."""
+        for line in table():
+            print(line)
+
+
+@dataclass(kw_only=True)
+class PlanCommand:
+    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU."""
+
+    gpus: int = 1
+    """GPUs of one machine, each with a rank of torchrun."""
+    gpu: Literal["a100", "h100", "h200"] = "h100"
+    """Kind of GPU: its speed, and its memory unless that is given."""
+    gpu_memory: float | None = None
+    """GiB of each GPU."""
+    mean_tokens: int = 700
+    """Mean length of a response, for the estimate of the time."""
+    settings: Settings = field(default_factory=TrainConfig)
+    preset: str | None = None
+    """One of the paper's cells; the model's sizes are known, --model is not needed."""
+    config: Path | None = None
+    """TOML file with settings; options given here override it."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> PlanCommand:
+        """Defaults of the options, from the preset and the file."""
+        return cls(settings=settings_of(argv, with_model=True))
+
+    def run(self) -> int:
+        """Print the plan; the exit code is 1 where the run does not fit."""
+        require_torch()
+        from real.plan.command import machine_of, plan_lines
+
+        for name in ("gpus", "gpu_memory", "mean_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 10**6:
+                raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
+        machine = machine_of(self.gpu, self.gpus, self.gpu_memory)
+        lines, fits = plan_lines(self.settings, machine, self.mean_tokens)
+        for line in lines:
+            print(line)
+        return 0 if fits else 1

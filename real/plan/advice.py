@@ -1,0 +1,98 @@
+"""Settings under which a run fits, found by planning it again with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from lab.errors import UserError
+from real.plan.memory import GIB, MemoryPlan, plan_memory
+from real.plan.model_size import PlannedModel
+from real.settings.config import TrainConfig
+
+MOST_GPUS = 8
+_SHOWN = 4
+
+
+class _Change(NamedTuple):
+    words: str
+    settings: dict[str, Any]
+    world: int | None = None
+
+
+def require_fit(
+    plan: MemoryPlan, model: PlannedModel, config: TrainConfig, world: int, of: str = "GPU"
+) -> None:
+    """Refuse a run that does not fit.
+
+    Args:
+        plan: of the run.
+        model: that is trained.
+        config: settled settings.
+        world: GPUs.
+        of: begins the message.
+
+    Raises:
+        UserError: names the settings that would fit.
+    """
+    if plan.fits:
+        return
+    update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
+    need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
+    if plan.cache_tokens < plan.least_tokens:
+        need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
+    fitting = fitting_changes(model, config, world, plan.card)
+    remedy = "these would fit: " + " | ".join(fitting) if fitting else "take a smaller model"
+    raise UserError(f"{of}: {need}, of {usable:.0f} GiB on each of {world}; {remedy}")
+
+
+def fitting_changes(model: PlannedModel, config: TrainConfig, world: int, card: int) -> list[str]:
+    """Return changes of the settings under which the run fits, smallest first, as options.
+
+    Args:
+        model: that is trained.
+        config: settled settings.
+        world: GPUs.
+        card: bytes of each GPU.
+    """
+    changes = list(_changes(config, world))
+    for together in (1, 2, 3):
+        found = [
+            " ".join(change.words for change in chosen)
+            for chosen in combinations(changes, together)
+            if _fits(model, config, world, card, chosen)
+        ]
+        if found:
+            return found[:_SHOWN]
+    return []
+
+
+def _changes(config: TrainConfig, world: int) -> Iterator[_Change]:
+    if config.engine_memory is not None and config.engine.startswith("vllm"):
+        yield _Change("no --engine-memory", {"engine_memory": None})
+    if not config.gradient_checkpointing:
+        yield _Change("--gradient-checkpointing", {"gradient_checkpointing": True})
+    lower = config.micro_tokens // 4
+    if lower >= 1024:
+        yield _Change(f"--micro-tokens {lower}", {"micro_tokens": lower})
+    if config.dtype == "float32":
+        yield _Change("--dtype bfloat16", {"dtype": "bfloat16"})
+    if config.engine == "transformers" and config.max_rows > 64:
+        yield _Change("--max-rows 64", {"max_rows": 64})
+    if not config.lora_rank:
+        yield _Change("--lora-rank 16", {"lora_rank": 16})
+    more = [n for n in (2, 4, 8) if world < n <= MOST_GPUS]
+    for n in more:
+        yield _Change(f"{n} GPUs", {}, n)
+
+
+def _fits(
+    model: PlannedModel, config: TrainConfig, world: int, card: int, chosen: tuple[_Change, ...]
+) -> bool:
+    worlds = [change.world for change in chosen if change.world]
+    if len(worlds) > 1:
+        return False
+    changed = replace(config, **{n: v for c in chosen for n, v in c.settings.items()})
+    return plan_memory(model, changed, (worlds or [world])[0], card).fits

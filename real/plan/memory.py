@@ -1,0 +1,228 @@
+"""Bytes that a run needs on each GPU, on the host and on disk, from its settings alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from guard_core.rules import Need
+from real.plan.model_size import ModelSize, PlannedModel
+from real.settings.config import TrainConfig, rule_of
+from real.update.adamw import BLOCK_ELEMENTS
+from real.update.head import GPU_CHUNK_ELEMENTS
+
+GIB = 2**30
+RESERVE = 0.06
+"""Share of a GPU's memory that stays free: fragments, and tensors that no plan counts."""
+CONTEXT = GIB
+"""Taken by CUDA's and NCCL's libraries in each process on a GPU. Assumed, not measured."""
+ENGINE_OVERHEAD = 2 * GIB
+"""vLLM's activations and CUDA graphs while it samples. Assumed, not measured."""
+LEAST_ROWS = 8
+"""Responses of full length that an engine's cache must hold."""
+
+
+class Part(NamedTuple):
+    """Memory for one purpose."""
+
+    name: str
+    update: int
+    """Bytes during the update."""
+    sampling: int
+    """Bytes while the engine samples."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Memory of a run."""
+
+    parts: tuple[Part, ...]
+    """Per GPU."""
+    card: int
+    """Bytes of each GPU."""
+    cache_tokens: int
+    """Tokens whose keys and values an engine holds; negative where its weights do not even fit."""
+    least_tokens: int
+    """Tokens that it must hold."""
+    engine_share: float
+    """Share of the GPU that vLLM takes, weights and cache and all."""
+    host: int
+    """Bytes of main memory, all processes of this machine together."""
+    checkpoint: int
+    """Bytes of one checkpoint on disk."""
+
+    @property
+    def usable(self) -> int:
+        """Bytes of a GPU without the reserve."""
+        return int(self.card * (1 - RESERVE))
+
+    @property
+    def update(self) -> int:
+        """Most bytes of the update."""
+        return sum(part.update for part in self.parts)
+
+    @property
+    def sampling(self) -> int:
+        """Most bytes while the engine samples."""
+        return sum(part.sampling for part in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        """Both phases fit, with a cache of a useful size."""
+        enough = self.cache_tokens >= self.least_tokens
+        return enough and max(self.update, self.sampling) <= self.usable
+
+
+def plan_memory(model: PlannedModel, config: TrainConfig, world: int, card: int) -> MemoryPlan:
+    """Return the memory of a run; nothing is allocated.
+
+    Args:
+        model: that is trained.
+        config: settled settings.
+        world: GPUs, each with a rank and an engine.
+        card: bytes of each GPU.
+    """
+    size = model.size(config.lora_rank, config.lora_targets)
+    state = state_parts(size, config, world)
+    parts = [*state, _pass_part(model, size, config), *_gathered(size, config, world)]
+    parts.append(Part("libraries", CONTEXT, CONTEXT))
+    needed = sum(part.sampling for part in parts)
+    engine, tokens, share = _engine(size, config, world, card, needed)
+    return MemoryPlan(
+        parts=tuple(part for part in (*parts, *engine) if part.update or part.sampling),
+        card=card,
+        cache_tokens=tokens,
+        least_tokens=LEAST_ROWS * longest(config),
+        engine_share=share,
+        host=_host(size, config, world),
+        checkpoint=checkpoint_bytes(size, config),
+    )
+
+
+def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
+    """Return weights, masters, gradients and moments of one rank.
+
+    Args:
+        size: of the model.
+        config: settled settings.
+        world: ranks that share them.
+    """
+    narrow, wide = _widths(config)
+    trained, frozen = trained_and_frozen(size)
+    masters = trained * wide if wide > narrow else 0
+    bytes_of = {
+        "weights": (trained + frozen) * narrow,
+        "masters": masters,
+        "gradients": trained * wide,
+        "moments": 2 * trained * wide,
+        "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
+    }
+    parts = [Part(name, n // world, n // world) for name, n in bytes_of.items()]
+    if Need.TEACHER in rule_of(config).needs:
+        mean, kept = 4 * trained // world, trained * narrow // world
+        parts.append(Part("teacher", mean, mean + kept))
+    return parts
+
+
+def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
+    """Return the bytes of one checkpoint: trained weights, masters, moments."""
+    narrow, wide = _widths(config)
+    masters = wide if wide > narrow else 0
+    return trained_and_frozen(size)[0] * (narrow + masters + 2 * wide)
+
+
+def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
+    """Return the numbers of weights that are trained, and that are not."""
+    return (size.n_adapters, size.n_weights) if size.n_adapters else (size.n_weights, 0)
+
+
+def longest(config: TrainConfig) -> int:
+    """Return the tokens of the longest prompt and response together."""
+    return config.max_prompt_tokens + (config.max_response_tokens or 1)
+
+
+def _widths(config: TrainConfig) -> tuple[int, int]:
+    """Bytes of a number of the weights, and of gradients and moments."""
+    narrow = getattr(torch, config.dtype).itemsize
+    return narrow, 4 if config.master_weights else narrow
+
+
+def _pass_part(model: PlannedModel, size: ModelSize, config: TrainConfig) -> Part:
+    """Activations and logits, or the optimizer's copies where these are larger."""
+    trains_head = not size.n_adapters
+    n_bytes = model.pass_bytes(
+        getattr(torch, config.dtype),
+        config.micro_tokens,
+        longest(config),
+        GPU_CHUNK_ELEMENTS,
+        config.gradient_checkpointing,
+        trains_head,
+    )
+    block = max(BLOCK_ELEMENTS, size.n_head) if trains_head else BLOCK_ELEMENTS
+    copies = 2 * _widths(config)[1] * min(block, trained_and_frozen(size)[0])
+    kept = "inputs of layers kept" if config.gradient_checkpointing else "all layers kept"
+    return Part(
+        "activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens, {kept}, and head"
+    )
+
+
+def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
+    """Whole weights and gradients of the layers at work: embeddings and head, and two layers."""
+    if world == 1:
+        return []
+    narrow, wide = _widths(config)
+    weights = narrow * (size.n_outside + 4 * size.n_layer)
+    gradients = narrow * size.n_outside + (narrow + wide) * size.n_layer
+    return [Part("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
+
+
+def _engine(
+    size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
+) -> tuple[list[Part], int, float]:
+    """Parts of the engine, tokens of its cache, and its share of the GPU."""
+    narrow = _widths(config)[0]
+    per_token = size.n_kv * narrow
+    weights = size.n_weights * narrow
+    least = LEAST_ROWS * longest(config)
+    if config.engine == "vllm_server":
+        return [], least, 0.0
+    if config.engine == "transformers":
+        rows = min(config.max_rows, config.n_votes * config.batch_size)
+        tokens = rows * longest(config)
+        logits = rows * size.vocabulary * (narrow + 8)
+        copy = weights if world > 1 else 0
+        note = f"{rows} responses, {longest(config)} tokens each"
+        return (
+            [
+                Part("engine: weights", copy, copy),
+                Part("engine: cache", 0, tokens * per_token + logits, note),
+            ],
+            max(tokens, least),
+            0.0,
+        )
+    usable = int(card * (1 - RESERVE))
+    context = 0 if config.engine == "vllm_inprocess" else CONTEXT
+    fixed = weights + ENGINE_OVERHEAD + context
+    taken = usable - needed if config.engine_memory is None else int(config.engine_memory * card)
+    cache = taken - fixed
+    tokens = cache // per_token
+    note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
+    return (
+        [
+            Part("engine: weights", 0, weights),
+            Part("engine: cache", 0, max(0, cache), note),
+            Part("engine: libraries", context, ENGINE_OVERHEAD + context, "asleep in the update"),
+        ],
+        tokens,
+        taken / card,
+    )
+
+
+def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
+    """Main memory: every rank loads the whole model, and every engine process reads it."""
+    weights = size.n_weights * _widths(config)[0]
+    copies = 2 if config.engine == "vllm" else 1
+    return world * (copies * weights + 3 * GIB)

@@ -1,0 +1,119 @@
+"""Seconds of a training step, estimated from sizes and the speed of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from real.plan.memory import MemoryPlan, trained_and_frozen
+from real.plan.model_size import ModelSize
+from real.settings.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU by its data sheet."""
+
+    memory: float
+    """GiB."""
+    flops: float
+    """Dense bfloat16 operations per second."""
+    bandwidth: float
+    """Bytes per second between the GPU and its memory."""
+
+
+CARDS = {
+    "a100": Card(80, 312e12, 2.0e12),
+    "h100": Card(80, 989e12, 3.35e12),
+    "h200": Card(141, 989e12, 4.8e12),
+}
+
+PEAK_SHARE = 0.4
+"""Share of the peak speed that matrix products reach."""
+BANDWIDTH_SHARE = 0.7
+"""Share of the memory's speed that decoding reaches."""
+DECODE_OVERHEAD = 0.003
+"""Seconds per decoded token besides reading weights and cache."""
+HAND_OVER = 20e9
+"""Bytes of weights per second from the trainer to an engine."""
+ASSUMED = (
+    f"{PEAK_SHARE:.0%} of the peak in products, {BANDWIDTH_SHARE:.0%} of the memory's speed and "
+    f"{1000 * DECODE_OVERHEAD:.0f} ms per token in decoding, weights to the engine at "
+    f"{HAND_OVER / 1e9:.0f} GB/s; none of these was measured"
+)
+
+
+class Phase(NamedTuple):
+    """Estimated time of one phase of a step."""
+
+    name: str
+    seconds: float
+
+
+def step_seconds(
+    size: ModelSize,
+    plan: MemoryPlan,
+    config: TrainConfig,
+    world: int,
+    card: Card,
+    mean_tokens: int,
+    prompt_tokens: int = 150,
+) -> list[Phase]:
+    """Return the estimated seconds of each phase of one batch, evaluations left out.
+
+    Args:
+        size: of the model.
+        plan: of its memory.
+        config: settled settings.
+        world: GPUs.
+        card: what they are.
+        mean_tokens: mean length of a response; one response of a batch is taken to reach
+            `max_response_tokens`.
+        prompt_tokens: mean length of a prompt.
+    """
+    return [
+        Phase("rollout", _rollout(size, plan, config, world, card, mean_tokens, prompt_tokens)),
+        Phase("update", _update(size, config, world, card, mean_tokens + prompt_tokens)),
+        Phase("optimizer", _optimizer(size, config, world, card)),
+        Phase("sync", 0.0 if config.engine == "transformers" else _weights(size) / HAND_OVER),
+    ]
+
+
+def _weights(size: ModelSize) -> float:
+    return 2.0 * size.n_weights
+
+
+def _rollout(
+    size: ModelSize,
+    plan: MemoryPlan,
+    config: TrainConfig,
+    world: int,
+    card: Card,
+    mean: int,
+    prompt: int,
+) -> float:
+    """Steps of decoding, each reading the weights; the cache once per token; the products."""
+    rows = -(-config.batch_size // world) * config.n_votes
+    at_once = plan.cache_tokens / (prompt + mean / 2)
+    waves = max(1.0, rows / max(1.0, at_once))
+    bandwidth = card.bandwidth * BANDWIDTH_SHARE
+    n_steps = (config.max_response_tokens or 1) * waves
+    steps = n_steps * (_weights(size) / bandwidth + DECODE_OVERHEAD)
+    cache = rows * mean * (prompt + mean / 2) * 2 * size.n_kv / bandwidth
+    products = rows * (prompt + mean) * 2 * size.n_weights / (card.flops * PEAK_SHARE)
+    return steps + cache + products
+
+
+def _update(size: ModelSize, config: TrainConfig, world: int, card: Card, tokens: int) -> float:
+    """Forward and backward passes of all trained responses."""
+    per_weight = 4 if size.n_adapters else 6
+    per_weight += 2 * config.gradient_checkpointing + 2 * (config.importance_cap is not None)
+    n_tokens = config.batch_size * config.n_samples * tokens / world
+    return n_tokens * per_weight * size.n_weights / (card.flops * PEAK_SHARE)
+
+
+def _optimizer(size: ModelSize, config: TrainConfig, world: int, card: Card) -> float:
+    """AdamW reads and writes weights, gradients and moments; copies measure the change."""
+    trained = trained_and_frozen(size)[0] / world
+    n_steps = -(-config.batch_size // config.mini_batch)
+    return n_steps * 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)

@@ -1,0 +1,21 @@
+"""The libraries of the trainer, which an installation of the simulator alone lacks."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from lab.errors import UserError
+
+NEEDED = ("torch", "transformers", "safetensors")
+INSTALL = "pip install 'ttrl-guard-lab[real]'"
+
+
+def require_torch() -> None:
+    """Say what to install where the trainer's libraries are missing.
+
+    Raises:
+        UserError: one of them cannot be found.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")

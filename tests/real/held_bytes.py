@@ -1,0 +1,22 @@
+"""Bytes of the tensors that an optimizer holds on this rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def held_bytes(optimizer: Any) -> dict[str, int]:
+    """Bytes of storages, each counted once: of the model's parameters, and of all else."""
+    weights = storages(list(optimizer.model.parameters()))
+    state = [t for name, t in optimizer.state_tensors().items() if not name.startswith("n_")]
+    everything = [*optimizer.parameters, *(p.grad for p in optimizer.parameters), *state]
+    rest = {k: n for k, n in storages(everything).items() if k not in weights}
+    return {"weights": sum(weights.values()), "rest": sum(rest.values())}
+
+
+def storages(tensors: list[Any]) -> dict[int, int]:
+    local: list[Tensor] = [getattr(t, "_local_tensor", t) for t in tensors]
+    found = [t.untyped_storage() for t in local]
+    return {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}

@@ -1,0 +1,198 @@
+"""The plan's bytes against those of the tensors that training holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from held_bytes import held_bytes, storages
+from rank_runs import Start
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+from lab.errors import UserError
+from real.cli import main
+from real.plan.command import engine_share
+from real.plan.memory import GIB, plan_memory, state_parts
+from real.plan.model_size import PlannedModel, read_config
+from real.plan.rehearsal import LiveBytes
+from real.ranks.sharding import shard
+from real.record.batches import batches
+from real.run import prepare
+from real.settings.config import TrainConfig
+from real.settings.presets import NAMES, SHAPES, preset
+from real.tiny import CHECKPOINT
+from real.trainer import train_batch
+from real.update.head import Head
+from real.update.logprobs import Scorer
+from real.update.packing import PackedRows
+
+TINY: dict[str, Any] = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}
+PUBLISHED = {
+    "Llama-3.2-3B-Instruct": 3_212_749_824,
+    "Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen3-4B": 4_022_468_096,
+}
+"""Weights by the models' cards."""
+
+
+def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
+    model = PlannedModel(read_config(str(CHECKPOINT)))
+    parts = state_parts(model.size(config.lora_rank, config.lora_targets), config, world)
+    weights = sum(part.update for part in parts if part.name == "weights")
+    return {"weights": weights, "rest": sum(part.update for part in parts) - weights}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "master_weights": False}, {"lora_rank": 4}],
+)
+def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
+    if "lora_rank" in settings:
+        pytest.importorskip("peft")
+    config = TrainConfig(**TINY, **settings).settled()
+    run = prepare(config)
+    run.engine.update_weights(run.policy.model, version=0)
+    before = held_bytes(run.optimizer)
+    train_batch(run, next(iter(batches(config, len(run.prompts), after=0))))
+    after = held_bytes(run.optimizer)
+    expected = planned(config)
+    assert after["weights"] == pytest.approx(expected["weights"], rel=0.05)
+    assert after["rest"] == pytest.approx(expected["rest"], rel=0.05)
+    assert before["weights"] == after["weights"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
+    ended = ranks(f"bytes-{dtype}", {**TINY, "dtype": dtype}, world=2, parts=("bytes",))
+    assert ended.codes == [0, 0]
+    expected = planned(TrainConfig(**TINY, dtype=dtype).settled(), world=2)
+    held = [json.loads(lines[0]) for lines in ended.lines]
+    for name, n_bytes in expected.items():
+        assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
+
+
+def test_shards_of_eight_ranks_have_the_planned_bytes() -> None:
+    """A process group whose collectives do nothing; odd sizes are padded by a few rows."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    sizes: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 500, "num_hidden_layers": 3}
+    shape = Qwen2Config(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    model: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
+    dist.init_process_group("fake", rank=3, world_size=8, store=FakeStore())
+    try:
+        scorer = Scorer(model)
+        shard(scorer, init_device_mesh("cpu", (8,)))
+        held = sum(storages(list(scorer.parameters())).values())
+    finally:
+        dist.destroy_process_group()
+    expected = state_parts(PlannedModel(shape).size(), TrainConfig().settled(), 8)
+    assert held == pytest.approx(expected[0].update, rel=0.05)
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pass_makes_the_planned_tensors(checkpointing: bool, dtype: torch.dtype) -> None:
+    """Held against a pass with torch's own attention kernel, on tensors with data."""
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    shape = LlamaConfig(**sizes, **heads, vocab_size=3000)
+    chunk = 64 * 3000
+    expected = PlannedModel(shape).pass_bytes(dtype, 1024, 128, chunk, checkpointing, True)
+    model: Any = AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    ids = torch.randint(0, 3000, (8, 128))
+    scorer = Scorer(model, chunk)
+    assert isinstance(scorer.head, Head)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    with LiveBytes(model.parameters()) as live:
+        scorer(PackedRows(ids, None, 128, ids.flatten()), 1.0).logprobs_n.sum().backward()
+    assert live.peak == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_models_of_the_presets_have_the_published_numbers_of_weights(name: str) -> None:
+    assert PlannedModel(read_config(name)).size().n_weights == PUBLISHED[name]
+
+
+def test_layers_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PlannedModel(LlamaConfig(hidden_size=64, num_hidden_layers=9, vocab_size=500))
+    other = PlannedModel(model.config)
+    arguments = (torch.bfloat16, 512, 64, 2**16, True, True)
+    few = model.pass_bytes(*arguments)
+    monkeypatch.setattr("real.plan.model_size._FEW", (50, 60))
+    assert other.pass_bytes(*arguments) == few
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("math500")])
+def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
+    config = preset(name, "folder").settled()
+    model = PlannedModel(read_config(next(n for n in SHAPES if n.lower().startswith(name[:5]))))
+    plan = plan_memory(model, config, 8, 80 * GIB)
+    assert plan.fits
+    assert plan.sampling <= plan.usable < plan.card
+    less = plan_memory(model, replace(config, micro_tokens=4096), 8, 80 * GIB)
+    assert less.update < plan.update
+
+
+def folder_of(tmp_path: Path, name: str = "Qwen2.5-7B-Instruct") -> Path:
+    read_config(name).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    config = preset("qwen2.5-7b/math500", "folder").settled()
+    total = 140 * GIB
+    with pytest.raises(UserError, match=r"^memory: the update needs 138 GiB.*--lora-rank 16") as e:
+        engine_share(config, folder_of(tmp_path), 1, total, total)
+    assert "\n" not in str(e.value)
+    share = engine_share(replace(config, lora_rank=16), folder_of(tmp_path), 1, total, total)
+    assert 0.7 < share < 0.9
+
+
+def test_other_tenants_of_a_gpu_are_named(tmp_path: Path) -> None:
+    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16).settled()
+    with pytest.raises(UserError, match="120 GiB of the GPU are in use"):
+        engine_share(config, folder_of(tmp_path), 1, 20 * GIB, 140 * GIB)
+
+
+def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
+    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
+    folder = folder_of(tmp_path)
+    assert engine_share(config, folder, 1, 140 * GIB, 140 * GIB) == pytest.approx(0.4, abs=1e-6)
+    with pytest.raises(UserError, match="no --engine-memory"):
+        engine_share(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
+
+
+def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8", "--gpu-memory", "80"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "8 GPUs of 80 GiB" in said and "checkpoint: 106.6 GB" in said
+    assert "fits; about" in said and "none of these was measured" in said
+    assert main([*words[:3], "--gpu", "h200"]) == 1
+    assert "does not fit; these would: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "0"], "gpus = 0"),
+        (["--gpu-memory", "-3"], "gpu_memory = -3"),
+        (["--model", "nowhere"], "no such folder"),
+        (["--preset", "gpt-9/math500"], "unknown"),
+    ],
+)
+def test_bad_plans_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
