@@ -129,7 +129,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
             sampler,
             prompts,
             supervisor.equality,
-            _sampling(config, config.eval_temperature, config.eval_top_p),
+            replace(_sampling(config, config.eval_temperature, config.eval_top_p), logprobs=False),
             config.max_rows * ranks.world,
         ),
         ranks=ranks,

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -51,6 +52,8 @@ class ChildEngine:
     it started are gone, and only `close` can be called.
     """
 
+    queues = True
+
     def __init__(
         self,
         settings: Mapping[str, Any],
@@ -66,7 +69,7 @@ class ChildEngine:
             settings: of the engine, plain values.
             timeout: seconds that may pass without a sign of life. The longest intervals without
                 one are the start, falling asleep, and one step of decoding.
-            device: of the rollouts, and of the engine if it is a GPU.
+            device: of the trainer, and of the engine if it is a GPU.
             weights_dtype: dtype in which weights are sent; unchanged if None.
             weights_bytes: approximate size of the weights.
             command: of the process.
@@ -110,17 +113,11 @@ class ChildEngine:
                 "prompts": [list(prompt) for prompt in prompts[part]],
                 "n": n,
                 "seeds": request_seeds(generator, len(prompts), n)[part],
-                "sampling": {
-                    "max_tokens": sampling.max_tokens,
-                    "temperature": sampling.temperature,
-                    "top_p": sampling.top_p,
-                    "stats": sampling.stats,
-                },
+                "sampling": asdict(sampling),
             }
         )
         answer = self._ask({"do": "sample"})
-        rollouts = read_rollouts(self._folder / ROLLOUTS, int(answer["version"]))
-        return rollouts.to(self.device)
+        return read_rollouts(self._folder / ROLLOUTS, int(answer["version"]))
 
     def release(self) -> None:
         """Free the GPU's memory."""

@@ -44,7 +44,7 @@ def make_engine(
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": lambda: _transformers(config, policy, policy.model),
         "vllm": lambda: _child(config, policy, folder),
-        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder), policy.device),
+        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
             config.engine_timeout,
@@ -80,7 +80,7 @@ def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Rank
         engine = _transformers(config, policy, copied)
     else:
         engine = _child(config, policy, folder)
-    return RankedEngine(engine, ranks, policy.device, policy.pad_token_id, copied)
+    return RankedEngine(engine, ranks, policy.pad_token_id, copied)
 
 
 def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lab.errors import UserError
 
@@ -44,6 +45,8 @@ class Sampling:
     stats: bool = False
     """Ask for `Rollouts.entropy_PV` and `certainty_PV`. A vLLM server leaves them
     None; the observations then take a forward pass of the trainer."""
+    logprobs: bool = True
+    """Ask for `Rollouts.logprobs_PNT`; without, an engine may leave them NaN."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -57,7 +60,8 @@ class Rollouts:
     tokens_PNT: torch.Tensor
     """int64; the response without its prompt, an end token included; padding after it."""
     logprobs_PNT: torch.Tensor
-    """float32; log-prob of each sampled token at the sampling temperature, 0 in padding."""
+    """float32; log-prob of each sampled token at the sampling temperature, 0 in padding; NaN where
+    the engine was not asked for them and left them out."""
     lengths_PN: torch.Tensor
     """int64; tokens of each response, its end token included."""
     finished_PN: torch.Tensor
@@ -87,6 +91,20 @@ class Rollouts:
             self.certainty_PV if self.certainty_PV is None else self.certainty_PV.to(device),
         )
 
+    def part(self, start: int, end: int) -> Rollouts:
+        """Return the rollouts of the prompts from `start` to `end`, as long as their longest."""
+        rows = slice(start, end)
+        longest = int(self.lengths_PN[rows].max())
+        return Rollouts(
+            self.tokens_PNT[rows, :, :longest],
+            self.logprobs_PNT[rows, :, :longest],
+            self.lengths_PN[rows],
+            self.finished_PN[rows],
+            self.version,
+            self.entropy_PV if self.entropy_PV is None else self.entropy_PV[rows],
+            self.certainty_PV if self.certainty_PV is None else self.certainty_PV[rows],
+        )
+
     def of_version(self, version: int) -> Rollouts:
         """Return the rollouts, if they were drawn by that version of the weights.
 
@@ -107,10 +125,15 @@ class Engine(Protocol):
     One step of training is `sample`, `release`, the update, `update_weights`.
     """
 
+    @property
+    def queues(self) -> bool:
+        """The engine queues requests for itself, so that it is best given all prompts at once."""
+        ...
+
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt; the generator decides all of them."""
+        """Sample `n` responses to each prompt, on any device; the generator decides all of them."""
         ...
 
     def release(self) -> None:
@@ -199,7 +222,8 @@ def request_params(
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
-        "logprobs": 0,  # of the sampled token alone
+        # Of the sampled token alone. Without any vLLM may take a faster sampler.
+        "logprobs": 0 if sampling.logprobs else None,
         "detokenize": False,
         "ignore_eos": True,
         "stop_token_ids": [*eos_token_ids],
@@ -209,10 +233,10 @@ def request_params(
 class Response(NamedTuple):
     """One sampled response."""
 
-    tokens: Sequence[int]
+    tokens: Sequence[int] | NDArray[np.integer]
     """At least one; the end token is the last."""
-    logprobs: Sequence[float]
-    """One per token."""
+    logprobs: Sequence[float] | NDArray[np.floating] | None
+    """One per token; None if they were not asked for."""
     finished: bool
     """False: cut at `max_tokens`."""
 
@@ -222,7 +246,6 @@ def to_rollouts(
     n: int,
     pad_token_id: int,
     version: int,
-    device: torch.device | str = "cpu",
 ) -> Rollouts:
     """Return responses as tensors, padded on the right.
 
@@ -231,7 +254,6 @@ def to_rollouts(
         n: N, the number that was requested.
         pad_token_id: fills the positions after a response's end.
         version: of the weights that drew the responses.
-        device: of the result.
 
     Raises:
         EngineError: the engine did not give what was requested.
@@ -241,15 +263,17 @@ def to_rollouts(
     lengths = torch.tensor([len(response.tokens) for response in flat])
     inside = torch.arange(int(lengths.max())) < lengths[:, None]
     tokens = torch.full(inside.shape, pad_token_id, dtype=torch.int64)
-    tokens[inside] = torch.tensor(list(chain.from_iterable(r.tokens for r in flat)))
-    logprobs = torch.zeros(inside.shape)
-    logprobs[inside] = torch.tensor(list(chain.from_iterable(r.logprobs for r in flat)))
+    tokens[inside] = torch.from_numpy(np.concatenate([r.tokens for r in flat]).astype(np.int64))
+    logprobs = torch.where(inside, torch.nan, torch.zeros(()))
+    if all(response.logprobs is not None for response in flat):
+        found = np.concatenate([r.logprobs for r in flat if r.logprobs is not None])
+        logprobs[inside] = torch.from_numpy(found.astype(np.float32))
     shape = (len(responses_PN), n)
     return Rollouts(
-        tokens.view(*shape, -1).to(device),
-        logprobs.view(*shape, -1).to(device),
-        lengths.view(shape).to(device),
-        torch.tensor([r.finished for r in flat]).view(shape).to(device),
+        tokens.view(*shape, -1),
+        logprobs.view(*shape, -1),
+        lengths.view(shape),
+        torch.tensor([r.finished for r in flat]).view(shape),
         version,
     )
 
@@ -261,8 +285,10 @@ def _check(responses_PN: Sequence[Sequence[Response]], n: int) -> None:
                 f"engine: {len(row)} responses to prompt {prompt} where {n} were asked for"
             )
         for response in row:
-            if not response.tokens or len(response.tokens) != len(response.logprobs):
+            n_tokens, logprobs = len(response.tokens), response.logprobs
+            n_logprobs = n_tokens if logprobs is None else len(logprobs)
+            if not n_tokens or n_tokens != n_logprobs:
                 raise EngineError(
-                    f"engine: a response to prompt {prompt} has {len(response.tokens)} tokens and "
-                    f"{len(response.logprobs)} log-probs; there must be one for each token"
+                    f"engine: a response to prompt {prompt} has {n_tokens} tokens and "
+                    f"{n_logprobs} log-probs; there must be one for each token"
                 )

@@ -22,6 +22,8 @@ from real.model.policy import max_positions
 class TransformersEngine:
     """Samples with the trainer's own model, so it has new weights at once."""
 
+    queues = False
+
     def __init__(
         self,
         model: Any,

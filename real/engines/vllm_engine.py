@@ -18,12 +18,10 @@ class VllmEngine:
     A GPU kernel that hangs also hangs the trainer; `real.engines.child_engine` can be killed.
     """
 
-    def __init__(self, settings: VllmSettings, device: torch.device | str = "cpu") -> None:
-        """Start it.
+    queues = True
 
-        Args:
-            settings: of vLLM.
-            device: of the rollouts.
+    def __init__(self, settings: VllmSettings) -> None:
+        """Start it.
 
         Raises:
             UserError: vLLM is not installed, or this is one of several ranks.
@@ -34,7 +32,6 @@ class VllmEngine:
                 "engine = 'vllm_inprocess': cannot share a process with torch.distributed, "
                 "use vllm, which has a process of its own on every rank"
             )
-        self.device = device
         self._host: VllmHost | None = VllmHost(settings)
 
     @property
@@ -49,7 +46,7 @@ class VllmEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt; see `VllmHost.sample`."""
         seeds = request_seeds(generator, len(prompts), n)
-        return self.host.sample(prompts, n, sampling, seeds).to(self.device)
+        return self.host.sample(prompts, n, sampling, seeds)
 
     def release(self) -> None:
         """Free the GPU's memory."""

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -122,8 +122,8 @@ class VllmHost:
         if log is not None:
             log.watch(seed + i for seed in seeds for i in range(n))
         with _died("sampling"):
-            outputs = self._generate(prompts, params, progress)
-        responses = [[self._response(output) for output in row] for row in outputs]
+            drawn = self._generate(prompts, params, progress)
+        responses = [[self._checked(one) for one in row] for row in drawn]
         rollouts = to_rollouts(responses, n, self.settings.pad_token_id, self.version)
         if log is not None:
             means = log.means(rollouts.lengths_PN.flatten().numpy())
@@ -165,29 +165,49 @@ class VllmHost:
         if self._owns_group:
             parallel_state.cleanup_dist_env_and_memory()
 
-    def _generate(self, prompts: Prompts, params: list[Any], progress: Progress) -> list[list[Any]]:
-        """Return (P, n) outputs of vLLM, with a sign of life after each step."""
+    def _generate(
+        self, prompts: Prompts, params: list[Any], progress: Progress
+    ) -> list[list[_Drawn]]:
+        """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self._llm.enqueue(texts, params, use_tqdm=False)
-        engine, done = self._llm.llm_engine, []
+        engine = self._llm.llm_engine
+        done: dict[int, list[_Drawn]] = {}
         while engine.has_unfinished_requests():
-            done += [output for output in engine.step() if output.finished]
+            for output in engine.step():
+                if output.finished:
+                    row = sorted(output.outputs, key=lambda one: one.index)
+                    done[int(output.request_id)] = [_Drawn.of(one) for one in row]
             progress()
         # Requests are numbered in the order in which they were given.
-        done.sort(key=lambda output: int(output.request_id))
-        return [sorted(output.outputs, key=lambda one: one.index) for output in done]
+        return [done[number] for number in sorted(done)]
 
-    def _response(self, output: Any) -> Response:
-        versions = {span.version for span in output.weight_versions or ()}
-        if versions != {str(self.version)}:
+    def _checked(self, drawn: _Drawn) -> Response:
+        if drawn.versions != {str(self.version)}:
+            named = ", ".join(sorted(drawn.versions)) or "none"
             raise EngineError(
-                f"vLLM: a response was drawn by version {', '.join(sorted(versions)) or 'none'} of "
-                f"the weights instead of {self.version}"
+                f"vLLM: a response was drawn by version {named} of the weights instead of "
+                f"{self.version}"
             )
-        if output.finish_reason not in ("stop", "length"):
-            raise EngineDied(f"vLLM: a response ended by {output.finish_reason!r}")
-        logprobs = output.logprobs.logprobs
-        return Response(output.token_ids, logprobs, output.finish_reason == "stop")
+        if drawn.ended_by not in ("stop", "length"):
+            raise EngineDied(f"vLLM: a response ended by {drawn.ended_by!r}")
+        return drawn.response
+
+
+class _Drawn(NamedTuple):
+    """One response of vLLM's, in arrays: tens of thousands may wait for the last one."""
+
+    response: Response
+    versions: set[str]
+    ended_by: str
+
+    @classmethod
+    def of(cls, output: Any) -> _Drawn:
+        found, ended_by = output.logprobs, output.finish_reason
+        logprobs = None if found is None else np.array(found.logprobs, np.float32)
+        tokens = np.array(output.token_ids, np.int32)
+        versions = {span.version for span in output.weight_versions or ()}
+        return cls(Response(tokens, logprobs, ended_by == "stop"), versions, ended_by)
 
 
 def _arguments(settings: VllmSettings) -> dict[str, Any]:

@@ -33,6 +33,8 @@ from real.engines.rollouts import (
 from real.engines.vllm_http import FileTransfer, Http, NcclTransfer, Transfer
 
 _POLL_SECONDS = 0.5
+_CONNECTIONS = 256
+"""Requests that are open at once; each is one prompt with all its responses."""
 
 
 class VllmServerEngine:
@@ -41,6 +43,8 @@ class VllmServerEngine:
     It cannot return what `Sampling.stats` asks for: the server's answers hold the log-probs of
     sampled tokens only. Rules that need entropies cost a forward pass of the trainer.
     """
+
+    queues = True
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class VllmServerEngine:
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.
             pad_token_id: fills the positions after a response's end.
-            device: of the rollouts; weights go over NCCL from a GPU, else through a file.
+            device: of the trainer; weights go over NCCL from a GPU, else through a file.
             transfer: makes another way to send weights.
 
         Raises:
@@ -98,10 +102,13 @@ class VllmServerEngine:
             }
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
-        with ThreadPoolExecutor(len(bodies)) as pool:
+        with ThreadPoolExecutor(min(len(bodies), _CONNECTIONS)) as pool:
             answers = list(pool.map(lambda b: self.http.post("/inference/v1/generate", b), bodies))
-        responses = [[self._response(choice) for choice in _choices(answer)] for answer in answers]
-        return to_rollouts(responses, n, self.pad_token_id, self.version, self.device)
+        responses = [
+            [self._response(choice, sampling.logprobs) for choice in _choices(answer)]
+            for answer in answers
+        ]
+        return to_rollouts(responses, n, self.pad_token_id, self.version)
 
     def release(self) -> None:
         """Do nothing: the server has its own GPUs."""
@@ -128,11 +135,12 @@ class VllmServerEngine:
             self._transfer.close()
             self._transfer = None
 
-    def _response(self, choice: Any) -> Response:
+    def _response(self, choice: Any, with_logprobs: bool) -> Response:
         try:
             versions = {span["version"] for span in choice["weight_versions"] or ()}
             tokens = choice["token_ids"]
-            logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
+            content = choice["logprobs"]["content"] if with_logprobs else []
+            logprobs = [token["logprob"] for token in content] if with_logprobs else None
             reason = choice["finish_reason"]
         except (KeyError, TypeError) as error:
             raise EngineError(

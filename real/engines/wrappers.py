@@ -34,6 +34,11 @@ class RestartingEngine:
         self._last: tuple[Any, int] | None = None
         self.engine: Engine = make()
 
+    @property
+    def queues(self) -> bool:
+        """As that of the engine."""
+        return self.engine.queues
+
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
@@ -109,7 +114,6 @@ class RankedEngine:
         self,
         engine: Shareable,
         ranks: Ranks,
-        device: torch.device,
         pad_token_id: int,
         copy: Any | None = None,
     ) -> None:
@@ -118,14 +122,18 @@ class RankedEngine:
         Args:
             engine: of this rank.
             ranks: of the run.
-            device: of the rollouts.
             pad_token_id: fills the positions after a response's end.
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
                 needs all of them.
         """
         self.engine, self._ranks, self._copy = engine, ranks, copy
-        self._device, self._pad_token_id = device, pad_token_id
+        self._pad_token_id = pad_token_id
+
+    @property
+    def queues(self) -> bool:
+        """As that of the engines."""
+        return self.engine.queues
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
@@ -156,7 +164,7 @@ class RankedEngine:
             self._one_version(part.version),
             optional(part.entropy_PV),
             optional(part.certainty_PV),
-        ).to(self._device)
+        )
 
     def release(self) -> None:
         """Give up memory for an update."""

@@ -54,7 +54,7 @@ class Sampler:
             EngineError: the engine failed, or holds other weights.
         """
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
-        return Responses(problems, prompts, rollouts, self.policy)
+        return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)
 
     def sample_all(
         self,
@@ -65,7 +65,10 @@ class Sampler:
         generator: torch.Generator,
         max_rows: int,
     ) -> Iterator[Responses]:
-        """Sample `n` responses to every problem, some problems at a time, in order.
+        """Sample `n` responses to every problem; yield some problems at a time, in order.
+
+        An engine that queues for itself gets all problems at once: in closed parts each part would
+        wait for its longest response.
 
         Args:
             prompts: N problems.
@@ -73,15 +76,21 @@ class Sampler:
             sampling: how they are drawn.
             version: of the weights that the engine must hold.
             generator: decides all of them.
-            max_rows: about as many responses are held at once, so memory does not grow with N.
+            max_rows: about as many responses are yielded at once, and sampled at once by an engine
+                without a queue, so that the device's memory does not grow with N.
         """
-        at_once = max(1, max_rows // n)
-        for start in range(0, len(prompts), at_once):
-            problems = range(start, min(start + at_once, len(prompts)))
-            tokens = prompts.tokens[problems.start : problems.stop]
+        yielded = max(1, max_rows // n)
+        sampled = len(prompts) if self.engine.queues else yielded
+        for first in range(0, len(prompts), sampled):
+            tokens = prompts.tokens[first : first + sampled]
             with memory_limit("rollout"):
-                responses = self.sample(problems, tokens, n, sampling, version, generator)
-            yield responses
+                drawn = self.engine.sample(tokens, n, sampling, generator).of_version(version)
+            for start in range(0, len(tokens), yielded):
+                end = min(start + yielded, len(tokens))
+                part = drawn.part(start, end).to(self.policy.device)
+                yield Responses(
+                    range(first + start, first + end), tokens[start:end], part, self.policy
+                )
 
     def generator(self, stream: Stream, *position: int) -> torch.Generator:
         """Return the random number generator of one purpose and position in the run."""

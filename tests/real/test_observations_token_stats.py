@@ -178,7 +178,7 @@ def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
         return TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
 
     def one(rank: int) -> Rollouts:
-        ranked = RankedEngine(engine(), Threads(rank, 2), policy.device, policy.pad_token_id)
+        ranked = RankedEngine(engine(), Threads(rank, 2), policy.pad_token_id)
         return ranked.sample(prompts, N, sampling, seeded(3))
 
     expected = engine().sample(prompts, N, sampling, seeded(3))

@@ -130,6 +130,13 @@ def test_same_seed_same_samples(one: VllmEngine, model: Any) -> None:
     assert not torch.equal(other.tokens_PNT[..., :width], first.tokens_PNT[..., :width])
 
 
+def test_without_log_probs_the_tokens_are_the_same(one: VllmEngine, model: Any) -> None:
+    asked = one.sample(SHORT, 8, EIGHT, seeded(3))
+    left_out = one.sample(SHORT, 8, Sampling(8, 0.7, logprobs=False), seeded(3))
+    assert torch.equal(left_out.tokens_PNT, asked.tokens_PNT)
+    assert torch.equal(left_out.logprobs_PNT.isnan(), asked.mask_PNT())
+
+
 def test_more_prompt_tokens_than_a_step_of_vllm_takes(one: VllmEngine, model: Any) -> None:
     prompts = [[(7 * i + place) % 30 + 1 for i in range(31)] for place in range(5)]
     rollouts = one.sample(prompts, 64, Sampling(2, 0.7), seeded())
