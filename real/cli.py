@@ -21,6 +21,7 @@ from real.model_commands import (
     PlanCommand,
     PresetsCommand,
     Settings,
+    SettingsCommand,
 )
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
@@ -28,14 +29,14 @@ from real.record.stored import stored_config
 from real.record.terminal import runs_bar, say, tell
 from real.requirements import require_torch
 from real.settings.config import TrainConfig
-from real.settings.options import settings_of, with_values
+from real.settings.options import with_values
 
 if TYPE_CHECKING:
     from real.compare.arms import ComparedArms
 
 
 @dataclass(kw_only=True)
-class RunCommand:
+class RunCommand(SettingsCommand):
     """Train one language model on the votes of its own responses.
 
     Without options: the embedded tiny task under the guard of the paper.
@@ -43,23 +44,13 @@ class RunCommand:
 
     out: Path
     """Run folder to make; must not exist yet."""
-    settings: Settings = field(default_factory=TrainConfig)
     preset: str | None = None
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
-    config: Path | None = None
-    """TOML file with settings; overrides the preset, and options given here override both."""
     arm: str | None = None
     """Arm of the comparison: sets rule, guard and labels (ttrl, guard, frozen, srt, scope+guard,
     ...)."""
     profile: str | None = None
     """Guard profile: paper, release, off, frs, mps or rcsu."""
-    quiet: bool = False
-    """Draw no progress bar."""
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> RunCommand:
-        """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
-        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> None:
         """Train, and say what came out."""
@@ -105,7 +96,7 @@ class ResumeCommand:
 
 
 @dataclass(kw_only=True)
-class CompareCommand:
+class CompareCommand(SettingsCommand):
     """Run several arms on the same seeds, each in a process; the same command resumes them."""
 
     out: Path
@@ -118,18 +109,8 @@ class CompareCommand:
     """Several peak learning rates, one comparison each."""
     jobs: int = 2
     """Runs at once; each uses its own threads."""
-    settings: Settings = field(default_factory=TrainConfig)
-    config: Path | None = None
-    """TOML file with settings that all runs share."""
     preset: str | None = None
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
-    quiet: bool = False
-    """Draw no progress bar."""
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> CompareCommand:
-        """Defaults of the options, from the preset and the file."""
-        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""

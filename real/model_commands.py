@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import tyro
 
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from real.tiny.measure import Accuracy, Judgement
 
 Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class SettingsCommand:
+    """The options of all commands that write something made from settings."""
+
+    out: Path
+    """Folder or file to make."""
+    settings: Settings = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings; overrides a preset, and options given here override both."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> Self:
+        """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
+        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
 
 @dataclass(kw_only=True)
@@ -61,7 +79,7 @@ class MakeTinyCommand:
 
 
 @dataclass(kw_only=True)
-class MeasureCommand:
+class MeasureCommand(SettingsCommand):
     """Measure a model with short responses for the simulator's policy `measured`."""
 
     out: Path
@@ -80,16 +98,6 @@ class MeasureCommand:
     """Of which gradients are measured; responses or answers for models with long responses."""
     growth: Path | None = None
     """Run folder with many checkpoints, from which the gradients' growth is measured."""
-    settings: Settings = field(default_factory=TrainConfig)
-    config: Path | None = None
-    """TOML file with settings; options given here override it."""
-    quiet: bool = False
-    """Draw no progress bar."""
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> MeasureCommand:
-        """Defaults of the options, from the file."""
-        return cls(out=tyro.MISSING, settings=settings_of(argv))
 
     def run(self) -> None:
         """Measure, and print the size of the result."""

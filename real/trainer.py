@@ -242,8 +242,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     with clock.phase("further"):
         decided = further.ask(decided, responses)
     with clock.phase("guard"):
-        streams = decided and pay(run.rule, decided, config.guard)
-        streams = shared_streams(run.ranks, streams)
+        streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
     run.engine.release()
     with clock.phase("update"):
         groups = responses.groups(streams)
@@ -275,8 +274,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         **(decided.quality if decided else {}),
         **clock.columns(n_sampled, means["tokens"]),
     }
-    visited = Visited(problems_P, answers_PV, decided.rows if decided else {})
-    return visited, row
+    return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
 
 
 def _note_faults(log: Journal, run: Run, step: int) -> None:
