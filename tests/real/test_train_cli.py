@@ -42,7 +42,7 @@ def test_the_bar_shows_evaluations_and_checkpoints(
     drawn = capsys.readouterr().err.split("\r")
     for phase in ("evaluation", "checkpoint"):
         assert any(line.rstrip().endswith(f", {phase}]") for line in drawn)
-    assert drawn[-1].rstrip().endswith("batch/s]")
+    assert drawn[-1].rstrip().endswith(("batch/s]", "s/batch]"))  # the latter on a slow machine
 
 
 def test_options_override_the_file_and_the_arm(tmp_path: Path):
