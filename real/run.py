@@ -20,7 +20,7 @@ from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, precision_notice
 from real.model.prepare import prepare_training
-from real.plan.command import checked_engine_share
+from real.plan.advice import checked_engine_share
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts

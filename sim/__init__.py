@@ -4,7 +4,7 @@ trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
 # ruff: noqa: E402
-from sim.machine_code import use_own_cache
+from sim.settings.machine_code import use_own_cache
 
 use_own_cache()
 

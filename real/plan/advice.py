@@ -1,15 +1,19 @@
-"""Settings under which a run fits, found by planning it again with each of them."""
+"""Check that a run fits a GPU, and settings that would, each found by planning it again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from lab.errors import UserError
-from real.plan.memory import GIB, MemoryPlan, plan_memory
-from real.plan.model_size import PlannedModel
+from real.model.policy import pick_device
+from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
+from real.plan.model_size import PlannedModel, read_config
 from real.settings.config import TrainConfig
 
 MOST_GPUS = 8
@@ -20,6 +24,50 @@ class _Change(NamedTuple):
     words: str
     settings: dict[str, Any]
     world: int | None = None
+
+
+def checked_engine_share(config: TrainConfig, folder: Path, world: int) -> float | None:
+    """Check that a run fits on this machine's GPUs before anything is loaded.
+
+    Args:
+        config: settled settings.
+        folder: of the model.
+        world: ranks of the run.
+
+    Returns:
+        The share of the GPU that vLLM may take; None where the run is on a CPU.
+
+    Raises:
+        UserError: the run does not fit; the message names settings that would.
+    """
+    if pick_device(config.device).type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return engine_share(config, folder, world, free, total)
+
+
+def engine_share(config: TrainConfig, folder: Path, world: int, free: int, total: int) -> float:
+    """Return the share of a GPU that vLLM may take, 0 for other engines.
+
+    Args:
+        config: settled settings.
+        folder: of the model.
+        world: ranks of the run.
+        free: bytes of the GPU that no process holds.
+        total: bytes of the GPU.
+
+    Raises:
+        UserError: the run does not fit.
+    """
+    model, taken = PlannedModel(read_config(str(folder))), total - free
+    shared = taken > RESERVE * total
+    of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
+    card = free if shared else total
+    if config.engine_memory is not None:
+        config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
+    plan = plan_memory(model, config, world, card)
+    require_fit(plan, model, config, world, of)
+    return plan.engine_share * card / total
 
 
 def require_fit(

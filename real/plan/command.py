@@ -1,15 +1,11 @@
-"""Plans as `guard-train plan` prints them, and as the trainer asks for them on a GPU."""
+"""Plans as `guard-train plan` prints them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-import torch
-
-from real.model.policy import pick_device
-from real.plan.advice import fitting_changes, require_fit
+from real.plan.advice import fitting_changes
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
 from real.plan.model_size import ModelSize, PlannedModel, read_config
 from real.plan.seconds import ASSUMED, CARDS, Card, step_seconds
@@ -53,57 +49,13 @@ def plan_lines(config: TrainConfig, machine: Machine, mean_tokens: int) -> tuple
     lines = [_title(size, config, machine), *_table(plan), *_other_places(plan)]
     if plan.fits:
         phases = step_seconds(size, plan, config, world, machine.card, mean_tokens)
-        told = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in phases)
+        times = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in phases)
         total = sum(phase.seconds for phase in phases)
-        lines += [f"fits; about {total:.0f} s a step without evaluations: {told}"]
+        lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
         lines += [f"assumed: responses of {mean_tokens} tokens on average, {ASSUMED}"]
         return lines, True
     fitting = fitting_changes(model, config, world, card)
     return [*lines, "does not fit; these would: " + (" | ".join(fitting) or "none known")], False
-
-
-def checked_engine_share(config: TrainConfig, folder: Path, world: int) -> float | None:
-    """Check that a run fits on this machine's GPUs before anything is loaded.
-
-    Args:
-        config: settled settings.
-        folder: of the model.
-        world: ranks of the run.
-
-    Returns:
-        The share of the GPU that vLLM may take; None where the run is on a CPU.
-
-    Raises:
-        UserError: the run does not fit; the message names settings that would.
-    """
-    if pick_device(config.device).type != "cuda":
-        return None
-    free, total = torch.cuda.mem_get_info()
-    return engine_share(config, folder, world, free, total)
-
-
-def engine_share(config: TrainConfig, folder: Path, world: int, free: int, total: int) -> float:
-    """Return the share of a GPU that vLLM may take, 0 for other engines.
-
-    Args:
-        config: settled settings.
-        folder: of the model.
-        world: ranks of the run.
-        free: bytes of the GPU that no process holds.
-        total: bytes of the GPU.
-
-    Raises:
-        UserError: the run does not fit.
-    """
-    model, taken = PlannedModel(read_config(str(folder))), total - free
-    shared = taken > RESERVE * total
-    of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
-    card = free if shared else total
-    if config.engine_memory is not None:
-        config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
-    plan = plan_memory(model, config, world, card)
-    require_fit(plan, model, config, world, of)
-    return plan.engine_share * card / total
 
 
 def _title(size: ModelSize, config: TrainConfig, machine: Machine) -> str:

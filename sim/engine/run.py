@@ -18,8 +18,8 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from sim.engine.simulation import Simulation
 from sim.engine.tally import Tally
-from sim.machine_code import compilation_shown
 from sim.settings.config import SimConfig
+from sim.settings.machine_code import compilation_shown
 from sim.world.measured.tree import read_measured
 
 

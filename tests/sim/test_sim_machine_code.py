@@ -14,7 +14,7 @@ import pytest
 
 import sim
 from sim.engine.simulation import Simulation
-from sim.machine_code import compilation_shown, digest, nothing_compiled
+from sim.settings.machine_code import compilation_shown, digest, nothing_compiled
 from sim.studies.sweep import run
 
 ROOT = Path(sim.__file__).parent.parent

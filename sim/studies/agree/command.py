@@ -17,7 +17,7 @@ from lab.files import whole
 from lab.report.content.agreement import cell_table, mean_table
 from lab.trace.response import read_response
 from lab.trace.trace import Trace
-from sim.machine_code import compilation_shown
+from sim.settings.machine_code import compilation_shown
 from sim.studies.agree.runs import (
     CLASSICAL,
     Classical,

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from lab.errors import UserError
 from lab.files import whole
-from sim.machine_code import compilation_shown
+from sim.settings.machine_code import compilation_shown
 from sim.studies.calibrate.error import Loss
 from sim.studies.calibrate.fitting import QUICK, READINGS, Budget, Reading, fit, readings_named
 from sim.studies.calibrate.folder import (

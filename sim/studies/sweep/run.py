@@ -11,7 +11,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from sim.engine.tally import MEASURES
-from sim.machine_code import compilation_shown, nothing_compiled
+from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.studies.sweep.folder import FACTS, TRACES, Outcome, SweepFolder, together
 from sim.studies.sweep.jobs import Impossible, Job, Task, job_of, perform
 from sim.studies.sweep.plan import Cell, Sweep, check_files, contents, shown

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from lab.errors import UserError
 from real.cli import main
-from real.plan.command import engine_share
+from real.plan.advice import engine_share
 from real.plan.memory import GIB, plan_memory, state_parts
 from real.plan.model_size import PlannedModel, read_config
 from real.plan.rehearsal import LiveBytes

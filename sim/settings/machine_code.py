@@ -34,7 +34,7 @@ def use_own_cache() -> Path:
     Returns:
         The folder.
     """
-    name = _NAME + digest(Path(__file__).parent.parent)
+    name = _NAME + digest(Path(__file__).parents[2])
     folder = next((parent / name for parent in _parents() if _writable(parent / name)), None)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
@@ -89,7 +89,7 @@ def digest(root: Path) -> str:
 def _parents() -> Iterator[Path]:
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(given)
-    yield Path(__file__).parent / "__pycache__"
+    yield Path(__file__).parents[1] / "__pycache__"
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
