@@ -27,7 +27,7 @@ from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import shard_of
 from real.record.batches import batches_per_epoch, checkpoint_interval
-from real.record.checkpoint import State, check_room, read_file
+from real.record.checkpoint import MASTER, MODEL, OPTIMIZER, State, check_room, read_file
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
@@ -45,8 +45,7 @@ from real.vote.sample import Sampler, time_notice
 from real.vote.second import Paraphrases
 from real.vote.teacher import Teacher
 
-MODEL, OPTIMIZER, GUARD = "model.safetensors", "optimizer.safetensors", "guard.safetensors"
-ANSWERS = "answers.json"
+GUARD, ANSWERS = "guard.safetensors", "answers.json"
 RULE, RULE_VALUES = "rule.safetensors", "rule.json"
 
 
@@ -149,7 +148,7 @@ def _further(parts: Parts, n_steps: int) -> Further:
 def state_of(run: Run) -> State:
     """Return the run's state for checkpoints, file by file.
 
-    model.safetensors       the trained weights
+    model.safetensors       the trained weights, without those that are rounded from master weights
     optimizer.safetensors   AdamW's moments, master weights, the place in the schedule
     guard.safetensors       the guard's memory, (N, ...) arrays
     answers.json            answer ids of every problem
@@ -157,12 +156,12 @@ def state_of(run: Run) -> State:
                             the memory of a rule's second votes, where there are any
     """
     guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
-    further = run.further
+    further, optimizer = run.further, run.optimizer.state_tensors()
     keeps = further.values() is not None
     rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
     return rule | {
-        MODEL: _trained(run),
-        OPTIMIZER: run.optimizer.state_tensors(),
+        MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+        OPTIMIZER: optimizer,
         GUARD: guard,
         ANSWERS: run.supervisor.answer_ids.to_values(),
     }
@@ -170,8 +169,8 @@ def state_of(run: Run) -> State:
 
 def checkpoint_bytes(run: Run) -> int:
     """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
-    n_weights = sum(p.numel() * p.element_size() for p in _trained(run).values())
-    return n_weights + run.optimizer.state_bytes
+    weights = state_of(run)[MODEL].values()
+    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
 
 
 def check_machine(run: Run, folder: Path) -> list[str]:
@@ -191,7 +190,7 @@ def _check_disk(run: Run, folder: Path) -> list[str]:
     every = checkpoint_interval(config, len(run.prompts))
     if not every:
         return []
-    n_written = 1 - (-run.n_steps // every)
+    n_written = 1 - (-run.n_steps // (1 if config.checkpoint_minutes else every))
     return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written)
 
 
@@ -201,8 +200,9 @@ def restore(run: Run, folder: Path) -> None:
     Raises:
         UserError: the checkpoint does not fit the model.
     """
-    _load_model(run, read_file(folder / MODEL), folder)
-    run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
+    optimizer = read_file(folder / OPTIMIZER)
+    _load_model(run, read_file(folder / MODEL), optimizer, folder)
+    run.optimizer.load_state_tensors(optimizer)
     arrays = {name: tensor.numpy().copy() for name, tensor in read_file(folder / GUARD).items()}
     run.supervisor.restore(arrays, read_file(folder / ANSWERS))
     if run.further.values() is not None:
@@ -215,8 +215,12 @@ def _trained(run: Run) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _load_model(run: Run, tensors: dict[str, Tensor], folder: Path) -> None:
-    trained = _trained(run)
+def _load_model(
+    run: Run, tensors: dict[str, Tensor], optimizer: dict[str, Tensor], folder: Path
+) -> None:
+    """Load weights; those left out are rounded from master weights when these are loaded."""
+    masters = {n for n in optimizer if n.startswith(MASTER)}
+    trained = {n: p for n, p in _trained(run).items() if n in tensors or MASTER + n not in masters}
     wrong = sorted(set(trained) ^ set(tensors))
     wrong += [n for n in set(trained) & set(tensors) if trained[n].shape != tensors[n].shape]
     if wrong:

@@ -84,9 +84,9 @@ def train(
                 written = RunFolder.create(folder, manifest)
                 say(notices)
                 with locked(written.path), written:
-                    run_in_folder(run, written, progress)
+                    run_in_folder(run, written, written.path, progress)
             else:
-                run_in_folder(run, None)
+                run_in_folder(run, None, Path(folder))
         ranks.wait()
     return load(folder)
 
@@ -118,32 +118,39 @@ def resume(
         locked(folder) if ranks.first else nullcontext(),
         memory_limit("run"),
     ):
-        point = resume_point(folder, config)
+        point = resume_point(folder, config, ranks)
         ranks.wait()  # all have read the folder before one changes it
         if point is not None:
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
                 run = prepare(point.config, ranks)
-                opened = reopened(point, _sources(run), partial(restore, run), ranks.first)
+                sources = _sources(run) if ranks.first else None
+                opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
-                    run_in_folder(run, written, progress, point.step)
+                    run_in_folder(run, written, folder, progress, point.step)
         ranks.wait()
     return load(folder)
 
 
 def run_in_folder(
-    run: Run, written: RunFolder | None, progress: Progress = False, done: int | None = None
+    run: Run,
+    written: RunFolder | None,
+    path: Path,
+    progress: Progress = False,
+    done: int | None = None,
 ) -> None:
     """Do the whole run with all that it leaves on disk.
 
     Args:
         run: from `prepare`.
         written: the run folder; None on ranks that do not write.
+        path: of the run folder.
         progress: as for `train`.
         done: as for `run_loop`.
     """
-    recorder = written or Unwritten(new_manifest(run, None))
-    with run.ranks.reasons(), Journal.of(recorder, run.config, len(run.prompts), done) as log:
+    recorder = written or Unwritten(new_manifest(run, None), path)
+    journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
+    with run.ranks.reasons(), journal as log:
         run_loop(run, log, progress if written else False, done)
     if run.config.save_model:
         save_model(run.policy, written and written.path)

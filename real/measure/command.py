@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from lab.errors import UserError
 from lab.trace.manifest import read_manifest
@@ -25,7 +24,7 @@ from real.model.policy import Policy, load_policy
 from real.model.prepare import prepare_training
 from real.problems.load import read_problems
 from real.problems.prompts import PromptSet, build_prompts
-from real.record.checkpoint import FOLDER
+from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
@@ -112,7 +111,7 @@ def measure_model(
                 "problems": sources["problems"],
                 "problem_ids": [problem.id for problem in prompts.problems],
             },
-            checkpoints=[partial(load_file, path) for path in checkpoints],
+            checkpoints=[partial(trained_weights, path) for path in checkpoints],
             report=report,
         )
     finally:
@@ -154,13 +153,13 @@ def _reader(
 
 
 def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
-    """Weights of a run's checkpoints; the run must have started from the same model."""
+    """Some of a run's checkpoints; the run must have started from the same model."""
     before = read_manifest(run).extra.get("sources", {})
     if before.get("model") != sources["model"]:
         raise UserError(
             f"growth: {run}: the run started from another model; give a run of this one"
         )
-    paths = sorted((run / FOLDER).glob("step-*/model.safetensors"))
+    paths = sorted(path.parent for path in (run / FOLDER).glob(f"step-*/{INDEX}"))
     if len(paths) < 3:
         raise UserError(
             f"growth: {run}: {len(paths)} checkpoints with weights, 3 are needed; run it with "

@@ -128,10 +128,9 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
 
 
 def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
-    """Return the bytes of one checkpoint: trained weights, masters, moments."""
+    """Return the bytes of one checkpoint: masters, or else the trained weights, and moments."""
     narrow, wide = _widths(config)
-    masters = wide if wide > narrow else 0
-    return trained_and_frozen(size)[0] * (narrow + masters + 2 * wide)
+    return trained_and_frozen(size)[0] * (max(narrow, wide) + 2 * wide)
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:

@@ -75,6 +75,8 @@ class Ranks:
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""
+        if self.world == 1:
+            return tensor.cpu()[None]
         tensors = [torch.empty_like(tensor, device="cpu") for _ in range(self.world)]
         dist.all_gather(tensors, tensor.cpu().contiguous())
         return torch.stack(tensors)

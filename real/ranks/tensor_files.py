@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lab.errors import UserError
-from real.ranks.sharding import whole_tensor
+from real.ranks.sharding import Pieces, whole_tensor
 
 _NAMES = {
     torch.float64: "F64",
@@ -40,34 +41,56 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     Args:
         path: to write; replaced if it exists.
         tensors: on any device; each is copied to the host when its turn comes. Sharded ones are
-            gathered: the other ranks must call `take_part` with theirs.
+            gathered, and then all ranks must call this.
 
     Returns:
         The file's SHA-256, as hexadecimal digits.
     """
     names = _order(tensors)
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
         for data in _contents(names, tensors):
-            digest.update(data)
+            hashed = pool.submit(digest.update, data)  # lets go of the interpreter
             file.write(data)
+            hashed.result()
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
 
 
-def take_part(tensors: Mapping[str, Tensor]) -> None:
-    """Do what `write_tensors` needs of a rank that does not write."""
-    for name in _order(tensors):
-        whole_tensor(tensors[name])
+def shard_path(path: Path, rank: int, world: int) -> Path:
+    """The file for a rank's part of a sharded `path`; one process writes `path` itself."""
+    return path if world == 1 else path.with_name(f"{path.stem}.{rank}-of-{world}{path.suffix}")
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, on the CPU.
+def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
+    """All tensors of a safetensors file, on the CPU, or those of the files of several ranks.
+
+    Files are mapped into memory, so values are read when they are used.
 
     Raises:
         UserError: the file is missing or damaged.
     """
+    if path.exists():
+        return {**_read(path)}
+    files = [_read(file) for file in _shards(path)]
+    names = dict.fromkeys(name for file in files for name in file)
+    parts = {name: tuple(file[name] for file in files if name in file) for name in names}
+    return {n: p[0] if len(p) < len(files) else Pieces(p) for n, p in parts.items()}
+
+
+def _shards(path: Path) -> list[Path]:
+    """The files of all ranks, by rank.
+
+    Raises:
+        UserError: one is missing.
+    """
+    found = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)
+    world = 1 if found is None else int(found.stem.rpartition("-")[2])
+    return [shard_path(path, rank, world) for rank in range(world)]
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -3,6 +3,8 @@
     RUN/checkpoints/step-000123/
         NAME.safetensors, NAME.json
                                 the state of the run, see `real.run`
+        NAME.R-of-N.safetensors the shard of rank R, in place of NAME.safetensors, where N ranks
+                                share the tensors; cut along their first dimension
         checkpoint.json         place in the run, settings, digests of the files above
 
 No generator's state is saved: every draw has a generator of its own, made from seed, stream and
@@ -14,22 +16,30 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
+from torch import Tensor
 
 from lab.errors import UserError
 from lab.files import TEMPORARY, remove_folder, whole_folder
 from lab.trace.store import RunFolder
-from real.ranks.tensor_files import file_digest, read_tensors, take_part, write_tensors
+from real.ranks.distributed import ALONE, Ranks
+from real.ranks.sharding import Pieces, is_split, local_tensors
+from real.ranks.tensor_files import file_digest, read_tensors, shard_path, write_tensors
 from real.record.terminal import say
 
-VERSION = 1
+VERSION = 2
 """Raised when an older program would misread a checkpoint."""
 FOLDER = "checkpoints"
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MASTER = "master/"
+"""Begins the names of a weight's copy in single precision, from which it is rounded."""
 INDEX = "checkpoint.json"
 TENSORS = ".safetensors"
 TOLD_FROM = 10**7
@@ -60,37 +70,64 @@ class Checkpoint:
 class Checkpoints:
     """Writes the checkpoints of one run and keeps the last few."""
 
-    def __init__(self, run_folder: RunFolder | None, every: int, keep: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run_folder: RunFolder | None,
+        every: int,
+        keep: int,
+        minutes: float = 0.0,
+        ranks: Ranks = ALONE,
+    ) -> None:
         """Set up.
 
         Args:
-            run_folder: holds the trace; None on ranks that do not write.
+            path: of the run folder.
+            run_folder: holds the trace; None on ranks that write no more than their shards.
             every: batches between checkpoints.
             keep: number of checkpoints that stay on disk.
+            minutes: after which another one is due, whatever the batch; 0 for never.
+            ranks: the processes of the run.
         """
-        self._run_folder, self._every, self._keep = run_folder, every, keep
+        self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
+        self._every, self._keep, self._seconds = every, keep, 60 * minutes
+        self._last = time.monotonic()
 
     def due(self, step: int) -> bool:
-        """Return whether a checkpoint is to be written after this batch."""
-        return step % self._every == 0
+        """Return whether a checkpoint is to be written after this batch; all ranks ask together."""
+        if step % self._every == 0 or not self._seconds:
+            return step % self._every == 0
+        return bool(self._ranks.highest(int(time.monotonic() - self._last >= self._seconds)))
 
     def save(self, state: State, step: int) -> None:
         """Write a checkpoint after `step` batches, then delete the oldest ones.
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        All ranks must call this: sharded tensors are gathered.
+        All ranks must call this: each writes its shards.
 
         Raises:
             UserError: the disk cannot be written; earlier checkpoints are as they were.
         """
-        if self._run_folder is None:
-            for name in filter(_holds_tensors, state):
-                take_part(state[name])
-            return
-        root, manifest = self._run_folder.path / FOLDER, self._run_folder.manifest
-        parts = self._run_folder.parts()
-        with whole_folder(root / f"step-{step:06d}") as folder:
-            files = {name: _write(folder / name, content) for name, content in state.items()}
+        target = self._root / f"step-{step:06d}"
+        if self._run_folder is not None:
+            self._save_all(self._run_folder, target, state, step)
+        else:
+            self._ranks.wait()  # the first rank has made the folder
+            try:
+                self._write_shards(target.with_name(f"{target.name}{TEMPORARY}"), state)
+            except OSError as error:
+                reason = error.strerror or error
+                raise UserError(
+                    f"{target}: cannot be written ({reason}); free or choose a disk"
+                ) from error
+        self._last = time.monotonic()
+
+    def _save_all(self, run_folder: RunFolder, target: Path, state: State, step: int) -> None:
+        manifest, parts = run_folder.manifest, run_folder.parts()
+        with whole_folder(target) as folder:
+            self._ranks.wait()
+            files = self._write_shards(folder, state)
+            files |= {n: _write(folder / n, c) for n, c in state.items() if not _is_sharded(n, c)}
             index = Checkpoint(
                 version=VERSION,
                 step=step,
@@ -100,8 +137,25 @@ class Checkpoints:
                 files=files,
             )
             (folder / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index)))
-        for old in _checkpoints_in(root)[self._keep :]:
+        for old in _checkpoints_in(self._root)[self._keep :]:
             remove_folder(old)
+
+    def _write_shards(self, folder: Path, state: State) -> dict[str, str]:
+        """Write this rank's shards; returns the digests of the files of all ranks."""
+        rank, world = self._ranks.share
+        names = [name for name, content in state.items() if _is_sharded(name, content)]
+        if not names:
+            return {}
+        digests = [
+            write_tensors(shard_path(folder / name, rank, world), local_tensors(state[name], rank))
+            for name in names
+        ]
+        mine = torch.tensor([list(bytes.fromhex(digest)) for digest in digests], dtype=torch.uint8)
+        return {
+            shard_path(folder / name, other, world).name: bytes(digest.tolist()).hex()
+            for other, of_rank in enumerate(self._ranks.gather(mine))
+            for name, digest in zip(names, of_rank, strict=True)
+        }
 
 
 def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> list[str]:
@@ -131,10 +185,10 @@ def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> lis
     return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
 
 
-def latest(run_folder: Path) -> tuple[Path, Checkpoint] | None:
+def latest(run_folder: Path, ranks: Ranks = ALONE) -> tuple[Path, Checkpoint] | None:
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
-    Checkpoints that cannot be used are named on stderr.
+    Checkpoints that cannot be used are named on stderr. Ranks share the work of computing digests.
 
     Raises:
         UserError: there are checkpoints, but none can be used.
@@ -142,7 +196,7 @@ def latest(run_folder: Path) -> tuple[Path, Checkpoint] | None:
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:
-            return folder, _read_index(folder)
+            return folder, _read_index(folder, ranks)
         except UserError as error:
             last = i + 1 == len(folders)
             remedy = "it was the last one" if last else "the one before it is used"
@@ -163,6 +217,21 @@ def read_file(path: Path) -> Any:
     return read_tensors(path) if _holds_tensors(path.name) else _read_json(path)
 
 
+def trained_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the whole trained weights of a checkpoint, masters where there are any.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    masters = {
+        name.removeprefix(MASTER): tensor
+        for name, tensor in read_tensors(folder / OPTIMIZER).items()
+        if name.startswith(MASTER)
+    }
+    tensors = {**read_tensors(folder / MODEL), **masters}
+    return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors.items()}
+
+
 def remove_leftovers(run_folder: Path) -> None:
     """Delete what a killed process left of an unfinished checkpoint."""
     root = run_folder / FOLDER
@@ -180,7 +249,7 @@ def _checkpoints_in(root: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
-def _read_index(folder: Path) -> Checkpoint:
+def _read_index(folder: Path, ranks: Ranks) -> Checkpoint:
     """Return the contents of `checkpoint.json`, after a check that all files are unchanged."""
     try:
         values = _read_json(folder / INDEX)
@@ -188,11 +257,19 @@ def _read_index(folder: Path) -> Checkpoint:
         if version > VERSION:
             raise UserError(f"{folder}: version {version} is newer than this program's {VERSION}")
         index = msgspec.convert(values, Checkpoint)
-        for name, digest in index.files.items():
-            if file_digest(folder / name) != digest:
-                raise UserError(f"{folder}: {name} is damaged")
+        for name in index.files:
+            (folder / name).stat()
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder}: is damaged or incomplete ({error})") from error
+    names = list(index.files)
+    rank, world = ranks.share
+    damaged = (
+        place + 1
+        for place, name in list(enumerate(names))[rank::world]
+        if file_digest(folder / name) != index.files[name]
+    )
+    if place := ranks.highest(next(damaged, 0)):
+        raise UserError(f"{folder}: {names[place - 1]} is damaged")
     return index
 
 
@@ -202,6 +279,10 @@ def _size(n_bytes: int) -> str:
 
 def _holds_tensors(name: str) -> bool:
     return name.endswith(TENSORS)
+
+
+def _is_sharded(name: str, content: Any) -> bool:
+    return _holds_tensors(name) and is_split(content.values())
 
 
 def _read_json(path: Path) -> Any:

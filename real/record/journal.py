@@ -16,6 +16,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.model.memory import memory_limit
+from real.ranks.distributed import ALONE, Ranks
 from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
@@ -59,6 +60,7 @@ class Journal:
         config: TrainConfig,
         n_problems: int,
         after: int | None,
+        ranks: Ranks = ALONE,
     ) -> Journal:
         """Return the journal of a run with a folder, resumed after batch `after` if that is given.
 
@@ -69,7 +71,8 @@ class Journal:
         """
         every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None
-        checkpoints = Checkpoints(folder, every, config.checkpoint_keep) if every else None
+        kept = (every, config.checkpoint_keep, config.checkpoint_minutes)
+        checkpoints = Checkpoints(recorder.path, folder, *kept, ranks) if every else None
         if folder is None:
             return cls(recorder, checkpoints=checkpoints)
         loggers = open_loggers(config.log, folder.path, folder.manifest, after)
@@ -195,7 +198,12 @@ class Journal:
 
 
 class Unwritten(MemoryRun):
-    """The recorder of ranks that write nothing: their rows are the first rank's."""
+    """The recorder of ranks that write no rows: theirs are the first rank's."""
+
+    def __init__(self, manifest: Manifest, path: Path) -> None:
+        """Set up; `path` is that of the run folder."""
+        super().__init__(manifest)
+        self.path = path
 
     def _add(self, table: Table, columns: Columns, copy: bool) -> None:
         """Forget them."""

@@ -19,6 +19,7 @@ from lab.trace.provenance import commit, now
 from lab.trace.store import RunFolder
 from real.model.folder import KINDS
 from real.problems.problem import PromptSet
+from real.ranks.distributed import ALONE, Ranks
 from real.ranks.tensor_files import file_digest
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config
@@ -43,12 +44,15 @@ class ResumePoint:
         return None if self.checkpoint is None else self.checkpoint.step
 
 
-def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint | None:
+def resume_point(
+    folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
+) -> ResumePoint | None:
     """Return the point from which a run folder continues; None if the run is finished.
 
     Args:
         folder: held by this process alone, see `lab.trace.lock.locked`.
         config: settings to continue with; those of the run if None.
+        ranks: the processes of the run; all must call this.
 
     Raises:
         UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
@@ -60,7 +64,7 @@ def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint
     check_same(manifest.config, config, folder)
     if manifest.status == "finished":
         return None
-    checkpoint = latest(folder)
+    checkpoint = latest(folder, ranks)
     if checkpoint is None:
         if before.checkpoint_every == 0:
             raise UserError(f"{folder}: was run without checkpoints; start a new run")
@@ -75,7 +79,7 @@ def resume_point(folder: Path, config: TrainConfig | None = None) -> ResumePoint
 
 @contextlib.contextmanager
 def reopened(
-    point: ResumePoint, sources: dict[str, Any], restore: Callable[[Path], None], writes: bool
+    point: ResumePoint, sources: dict[str, Any] | None, restore: Callable[[Path], None]
 ) -> Iterator[RunFolder | None]:
     """Open the run folder, cut back to the checkpoint, after the run itself was restored.
 
@@ -83,18 +87,19 @@ def reopened(
 
     Args:
         point: from `resume_point`.
-        sources: `fingerprint` of the model and problems of today.
+        sources: `fingerprint` of the model and problems of today, compared and kept by the rank
+            that writes; None on the others, which get None.
         restore: puts the run where the checkpoint in a folder was written.
-        writes: whether this rank writes; the others get None.
 
     Raises:
         UserError: model or problems changed, or the checkpoint does not fit them.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
-    check_unchanged(old.extra.get("sources", {}), sources, point.config.model)
+    if sources is not None:
+        check_unchanged(old.extra.get("sources", {}), sources, point.config.model)
     if point.checkpoint_folder is not None:
         restore(point.checkpoint_folder)
-    if not writes:
+    if sources is None:
         yield None
         return
     remove_leftovers(point.folder)

@@ -16,6 +16,7 @@ CHANGEABLE = frozenset(
         "attention",
         "checkpoint_every",
         "checkpoint_keep",
+        "checkpoint_minutes",
         "data_dir",
         "device",
         "engine_memory",

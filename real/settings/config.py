@@ -191,6 +191,8 @@ class TrainConfig:
 
     checkpoint_every: Natural | None = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
+    checkpoint_minutes: NotNegative = 30.0
+    """Minutes after which a checkpoint is written at the end of any batch; 0 for never."""
     checkpoint_keep: Count = 2
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None

@@ -218,8 +218,8 @@ class PolicyOptimizer:
             for kind in ("step", "exp_avg", "exp_avg_sq"):
                 if f"{kind}/{name}" in remaining:
                     like = None if kind == "step" else master
-                    value = self._taken(remaining, f"{kind}/{name}", like).clone()
-                    state[kind] = value.to(master.device) if like is None else shard_of(value, like)
+                    value = self._taken(remaining, f"{kind}/{name}", like)
+                    state[kind] = value.clone() if like is None else shard_of(value, like)
         if remaining:
             raise UserError(
                 f"optimizer state: {len(remaining)} tensors belong to no parameter, "

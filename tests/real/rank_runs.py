@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 import lab
+from real.ranks.sharding import Pieces
 from real.ranks.tensor_files import read_tensors
 
 TOLERANCE = 1e-6
@@ -38,7 +39,7 @@ class Ended:
     seconds: float
 
     def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:
-        return read_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
+        return whole_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
 
     @property
     def trace(self) -> lab.Trace:
@@ -46,6 +47,12 @@ class Ended:
 
 
 Start = Callable[..., Ended]
+
+
+def whole_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Of one file, or of the shards of several ranks."""
+    tensors = read_tensors(path).items()
+    return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors}
 
 
 @contextmanager

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_runs import Stopped, stop_at
+from tiny_runs import Stopped, check_same, stop_at
 
 import real.record.checkpoint
 from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
-from real.ranks.tensor_files import file_digest, read_tensors, write_tensors
+from real.ranks.tensor_files import file_digest, read_tensors, shard_path, write_tensors
 from real.record.checkpoint import check_room
 from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT
@@ -85,6 +85,48 @@ def test_the_last_few_are_kept_one_per_epoch(tmp_path: Path):
     assert steps(tmp_path / "run") == ["step-000004", "step-000006"]
     train(replace(SMALL, epochs=3, checkpoint_keep=9), tmp_path / "all", progress=False)
     assert steps(tmp_path / "all") == [f"step-{n:06d}" for n in (0, 2, 4, 6)]
+
+
+def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path: Path):
+    config = replace(SMALL, checkpoint_every=100, checkpoint_keep=9)
+    train(replace(config, checkpoint_minutes=1e-9), tmp_path / "often", progress=False)
+    assert steps(tmp_path / "often") == [f"step-{n:06d}" for n in range(5)]
+    train(replace(config, checkpoint_minutes=0.0), tmp_path / "ends", progress=False)
+    assert steps(tmp_path / "ends") == ["step-000000", "step-000004"]
+
+
+def test_those_of_the_first_version_can_be_used(tmp_path: Path):
+    """They hold bfloat16 weights beside the master weights that these are rounded from."""
+    config = replace(SMALL, checkpoint_every=1, dtype="bfloat16")
+    whole = train(config, tmp_path / "whole", progress=False)
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", progress=stop_at(0.75))
+    folder = tmp_path / "run" / "checkpoints" / "step-000002"
+    assert load_file(folder / "model.safetensors") == {}
+    masters = real.record.checkpoint.trained_weights(folder)
+    digest = write_tensors(
+        folder / "model.safetensors", {name: value.bfloat16() for name, value in masters.items()}
+    )
+    index = json.loads((folder / "checkpoint.json").read_text())
+    index["version"], index["files"]["model.safetensors"] = 1, digest
+    (folder / "checkpoint.json").write_text(json.dumps(index))
+    check_same(resume(tmp_path / "run", progress=False), whole)
+
+
+def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
+    """Cut along the first dimension; tensors that all ranks have are the first one's."""
+    whole = torch.arange(10.0).reshape(5, 2)
+    for rank, rows in enumerate((slice(0, 3), slice(3, 5), slice(5, 5))):
+        part = {"a": whole[rows]} | ({"n": torch.tensor(7)} if rank == 0 else {})
+        write_tensors(shard_path(tmp_path / "x.safetensors", rank, 3), part)
+    read = read_tensors(tmp_path / "x.safetensors")
+    pieces: Any = read["a"]
+    assert pieces.shape == whole.shape and torch.equal(pieces.whole(), whole)
+    assert all(torch.equal(pieces.rows(a, b), whole[a:b]) for a in range(6) for b in range(a, 6))
+    assert int(read["n"]) == 7
+    shard_path(tmp_path / "x.safetensors", 1, 3).unlink()
+    with pytest.raises(UserError, match=r"x\.1-of-3\.safetensors: cannot be read"):
+        read_tensors(tmp_path / "x.safetensors")
 
 
 def test_nothing_in_it_needs_pickle(stopped: Path):
@@ -194,7 +236,7 @@ def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"
     told = checkpoint_bytes(parts)
     assert len(saved) == 2 and 0.999 * written < told <= written
     n_weights = sum(p.numel() for p in parts.policy.model.parameters())
-    assert told == n_weights * (12 if dtype == "float32" else 14)
+    assert told == n_weights * 12
 
 
 def test_its_size_is_told_and_a_disk_without_room_refused(

@@ -24,8 +24,17 @@ SMALL: dict[str, Any] = {
 SENTENCE = "rank {}: fault: wanted by the test"
 
 
-def failed(ranks: Start, name: str, *faults: dict[str, Any], **how: Any) -> Ended:
-    return ranks(name, SMALL, fault=[{"call": 1, **fault} for fault in faults], **how)
+def failed(
+    ranks: Start,
+    name: str,
+    *faults: dict[str, Any],
+    world: int = 2,
+    parts: tuple[str, ...] = (),
+    **changes: Any,
+) -> Ended:
+    """A run with faults, in the first call where they name no other, and changes of settings."""
+    planted = [{"call": 1, **fault} for fault in faults]
+    return ranks(name, {**SMALL, **changes}, world, fault=planted, parts=parts)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -82,3 +91,25 @@ def test_several_backends_end_as_one(ranks: Start) -> None:
     name = "cpu:gloo,cuda:gloo"
     assert ended.lines == [[name], [name, f"guard-train: {SENTENCE.format(1)}"]]
     assert ended.codes == [1, 2] and ended.seconds < 20
+
+
+def test_each_rank_writes_and_checks_its_own_shards(ranks: Start) -> None:
+    changes = {"epochs": 2, "dtype": "bfloat16"}
+    fault = {"rank": 1, "phase": "checkpoint", "what": "error", "call": 3}
+    ended = failed(ranks, "shards", fault, **changes)
+    last, before = (ended.folder / f"checkpoints/step-00000{step}" for step in (1, 0))
+    assert not last.with_name("step-000002.tmp").exists()
+    assert sorted(p.name for p in last.glob("optimizer*")) == [
+        f"optimizer.{rank}-of-2.safetensors" for rank in (0, 1)
+    ]
+    sizes = [p.stat().st_size for p in last.glob("optimizer*")]
+    assert max(sizes) < 0.55 * sum(sizes)
+    shard = last / "optimizer.1-of-2.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-3] ^= 1
+    shard.write_bytes(content)
+    resumed = ranks("shards", {**SMALL, **changes}, do="resume")
+    notice = f"{last}: {shard.name} is damaged; the one before it is used"
+    assert resumed.lines == [[f"guard-train: notice: {notice}"], []]
+    assert resumed.codes == [0, 0] and before.is_dir() is False
+    assert resumed.trace.steps["step"].tolist() == [1, 2]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from lab.trace.response import read_response
 from real.cli import main
+from real.record.checkpoint import trained_weights
 
 FEW = [
     "--n-problems",
@@ -33,7 +33,8 @@ def pilot(tmp_path_factory):
 def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        "real.measure.command.load_file", lambda path: loaded.append(path) or load_file(path)
+        "real.measure.command.trained_weights",
+        lambda path: loaded.append(path) or trained_weights(path),
     )
     out = tmp_path / "response.npz"
     assert main(["measure", "--out", str(out), *FEW, "--growth", str(pilot)]) == 0

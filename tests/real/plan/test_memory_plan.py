@@ -175,7 +175,7 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8", "--gpu-memory", "80"]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "8 GPUs of 80 GiB" in said and "checkpoint: 106.6 GB" in said
+    assert "8 GPUs of 80 GiB" in said and "checkpoint: 91.4 GB" in said
     assert "fits; about" in said and "none of these was measured" in said
     assert main([*words[:3], "--gpu", "h200"]) == 1
     assert "does not fit; these would: " in capsys.readouterr().out
