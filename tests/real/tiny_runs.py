@@ -1,4 +1,4 @@
-"""Runs that are stopped on the way, and the comparison of traces to the bit."""
+"""Short runs, some stopped on the way, and the comparison of traces to the bit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Callable
 import pandas as pd
 
 from lab.trace.trace import Trace
+from real.settings.config import TrainConfig
+
+QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
+"""Settings of a short comparison."""
+WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]
+"""The same for a command line, apart from the length and the rate."""
 
 
 class Stopped(Exception):

@@ -10,11 +10,23 @@ import pytest
 
 from lab.arm_settings import with_arm
 from lab.arms import arm as named
+from lab.trace.response import write_response
 from sim import SimConfig
 from sim.engine.simulation import Simulation
 from sim.engine.tally import MEASURES
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
+
+
+@pytest.fixture(scope="session")
+def response_file(tmp_path_factory):
+    """The path of a small response file."""
+    from measured_response import small_response
+
+    path = tmp_path_factory.mktemp("response") / "r.npz"
+    write_response(path, small_response())
+    return str(path)
+
 
 START = 55.0
 COMMON = np.random.default_rng(8).normal(size=12)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_sim_measured import CURVED, KEY, A, N, rows, settings, small_response
+from measured_response import CURVED, KEY, A, N, rows, settings, small_response
 
 from lab.errors import UserError
 from lab.trace.response import write_response
@@ -22,13 +22,6 @@ from sim.world.measured.tree import (
 
 ADAM, RATE = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), 0.05
 WHOLE = tree_of(small_response())
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("response") / "r.npz"
-    write_response(path, small_response())
-    return str(path)
 
 
 def weights_of():
@@ -92,8 +85,8 @@ def test_without_the_leak_unseen_responses_have_no_probability_and_others_keep_t
             assert ratios[0] == pytest.approx(ratios[1])
 
 
-def test_without_unseen_responses_there_is_no_leak_to_switch_off(file, tmp_path):
-    assert simulate(settings(file, parts_off=("leak",))).run.extra["trust"]["unseen"] == 0
+def test_without_unseen_responses_there_is_no_leak_to_switch_off(response_file, tmp_path):
+    assert simulate(settings(response_file, parts_off=("leak",))).run.extra["trust"]["unseen"] == 0
     whole = small_response()
     path = tmp_path / "seen.npz"
     write_response(path, replace(whole, leaf_unseen=np.zeros_like(whole.leaf_unseen)))
@@ -121,8 +114,8 @@ def test_without_its_own_effect_a_problem_stays_and_the_others_move_as_in_the_wh
 
 
 @pytest.mark.parametrize("part", ["own", "others"])
-def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(file, part):
-    config = settings(file, mini_batch=1, parts_off=(part,))
+def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(response_file, part):
+    config = settings(response_file, mini_batch=1, parts_off=(part,))
     first, second, whole = (simulate(c) for c in (config, config, replace(config, parts_off=())))
     assert rows(first).equals(rows(second))
     assert first.evals.pass_at_1.iloc[0] == whole.evals.pass_at_1.iloc[0]
@@ -139,9 +132,9 @@ def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(file, part):
         ({"parts_off": ("all",)}, "parts_off"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(file, changes, message):
+def test_parts_that_do_not_fit_are_refused(response_file, changes, message):
     with pytest.raises(UserError, match=message):
-        settings(file, **changes)
+        settings(response_file, **changes)
 
 
 def test_other_policies_have_no_such_parts():

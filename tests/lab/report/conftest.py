@@ -1,5 +1,6 @@
 """Small run folders of both worlds, as the demo leaves them behind."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from guard_core import GuardConfig
 from lab.arms import DEMO_ARMS, arm
 from lab.settings import to_values
 from lab.trace.trace import Trace
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
 PROBLEMS, EPOCHS = 12, 9
 _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6}

@@ -3,56 +3,15 @@
 import html
 import json
 import re
-from html.parser import HTMLParser
 
-import numpy as np
 import pytest
+from page_parts import PER_WORLD, figures_of, outline, without_scripts
 
 from lab.compare.headline import headline
 from lab.report.content.digest import read
 from lab.report.page import page
-from lab.report.writing import write_report
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
-
-
-PER_WORLD = (
-    *("fates", "paired", "change", "migration", "progress", "window", "each-run", "lost"),
-    *("scissor", "routes", "guard"),
-)
-"""Sections with a figure of each comparison."""
-
-
-class Outline(HTMLParser):
-    """Elements, headings and links of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.headings, self.ids, self.links, self.sources = [], [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        self.tags.append(tag)
-        self.ids += [values["id"]] if "id" in values else []
-        self.links += [values["href"]] if "href" in values else []
-        self.sources += [values["src"]] if "src" in values else []
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-
-
-def outline(content):
-    found = Outline()
-    found.feed(content)
-    return found
-
-
-def without_scripts(content):
-    return re.sub(r"<(script|style)\b.*?</\1>", "", content, flags=re.DOTALL)
-
-
-def figures_of(content):
-    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', content)
-    return {name: json.loads(data) for name, data in found}
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +64,6 @@ def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(runs, content)
     assert "wrong rivals are planted" in content
     alone = page(read([runs.sim])[0], [])
     assert "wrong rivals are planted" not in alone
-
-
-def test_a_file_of_problems_is_not_taken_for_the_tiny_task(add_run, tmp_path):
-    config = {"problems": "tiny.json"}
-    add_run(tmp_path / "run", "ttrl", world="real", task="tiny", config=config)
-    assert not read([tmp_path])[0][0].planted
 
 
 def test_nothing_comes_from_outside(content):
@@ -201,36 +154,6 @@ def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
     assert "&lt;img" in texts
 
 
-def test_unfinished_runs_are_flagged(add_run, tmp_path):
-    for name in ("ttrl", "guard"):
-        path = add_run(tmp_path / name, name, seed=7) / "run.json"
-    run = json.loads(path.read_text())
-    path.write_text(json.dumps(run | {"status": "interrupted", "progress": 0.4}))
-    plain = without_scripts(page(*read([tmp_path])))
-    header = plain.split("<main")[0]
-    assert "TTRL-Guard, seed 7: interrupted at 40%" in header
-    assert '<div class="flag">seed 7 interrupted at 40%</div>' in plain
-
-
-def test_an_early_end_does_not_look_like_the_whole_way(add_run, tmp_path, make_trace, save):
-    add_run(tmp_path / "ttrl", "ttrl")
-    short = make_trace("guard", np.full((1, 2, 9), 0.6), np.full((1, 9), 0.6))
-    short.run.n_problems = 12
-    del short.run.config["step"]
-    save(short, tmp_path / "guard")
-    (world,) = read([tmp_path])[0]
-    assert world.of_arm("ttrl")["progress"].max() == 1
-    assert world.of_arm("guard")["progress"].max() == pytest.approx(8 / 9)
-
-
-def test_skipped_folders_are_named_with_the_reason(runs, tmp_path):
-    (tmp_path / "run.json").write_text("{}")
-    content = page(*read([runs.sim, tmp_path]))
-    section = content.split('id="left-out"')[1]
-    assert str(tmp_path) in section
-    assert "not of this program" in section
-
-
 def test_settings_and_provenance(content, worlds):
     plain = without_scripts(content)
     runs_part = plain.split('id="runs"')[1]
@@ -245,75 +168,8 @@ def test_settings_and_provenance(content, worlds):
     assert run.command.split()[0] in runs_part
 
 
-def test_empty_settings_are_shown_and_shared(add_run, tmp_path):
-    for name in ("ttrl", "guard"):
-        add_run(tmp_path / name, name, config={"suffix": "", "left_out": [], "file": None})
-    plain = without_scripts(page(*read([tmp_path])))
-    assert "Settings that differ" not in plain
-    for name, value in {"suffix": "&quot;&quot;", "left_out": "[]", "file": "null"}.items():
-        assert f"<dt>{name}</dt><dd><code>{value}</code></dd>" in plain
-
-
-def test_what_runs_told_is_on_the_page_once(add_run, tmp_path):
-    for name in ("ttrl", "guard"):
-        told = {"notices": ["left out: 2 overlong prompts <b>", f"{name} alone"]}
-        add_run(tmp_path / name, name, extra=told)
-    plain = without_scripts(page(*read([tmp_path])))
-    assert plain.count("<p>left out: 2 overlong prompts &lt;b&gt;</p>") == 1
-    assert "<p>ttrl alone</p>" in plain and "<p>guard alone</p>" in plain
-
-
 def test_an_undefined_ratio_is_no_number(worlds, content):
     frozen = worlds[0].metrics.loc["frozen"]
     assert frozen["L/D"].isna().all()
     row = without_scripts(content).split(">L/D<")[1].split("</tr>")[0]
     assert "nothing degraded" in row
-
-
-def test_one_arm_alone_has_a_page(add_run, tmp_path):
-    add_run(tmp_path / "ttrl", "ttrl")
-    content = page(*read([tmp_path]))
-    plain = without_scripts(content)
-    assert "No arm of this comparison has a guard." in plain
-    assert "No reference arm" in plain
-    assert "not measured (no run of" in plain
-    lacking = {"paired", "routes", "guard"}
-    expected = {f"{name}-0-0-data" for name in PER_WORLD if name not in lacking}
-    assert set(figures_of(content)) == expected
-
-
-def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
-    for arm in ("ttrl", "guard"):
-        unknown = make_trace(arm, np.full((2, 3, 11), np.nan), np.full((2, 11), np.nan))
-        save(unknown, tmp_path / arm)
-    content = page(*read([tmp_path]))
-    plain = without_scripts(content)
-    assert plain.count("the true answers of these problems are not known") == 5
-    assert "Nothing to pair" in plain
-    assert "progress-0-0-data" in figures_of(content)
-
-
-def test_write_report(runs, tmp_path):
-    made = write_report([runs.sim], tmp_path / "page.html")
-    assert made.path == tmp_path / "page.html"
-    assert made.path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert [world.name for world in made.worlds] == ["Simulator: llama-math500"]
-    assert list(tmp_path.iterdir()) == [made.path]
-
-
-def test_real_runs_stand_below_their_simulation(add_run, tmp_path):
-    config = {"lr": 1e-4, "n_votes": 64, "epochs": 9}
-    for name in ("ttrl", "frozen"):
-        for seed in range(2):
-            folder = tmp_path / "real" / name / str(seed)
-            add_run(folder, name, seed, world="real", task="tiny", config=config)
-        own = config | {"policy": "measured"}
-        add_run(tmp_path / "sim" / name, name, n_replicates=3, task="tiny", config=own)
-    content = page(read([tmp_path])[0], [])
-    data = figures_of(content)["agreement-0-data"]["data"]
-    shown = [trace["name"] for trace in data if trace["showlegend"] and "name" in trace]
-    assert shown == [f"{c}, {w}" for w in ("real", "simulated") for c in ("FR", "MR", "pass@1")]
-    part = without_scripts(content).split('id="agreement"')[1].split("</section>")[0]
-    assert "other half of the seeds" in part and "copy of TTRL" in part
-    assert "linearised over its token tree before any" in content
-    assert 'id="agreement"' not in page(read([tmp_path / "real"])[0], [])
