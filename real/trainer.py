@@ -266,7 +266,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("sync"):
         further.after_step(batch.step)
-        run.engine.update_weights(run.policy.model, version=batch.step)
+        stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps)
     n_sampled = responses.n_tokens + further.n_sampled
     row = {
@@ -280,6 +280,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         "mean_length": float(responses.rollouts.lengths_PN.float().mean()),
         **(decided.quality if decided else {}),
         **clock.columns(n_sampled, means["tokens"]),
+        **stages,
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
 

@@ -170,6 +170,20 @@ STEPS = (
     Column("seconds_guard", "float64", "s", "time of the guard", required=False),
     Column("seconds_update", "float64", "s", "time of forward, backward, step", required=False),
     Column("seconds_sync", "float64", "s", "time to hand over the weights", required=False),
+    Column(
+        "seconds_sync_copy",
+        "float64",
+        "s",
+        "part of `seconds_sync`: the trainer's, to gather and copy them for an engine's process",
+        required=False,
+    ),
+    Column(
+        "seconds_sync_load",
+        "float64",
+        "s",
+        "part of `seconds_sync`: until the engine's process has loaded them",
+        required=False,
+    ),
     Column("seconds_step", "float64", "s", "time of the whole step", required=False),
     Column(
         "sampled_per_second",

@@ -1,8 +1,9 @@
 """The process of an engine, and the exchange with its parent.
 
 Parent and child exchange short JSON messages over a pipe. They always fit into its buffer, so that
-writing one cannot block, even if the other side has stopped reading. Requests, rollouts and
-weights are files in a folder, in memory (`/dev/shm`) where there is room. Nothing is pickled.
+writing one cannot block, even if the other side has stopped reading. Requests and rollouts are
+files in a folder, in memory (`/dev/shm`) where there is room; weights come in buckets of memory
+(`real.engines.buckets`). Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
+from real.engines.buckets import Entry, opened
 from real.engines.rollouts import EngineDied, Prompts, Rollouts, Sampling
 
 REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"
-WEIGHTS = "weights.safetensors"
-_MEMORY = Path("/dev/shm")
 _ALIVE_SECONDS = 1.0
 """Least time between two signs of life."""
 _PARENT_SECONDS = 1.0
@@ -69,35 +68,51 @@ def receive(pipe: Connection) -> dict[str, Any]:
     return json.loads(pipe.recv_bytes())
 
 
-def exchange_folder(n_bytes: int) -> Path:
-    """Make a folder with room for weights of `n_bytes`, in memory if possible."""
-    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 1.2 * n_bytes + 2**26
-    return Path(tempfile.mkdtemp(prefix="guard-engine-", dir=_MEMORY if in_memory else None))
-
-
 def write_rollouts(path: Path, rollouts: Rollouts) -> None:
-    """Write rollouts to a file, without their version, which the message holds."""
+    """Write rollouts to a file, without padding and without their version, which the message holds.
+
+    Raises:
+        UserError: the folder has no room for them.
+    """
+    inside_PNT = rollouts.mask_PNT()
     fields = {
-        "tokens": rollouts.tokens_PNT,
-        "logprobs": rollouts.logprobs_PNT,
+        "tokens": rollouts.tokens_PNT[inside_PNT].int(),
+        "logprobs": rollouts.logprobs_PNT[inside_PNT],
         "lengths": rollouts.lengths_PN,
         "finished": rollouts.finished_PN,
         "entropy": rollouts.entropy_PV,
         "certainty": rollouts.certainty_PV,
     }
-    save_file(
-        {name: field.contiguous() for name, field in fields.items() if field is not None}, path
-    )
+    known = {name: field.contiguous() for name, field in fields.items() if field is not None}
+    try:
+        save_file(known, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"engine: {path} cannot be written ({error}); name a folder with room by "
+            "engine_exchange"
+        ) from error
 
 
-def read_rollouts(path: Path, version: int) -> Rollouts:
-    """Read rollouts and delete the file."""
+def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:
+    """Read rollouts and delete the file.
+
+    Args:
+        path: of the file.
+        version: of the weights that drew them.
+        pad_token_id: fills the positions after a response's end.
+    """
     fields = load_file(path)
     path.unlink()
+    lengths_PN = fields["lengths"]
+    inside_PNT = torch.arange(int(lengths_PN.max())) < lengths_PN[..., None]
+    tokens_PNT = torch.full(inside_PNT.shape, pad_token_id)
+    tokens_PNT[inside_PNT] = fields["tokens"].long()
+    logprobs_PNT = torch.zeros(inside_PNT.shape)
+    logprobs_PNT[inside_PNT] = fields["logprobs"]
     return Rollouts(
-        fields["tokens"],
-        fields["logprobs"],
-        fields["lengths"],
+        tokens_PNT,
+        logprobs_PNT,
+        lengths_PN,
         fields["finished"],
         version,
         fields.get("entropy"),
@@ -105,11 +120,35 @@ def read_rollouts(path: Path, version: int) -> Rollouts:
     )
 
 
-def read_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and value of every weight, one at a time."""
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118, it is no dict
-            yield name, file.get_tensor(name)
+def received(
+    pipe: Connection, folder: Path, message: Mapping[str, Any], progress: Callable[[], None]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and value of every weight, bucket by bucket.
+
+    Args:
+        pipe: brings word of the next bucket.
+        folder: holds what is in it, in place of a request.
+        message: of the first bucket.
+        progress: called for every weight.
+    """
+    memory = opened(message["bucket"])
+    while True:
+        entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
+        for entry in entries:
+            progress()
+            weight = entry.view(memory)
+            # An engine may wait for the rest of a layer; until then the bucket is filled again.
+            yield entry.name, weight if message["last"] else weight.clone()
+        _synchronize(memory)
+        if message["last"]:
+            return
+        send(pipe, {"taken": len(entries)})
+        message = receive(pipe)
+
+
+def _synchronize(memory: torch.Tensor) -> None:
+    if memory.is_cuda:
+        torch.cuda.synchronize()
 
 
 def main(make_host: Callable[[dict[str, Any]], Host], arguments: Sequence[str]) -> None:
@@ -138,7 +177,7 @@ def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], 
             if host is None:
                 host = make_host(json.loads((folder / REQUEST).read_text()))
             else:
-                answer |= _do(host, message, folder, _signs_of_life(pipe))
+                answer |= _do(host, message, folder, pipe)
         except UserError as error:
             kind = "died" if isinstance(error, EngineDied) else type(error).__name__
             answer = {"error": str(error)[:2000], "kind": kind}
@@ -147,9 +186,10 @@ def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], 
             return
 
 
-def _do(
-    host: Host, message: dict[str, Any], folder: Path, progress: Callable[[], None]
-) -> dict[str, Any]:
+def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> dict[str, Any]:
+    progress = _signs_of_life(pipe)
+    if message["do"] == "open":
+        return {"refusal": _refusal(message["bucket"])}
     if message["do"] == "sample":
         request = json.loads((folder / REQUEST).read_text())
         sampling = Sampling(**request["sampling"])
@@ -159,18 +199,22 @@ def _do(
         write_rollouts(folder / ROLLOUTS, rollouts)
         return {"version": rollouts.version}
     if message["do"] == "load":
-        host.load(_with_signs(read_weights(folder / WEIGHTS), progress), message["version"])
+        host.load(received(pipe, folder, message, progress), message["version"])
+        if "cuda" in message["bucket"]:
+            torch.cuda.synchronize()
+            torch.cuda.ipc_collect()
     else:
         host.release()
     return {}
 
 
-def _with_signs(
-    weights: Iterable[tuple[str, torch.Tensor]], progress: Callable[[], None]
-) -> Iterable[tuple[str, torch.Tensor]]:
-    for named_weight in weights:
-        progress()
-        yield named_weight
+def _refusal(bucket: dict[str, Any]) -> str | None:
+    """Return why a bucket cannot be opened; None if it can."""
+    try:
+        opened(bucket)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def _signs_of_life(pipe: Connection) -> Callable[[], None]:

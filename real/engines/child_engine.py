@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,24 +24,26 @@ import torch
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,
-    WEIGHTS,
-    exchange_folder,
     read_rollouts,
     receive,
     send,
 )
+from real.engines.hand_over import NO_WEIGHTS, Bucket, CudaBucket, Room, exchange_folder, fill
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
     Prompts,
     Rollouts,
     Sampling,
+    Stages,
     request_seeds,
 )
 from real.engines.weights import stored_weights
-from real.ranks.tensor_files import write_tensors
+from real.ranks.distributed import ALONE, Ranks
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
+COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
+"""Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 _CLOSE_SECONDS = 5.0
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
 """Variables that are not passed on: an engine belongs to one rank and must not join the group."""
@@ -60,7 +64,9 @@ class ChildEngine:
         timeout: float,
         device: torch.device | str = "cpu",
         weights_dtype: torch.dtype | None = None,
-        weights_bytes: int = 0,
+        room: Room = NO_WEIGHTS,
+        exchange: str | None = None,
+        ranks: Ranks = ALONE,
         command: Sequence[str] = COMMAND,
     ) -> None:
         """Start the process and wait until the engine is ready.
@@ -71,17 +77,22 @@ class ChildEngine:
                 one are the start, falling asleep, and one step of decoding.
             device: of the trainer, and of the engine if it is a GPU.
             weights_dtype: dtype in which weights are sent; unchanged if None.
-            weights_bytes: approximate size of the weights.
+            room: that the weights need.
+            exchange: folder for requests, rollouts and weights, see `exchange_folder`.
+            ranks: of the run, which send the weights together.
             command: of the process.
 
         Raises:
             EngineDied: it did not start.
-            UserError: the engine refuses its settings.
+            UserError: the engine refuses its settings, or the folder cannot be written.
         """
         self.device = torch.device(device)
         self.timeout = timeout
         self.weights_dtype = weights_dtype
-        self._folder = exchange_folder(weights_bytes)
+        self._folder = exchange_folder(room, exchange)
+        self._ranks = ranks
+        self._bucket: Bucket | None = None
+        self._pad_token_id = int(settings.get("pad_token_id", 0))
         self._ended = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self._process, self._pipe = self._start(command)
@@ -117,26 +128,60 @@ class ChildEngine:
             }
         )
         answer = self._ask({"do": "sample"})
-        return read_rollouts(self._folder / ROLLOUTS, int(answer["version"]))
+        path = self._folder / ROLLOUTS
+        return read_rollouts(path, int(answer["version"]), self._pad_token_id)
 
     def release(self) -> None:
         """Free the GPU's memory."""
         self._ask({"do": "release"})
 
-    def update_weights(self, model: Any, version: int) -> None:
-        """Send the model's weights through a file."""
-        path = self._folder / WEIGHTS
-        try:
-            write_tensors(path, dict(stored_weights(model, self.weights_dtype)))
-        except OSError as error:
-            raise EngineError(
-                f"weights for the engine: {path} cannot be written ({error.strerror}); "
-                "make room there"
-            ) from error
+    @torch.no_grad()
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Send the model's weights, bucket by bucket.
+
+        Raises:
+            UserError: there is no room for a bucket.
+            EngineDied: the engine died or hung.
+        """
+        stages = {COPY: -time.perf_counter(), LOAD: 0.0}
+        room = Room.of(model, self.weights_dtype)
+        bucket = self._bucket = self._bucket or self._make_bucket(room)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # the engine needs the memory again
-        self._ask({"do": "load", "version": version})
-        path.unlink()
+        weights = stored_weights(model, self.weights_dtype)
+        message = {"do": "load", "version": version, "bucket": bucket.handle()}
+        for entries, last in fill(bucket, weights):
+            started = time.perf_counter()
+            self._write_request(entries)
+            answer = self._ask({**message, "last": last})
+            if ("taken" in answer) == last:
+                raise EngineDied("engine: it did not take all weights")
+            stages[LOAD] += time.perf_counter() - started
+        if isinstance(bucket, CudaBucket):
+            bucket.close()
+            self._bucket = None
+        stages[COPY] += time.perf_counter() - stages[LOAD]
+        return stages
+
+    def _make_bucket(self, room: Room) -> Bucket:
+        """Return memory of the GPU where the engine can open it, else of the host."""
+        if self.device.type == "cuda" and self._opens_gpu:
+            return CudaBucket(room.bucket, self.device)
+        return room.host_bucket(self._folder, self._ranks)
+
+    @cached_property
+    def _opens_gpu(self) -> bool:
+        """True if the engines of all ranks can open memory of their trainers' GPUs."""
+        probe = CudaBucket(1, self.device)
+        refusal = self._ask({"do": "open", "bucket": probe.handle()})["refusal"]
+        probe.close()
+        if refusal is not None:
+            warnings.warn(
+                f"engine: CUDA IPC does not work here ({refusal}); weights go through memory of "
+                "the host, which takes longer",
+                stacklevel=4,
+            )
+        return not self._ranks.highest(refusal is not None)
 
     def close(self) -> None:
         """End the process; may be called twice."""
@@ -170,7 +215,7 @@ class ChildEngine:
         theirs.close()
         return process, ours
 
-    def _write_request(self, request: Mapping[str, Any]) -> None:
+    def _write_request(self, request: Any) -> None:
         (self._folder / REQUEST).write_text(json.dumps(request))
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 
 from lab.errors import UserError
 from real.engines.child_engine import ChildEngine
+from real.engines.hand_over import Room
 from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
@@ -79,7 +80,7 @@ def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Rank
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
-        engine = _child(config, policy, folder)
+        engine = _child(config, policy, folder, ranks)
     return RankedEngine(engine, ranks, policy.pad_token_id, copied)
 
 
@@ -87,13 +88,18 @@ def _transformers(config: TrainConfig, policy: Policy, model: Any) -> Transforme
     return TransformersEngine(model, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
 
 
-def _child(config: TrainConfig, policy: Policy, folder: str | Path) -> ChildEngine:
+def _child(
+    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks = ALONE
+) -> ChildEngine:
+    dtype = getattr(torch, config.dtype)
     return ChildEngine(
         asdict(_settings(config, policy, folder)),
         config.engine_timeout,
         policy.device,
-        getattr(torch, config.dtype),
-        sum(p.numel() * p.element_size() for p in policy.model.parameters()),
+        dtype,
+        Room.of(policy.model, dtype),
+        config.engine_exchange,
+        ranks,
     )
 
 

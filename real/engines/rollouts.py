@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from lab.errors import UserError
 
+Stages = dict[str, float]
+"""Seconds of the stages of an update of an engine's weights, by column of the steps."""
+
 Prompts = Sequence[Sequence[int]]
 """Token ids of each prompt, of any lengths."""
 
@@ -140,8 +143,8 @@ class Engine(Protocol):
         """Free memory for an update; `update_weights` must follow before the next sample."""
         ...
 
-    def update_weights(self, model: Any, version: int) -> None:
-        """Take over the model's weights and name them `version`."""
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Take over the model's weights and name them `version`; returns the time it took."""
         ...
 
     def close(self) -> None:

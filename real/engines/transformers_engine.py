@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from real.engines.decoding import Samples, draw, expand_cache, join, new_cache, select_rows
-from real.engines.rollouts import Prompts, Rollouts, Sampling, check_prompts, check_rows
+from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, check_rows
 from real.model.policy import max_positions
 
 
@@ -100,7 +100,7 @@ class TransformersEngine:
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""
 
-    def update_weights(self, model: Any, version: int) -> None:
+    def update_weights(self, model: Any, version: int) -> Stages:
         """Name the weights; the model has them already.
 
         Raises:
@@ -109,6 +109,7 @@ class TransformersEngine:
         if model is not self.model:
             raise ValueError("the transformers engine samples with the model it was made with")
         self.version = version
+        return {}
 
     def close(self) -> None:
         """Nothing to stop."""

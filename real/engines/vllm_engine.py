@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, request_seeds
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages, request_seeds
 from real.engines.vllm_host import VllmHost, VllmSettings, world_size
 from real.engines.weights import named_weights
 
@@ -52,11 +52,12 @@ class VllmEngine:
         """Free the GPU's memory."""
         self.host.release()
 
-    def update_weights(self, model: Any, version: int) -> None:
+    def update_weights(self, model: Any, version: int) -> Stages:
         """Load the model's weights."""
         # Copies: vLLM may keep the tensors, and the optimizer writes in place.
         weights = ((name, weight.clone()) for name, weight in named_weights(model))
         self.host.load(weights, version)
+        return {}
 
     def close(self) -> None:
         """Stop the engine."""

@@ -1,4 +1,4 @@
-"""All calls of vLLM's Python interface except its NCCL transfer. Checked with 0.32.
+"""All calls of vLLM's Python interface except its NCCL transfer. Run with 0.32 on a CPU.
 
 The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
 `wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
@@ -32,6 +32,7 @@ from real.engines.rollouts import (
 )
 from real.engines.token_stats import TokenStatsLog
 from real.engines.vllm_stats import stats_processor
+from real.engines.vllm_version import check_version
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -213,6 +214,8 @@ class _Drawn(NamedTuple):
 def _arguments(settings: VllmSettings) -> dict[str, Any]:
     common = {
         "model": settings.model,
+        # The trainer's weights replace them before anything is sampled.
+        "load_format": "dummy",
         "skip_tokenizer_init": True,
         "dtype": settings.dtype,
         "seed": 0,
@@ -251,6 +254,9 @@ def _import_vllm() -> Any:
         os.environ.setdefault(name, value)
     try:
         import vllm  # pyright: ignore[reportMissingImports]
+
+        # First, since other releases lack names that are imported next.
+        check_version(vllm.__version__, "engine = 'vllm'")
         import vllm.exceptions  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(

@@ -14,6 +14,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -131,7 +132,7 @@ class FileTransfer:
 
 
 class NcclTransfer:
-    """Sends weights from GPU to GPU, by the interface of vLLM 0.32. Never run: needs two GPUs."""
+    """Sends weights from GPU to GPU, by vLLM 0.32 or 0.33. Never run: needs two GPUs."""
 
     def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
         """Set up; the connection is made with the first model."""
@@ -169,19 +170,7 @@ class NcclTransfer:
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
                 f"({error}); pip install 'ttrl-guard-lab[vllm]'"
             ) from error
-        dtype = self._dtype
-
-        class Source(base.WeightSource):
-            """The model's weights, described and yielded in the same order."""
-
-            def metadata(self) -> list[Any]:
-                return [
-                    base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self
-                ]
-
-            def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-                return named_weights(model, dtype)
-
+        source = weight_source(base, model, self._dtype)
         workers = int(self._http.get("/get_world_size")["world_size"])
         address, port = _own_address(self._http.url)
         info = nccl_engine.NCCLTrainerInitInfo(
@@ -189,7 +178,30 @@ class NcclTransfer:
         )
         client = clients.HTTPVLLMWeightSyncClient(self._http.url, timeout=self._http.timeout)
         make = factory.WeightTransferTrainerFactory.trainer_init
-        return make(info, client=client, source=Source())
+        return make(info, client=client, source=source)
+
+
+def weight_source(base: Any, model: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return a model's weights as vLLM's transfer reads them.
+
+    Args:
+        base: vLLM's module `vllm.distributed.weight_transfer.base`.
+        model: whose weights are described and yielded, in the same order.
+        dtype: of the floating-point weights; unchanged if None.
+    """
+
+    def described(_: Any) -> list[Any]:
+        weights = named_weights(model, dtype)
+        return [base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
+
+    def weights(_: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return named_weights(model, dtype)
+
+    # 0.32 calls `metadata` and iterates; 0.33 wants a cached property and reads `iter_full`.
+    cached = hasattr(base.WeightSource, "iter_full")
+    metadata: Any = cached_property(described) if cached else described
+    content = {"metadata": metadata, "__iter__": weights, "iter_full": weights}
+    return type("Source", (base.WeightSource,), content)()
 
 
 def _own_address(url: str) -> tuple[str, int]:

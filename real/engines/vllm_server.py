@@ -25,12 +25,14 @@ from real.engines.rollouts import (
     Response,
     Rollouts,
     Sampling,
+    Stages,
     check_prompts,
     request_params,
     request_seeds,
     to_rollouts,
 )
 from real.engines.vllm_http import FileTransfer, Http, NcclTransfer, Transfer
+from real.engines.vllm_version import check_version
 
 _POLL_SECONDS = 0.5
 _CONNECTIONS = 256
@@ -113,7 +115,7 @@ class VllmServerEngine:
     def release(self) -> None:
         """Do nothing: the server has its own GPUs."""
 
-    def update_weights(self, model: Any, version: int) -> None:
+    def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, empty the prefix cache of the old ones, and name the new ones.
 
         Raises:
@@ -128,6 +130,7 @@ class VllmServerEngine:
             raise EngineDied("vLLM server: the prefix cache was not emptied, requests are running")
         self.http.post("/update_weight_version", {"new_version": str(version)})
         self.version = version
+        return {}
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running."""
@@ -167,7 +170,9 @@ class VllmServerEngine:
                 time.sleep(_POLL_SECONDS)
 
     def _check_server(self) -> int:
-        """Check the server's settings and return the longest sequence that it takes."""
+        """Check the server's release and settings; return the longest sequence that it takes."""
+        version = str(self.http.get("/version").get("version"))
+        check_version(version, f"engine_url = {self.http.url}")
         models = self.http.get("/v1/models").get("data") or [{}]
         try:
             info = self.http.get("/server_info?config_format=json")["vllm_config"]["model_config"]

@@ -9,7 +9,15 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from real.engines.rollouts import Engine, EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import (
+    Engine,
+    EngineDied,
+    EngineError,
+    Prompts,
+    Rollouts,
+    Sampling,
+    Stages,
+)
 from real.ranks.distributed import Ranks
 from real.ranks.sharding import whole_tensor
 
@@ -55,11 +63,11 @@ class RestartingEngine:
         """Free memory for an update. An engine that died has freed all it had."""
         self._with_restarts(lambda engine: engine.release())
 
-    def update_weights(self, model: Any, version: int) -> None:
+    def update_weights(self, model: Any, version: int) -> Stages:
         """Send the weights, and keep a reference to them."""
         # Set before the attempt: if it fails, the next engine must get these and no older ones.
         self._last = (model, version)
-        self._with_restarts(lambda engine: engine.update_weights(model, version))
+        return self._with_restarts(lambda engine: engine.update_weights(model, version))
 
     def close(self) -> None:
         """Stop for good."""
@@ -171,16 +179,15 @@ class RankedEngine:
         self.engine.release()
 
     @torch.no_grad()
-    def update_weights(self, model: Any, version: int) -> None:
+    def update_weights(self, model: Any, version: int) -> Stages:
         """Send the weights, gathered one by one."""
         if self._copy is None:
-            self.engine.update_weights(model, version)
-            return
+            return self.engine.update_weights(model, version)
         pairs = zip(model.parameters(), self._copy.parameters(), strict=True)
         for trained, sampled in pairs:
             if trained.requires_grad:
                 sampled.copy_(whole_tensor(trained))
-        self.engine.update_weights(self._copy, version)
+        return self.engine.update_weights(self._copy, version)
 
     def close(self) -> None:
         """Stop for good."""

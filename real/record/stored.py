@@ -19,6 +19,7 @@ CHANGEABLE = frozenset(
         "checkpoint_minutes",
         "data_dir",
         "device",
+        "engine_exchange",
         "engine_memory",
         "engine_timeout",
         "engine_url",

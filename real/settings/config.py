@@ -105,6 +105,10 @@ class TrainConfig:
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
     restart_engine: Natural = 0
     """Restarts of an engine that died or hung, with the last weights."""
+    engine_exchange: str | None = None
+    """Folder through which the process of engine `vllm` gets requests and gives responses, and,
+    where CUDA IPC cannot be used, gets weights; if None /dev/shm where it has room, else that for
+    temporary files."""
     engine_memory: PositiveShare | None = None
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
     importance_cap: Positive | None = None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from real.engines import child
+from lab.errors import UserError
+from lab.trace.schema import names
+from real.engines import buckets, hand_over
 from real.engines.child_engine import ChildEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
@@ -40,7 +44,7 @@ class TinyModel(torch.nn.Module):
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(child, "_MEMORY", tmp_path)
+    monkeypatch.setattr(hand_over, "_MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
     def make(timeout: float = 20.0, **settings: Any) -> ChildEngine:
@@ -160,9 +164,9 @@ def test_an_orphaned_engine_ends_and_cleans_up(tmp_path: Path) -> None:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from real.engines import child
+from real.engines import hand_over
 from real.engines.child_engine import ChildEngine
-child._MEMORY = Path({str(tmp_path)!r})
+hand_over._MEMORY = Path({str(tmp_path)!r})
 engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
 print(engine.pid, flush=True)
 time.sleep(600)
@@ -211,26 +215,81 @@ def test_a_restarted_engine_goes_on_as_if_nothing_happened(
     assert torch.equal(generator.get_state(), state)
 
 
+class ThreeWeights(TinyModel):
+    """A kilobyte each, of 1.0, 2.0 and bfloat16 3.0."""
+
+    def __init__(self) -> None:
+        super().__init__(4.0)
+        self.weight = torch.nn.Parameter(torch.ones(256))
+        self.second = torch.nn.Parameter(torch.full((16, 16), 2.0))
+        self.third = torch.nn.Parameter(torch.full((512,), 3.0, dtype=torch.bfloat16))
+
+
+def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "BUCKET", 2048)
+    monkeypatch.setattr(hand_over, "_SPARE", 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2500))
+    engine, model = start(), ThreeWeights()
+    for version, factor in ((1, 1), (2, 10)):
+        with torch.no_grad():
+            model.weight.fill_(factor)
+        stages = engine.update_weights(model, version)
+        assert len(engine._bucket.memory) == 2048
+        total = 256 * factor + 512 + 1536
+        assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == total
+        assert all(seconds > 0 for seconds in stages.values())
+    assert set(stages) == {"seconds_sync_copy", "seconds_sync_load"} < set(names("steps"))
+
+
 def test_weights_that_do_not_fit_are_one_line(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = start()
 
-    def full(*_: Any) -> str:
+    def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("real.engines.child_engine.write_tensors", full)
-    with pytest.raises(EngineError, match=r"cannot be written \(No space left on device\)"):
+    monkeypatch.setattr("os.posix_fallocate", full)
+    message = r"no room for \d+ MiB \(No space left on device\); name a folder .* engine_exchange"
+    with pytest.raises(UserError, match=message):
         engine.update_weights(TinyModel(8.0), version=1)
 
 
 def test_a_folder_in_memory_only_where_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = tmp_path / "memory"
+    memory, chosen = tmp_path / "memory", tmp_path / "chosen"
     memory.mkdir()
-    monkeypatch.setattr(child, "_MEMORY", memory)
+    chosen.mkdir()
+    monkeypatch.setattr(hand_over, "_MEMORY", memory)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert child.exchange_folder(1000).parent == memory
-    assert child.exchange_folder(10**18).parent == tmp_path
+    few, many = hand_over.Room(1000, 1000), hand_over.Room(10**18, 10**18)
+    assert hand_over.exchange_folder(few).parent == memory
+    assert hand_over.exchange_folder(many).parent == tmp_path
+    assert hand_over.exchange_folder(many, str(chosen)).parent == chosen
+    with pytest.raises(UserError, match=r"engine_exchange = .*absent: cannot be written \(No such"):
+        hand_over.exchange_folder(few, str(tmp_path / "absent"))
+
+
+def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol of CUDA IPC without a GPU: what crosses over is what torch gets back."""
+    fields = (b"\x00handle\xff", 4096, 512, b"counter", 7, b"event", True)
+    shared = SimpleNamespace(_share_cuda_=lambda: (3, *fields))
+    bucket = hand_over.CudaBucket.__new__(hand_over.CudaBucket)
+    bucket.memory = torch.zeros(2, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "untyped_storage", lambda _: shared)
+    handle = json.loads(json.dumps(bucket.handle()))
+    monkeypatch.undo()
+    got: list[Any] = []
+
+    def reopened(*given: Any) -> torch.UntypedStorage:
+        got.extend(given)
+        return torch.UntypedStorage(4)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
+    assert len(buckets.opened(handle)) == 2
+    assert tuple(got) == (0, *fields)
 
 
 def test_the_vllm_process_refuses_its_settings_in_one_line(

@@ -60,6 +60,8 @@ class Server:
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
 
     def usual(self, path: str, body: Any) -> Any:
+        if path == "/version":
+            return {"version": "0.32.0"}
         if path == "/v1/models":
             return {"data": [{"id": "m", "max_model_len": 20}]}
         if path == "/server_info":
@@ -258,6 +260,8 @@ def test_another_server_goes_on_with_the_last_weights(
 @pytest.mark.parametrize(
     ("path", "reply", "message"),
     [
+        ("/version", lambda _: {"version": "0.26.0"}, r"vLLM 0\.26\.0 is not supported, 0\.32 and"),
+        ("/version", lambda _: {}, "vLLM None is not supported"),
         ("/server_info", lambda _: (404, {}), "VLLM_SERVER_DEV_MODE=1"),
         (
             "/server_info",

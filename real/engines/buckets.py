@@ -1,0 +1,92 @@
+"""Memory that two processes see: a file that both map, or a GPU's memory through CUDA IPC.
+
+What crosses over is a handle of plain values: a path, or torch's description of shared device
+memory, which is bytes and integers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Handle = dict[str, Any]
+"""What opens a bucket in another process; plain values."""
+
+
+class Entry(NamedTuple):
+    """One tensor in a bucket."""
+
+    name: str
+    dtype: str
+    """Name in torch, such as `bfloat16`."""
+    shape: list[int]
+    start: int
+    """Its first byte."""
+
+    def view(self, memory: Tensor) -> Tensor:
+        """Return the tensor, a view of the bucket's bytes."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        end = self.start + n_bytes(self.shape, dtype)
+        return memory[self.start : end].view(dtype).view(self.shape)
+
+
+def file_handle(path: Path, size: int) -> Handle:
+    """Return the handle of a file's memory."""
+    return {"path": str(path), "bytes": size}
+
+
+def device_handle(memory: Tensor) -> Handle:
+    """Return the handle of a GPU's (bytes,) uint8 memory, without the number of its device."""
+    _, *fields = memory.untyped_storage()._share_cuda_()
+    return {"cuda": [_plain(field) for field in fields], "bytes": len(memory)}
+
+
+def opened(handle: Handle) -> Tensor:
+    """Return the (bytes,) uint8 memory of a bucket of another process.
+
+    Raises:
+        RuntimeError: the system keeps the GPU's memory of the other process from this one.
+    """
+    if "cuda" not in handle:
+        return _mapped(Path(handle["path"]), handle["bytes"])
+    fields = [_from_plain(field) for field in handle["cuda"]]
+    kind: Any = torch.UntypedStorage
+    # The engine sees one GPU, the trainer's, under a number of its own.
+    storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)
+    return _bytes_of(storage)[: handle["bytes"]]
+
+
+def n_bytes(shape: Iterable[int], dtype: torch.dtype) -> int:
+    """Return the bytes of a tensor."""
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    return size
+
+
+def map_file(path: Path, size: int) -> Tensor:
+    """Return the (bytes,) uint8 contents of a file, which change with it."""
+    kind: Any = torch.UntypedStorage
+    return _bytes_of(kind.from_file(str(path), True, size))
+
+
+_mapped = lru_cache(maxsize=1)(map_file)
+"""The same, once for all updates."""
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _plain(field: Any) -> Any:
+    return {"bytes": base64.b64encode(field).decode()} if isinstance(field, bytes) else field
+
+
+def _from_plain(field: Any) -> Any:
+    return base64.b64decode(field["bytes"]) if isinstance(field, dict) else field

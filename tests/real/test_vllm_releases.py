@@ -1,0 +1,169 @@
+"""The calls of vLLM against the Python source of each supported release, without importing vLLM.
+
+`VLLM_TREES` names a folder with one unpacked wheel per release: `VLLM_TREES/0.33.0/vllm/...`, from
+`pip download --no-deps vllm==0.33.0`. Without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from lab.errors import UserError
+from real.engines.rollouts import Sampling, request_params
+from real.engines.vllm_host import VllmSettings, _arguments
+from real.engines.vllm_http import weight_source
+from real.engines.vllm_version import SUPPORTED, check_version
+from real.engines.weights import named_weights
+
+TREES = os.environ.get("VLLM_TREES")
+RELEASES = [".".join(map(str, release)) for release in SUPPORTED]
+
+
+@pytest.fixture(params=RELEASES)
+def tree(request: pytest.FixtureRequest) -> Path:
+    if TREES is None:
+        pytest.skip("VLLM_TREES is not set")
+    found = sorted(Path(TREES).glob(f"{request.param}.*/vllm"))
+    if not found:
+        pytest.fail(f"{TREES}: has no release {request.param}")
+    return found[0]
+
+
+def definition(file: Path, name: str) -> Any:
+    """A class or function of a module, or of a class (`Class.method`)."""
+    body: Any = ast.parse(file.read_text()).body
+    node = None
+    for part in name.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        node = next((n for n in body if isinstance(n, kinds) and n.name == part), None)
+        assert node is not None, f"{file} has no {name}"
+        body = node.body
+    return node
+
+
+def parameters(file: Path, name: str) -> set[str]:
+    given = definition(file, name).args
+    return {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+
+
+def fields(file: Path, name: str) -> set[str]:
+    targets = [n.target for n in definition(file, name).body if isinstance(n, ast.AnnAssign)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "used"),
+    [
+        ("entrypoints/llm.py", "LLM.enqueue", {"prompts", "sampling_params", "use_tqdm"}),
+        ("entrypoints/llm.py", "LLM.collective_rpc", {"method", "kwargs"}),
+        ("entrypoints/llm.py", "LLM.sleep", {"level"}),
+        ("entrypoints/llm.py", "LLM.wake_up", {"tags"}),
+        ("entrypoints/llm.py", "LLM.reset_prefix_cache", set()),
+        ("exceptions.py", "VLLMClientError", None),
+        ("v1/engine/llm_engine.py", "LLMEngine.has_unfinished_requests", set()),
+        ("v1/engine/llm_engine.py", "LLMEngine.step", set()),
+        ("v1/worker/gpu_model_runner.py", "GPUModelRunner.reload_weights", {"weights_iterator"}),
+        ("v1/worker/gpu/model_runner.py", "GPUModelRunner.reload_weights", {"weights_iterator"}),
+        ("v1/worker/gpu_model_runner.py", "GPUModelRunner.get_model", set()),
+        ("v1/worker/gpu/model_runner.py", "GPUModelRunner.get_model", set()),
+        (
+            "distributed/weight_transfer/factory.py",
+            "WeightTransferTrainerFactory.trainer_init",
+            {"init_info", "client", "source"},
+        ),
+        (
+            "distributed/weight_transfer/clients.py",
+            "HTTPVLLMWeightSyncClient.__init__",
+            {"base_url", "timeout"},
+        ),
+    ],
+)
+def test_what_is_called_is_there(tree: Path, file: str, name: str, used: set[str] | None) -> None:
+    if used is None:
+        assert definition(tree / file, name)
+    else:
+        assert used <= parameters(tree / file, name)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_settings_of_an_engine_are_arguments_of_vllm(tree: Path, device: str) -> None:
+    settings = VllmSettings(model="m", max_model_len=8, eos_token_ids=(1,), device=device)
+    known = fields(tree / "engine/arg_utils.py", "EngineArgs")
+    assert {*_arguments(settings), "logits_processors"} <= known
+
+
+def test_the_params_of_a_request_are_those_of_vllm(tree: Path) -> None:
+    known = fields(tree / "sampling_params.py", "SamplingParams")
+    assert {*request_params(1, Sampling(2), 0, (1,)), "flat_logprobs"} <= known
+    used = {"master_address", "master_port", "world_size"}
+    file = tree / "distributed/weight_transfer/nccl_engine.py"
+    assert used <= fields(file, "NCCLTrainerInitInfo")
+    assert {"token_ids", "logprobs", "finish_reason", "weight_versions", "index"} <= fields(
+        tree / "outputs.py", "CompletionOutput"
+    )
+
+
+def test_the_servers_routes_are_there(tree: Path) -> None:
+    source = "".join(path.read_text() for path in (tree / "entrypoints").rglob("*.py"))
+    for route in (
+        "/health", "/version", "/v1/models", "/server_info", "/collective_rpc", "/get_world_size",
+        "/reset_prefix_cache", "/update_weight_version", "/inference/v1/generate",
+    ):  # fmt: skip
+        assert f'"{route}"' in source, route
+
+
+def test_vllm_takes_the_source_of_weights(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class is made and read by vLLM's own base class; what that imports is left out."""
+    for name in ("vllm", "vllm.config", "vllm.config.parallel", "vllm.config.weight_transfer"):
+        stub: Any = ModuleType(name)
+        stub.ParallelConfig = stub.WeightTransferConfig = stub.VllmConfig = object
+        monkeypatch.setitem(sys.modules, name, stub)
+    file = tree / "distributed/weight_transfer/base.py"
+    spec = importlib.util.spec_from_file_location("weight_transfer_base", file)
+    assert spec is not None and spec.loader is not None
+    base = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, base)
+    spec.loader.exec_module(base)
+    model = Tiny()
+    source = weight_source(base, model)
+    full = hasattr(base.WeightSource, "iter_full")
+    described = source.metadata if full else source.metadata()
+    expected = [(n, w.dtype, tuple(w.shape)) for n, w in named_weights(model)]
+    assert [(m.name, m.dtype, m.shape) for m in described] == expected
+    for _ in range(2):  # a fresh pass each time
+        found = list(source.iter_full() if full else source)
+        assert [name for name, _ in found] == [name for name, *_ in expected]
+        pairs = zip(found, named_weights(model), strict=True)
+        assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.ones(3, 2))
+        self.second = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+
+    class config:
+        @staticmethod
+        def get_text_config() -> None:
+            return None
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu"])
+def test_supported_releases_are_taken(version: str) -> None:
+    check_version(version, "engine = 'vllm'")
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.34.0rc1", "1.32.0", "dev", "None"])
+def test_other_releases_are_refused_in_one_line(version: str) -> None:
+    with pytest.raises(UserError, match=rf"^here: vLLM {version} .*0\.32 and 0\.33 are;"):
+        check_version(version, "here")
