@@ -286,11 +286,12 @@ def _optimizer(
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         master_weights=config.master_weights,
+        offload=config.offload_optimizer,
         max_refused=config.max_refused,
     )
     scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
-    ranks.shard(scorer)
+    ranks.shard(scorer, config.master_weights)
     per_epoch = sum(scheduled_steps(n_problems, config.batch_size, config.mini_batch))
     n_scheduled = config.epochs * per_epoch
     return PolicyOptimizer(scorer, loss, settings, n_scheduled, ranks.share, reference)

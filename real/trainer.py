@@ -34,7 +34,7 @@ from real.run import Run, check_machine, new_manifest, prepare, restore, state_o
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.update.mismatch import compared
-from real.update.optimizer import Fault
+from real.update.step import Fault
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS
 from real.vote.pay import mini_batches, pay, shared_streams

@@ -18,7 +18,10 @@ _LIBRARIES = ("cuda", "nccl", "hip")
 """One of them is in the message of an allocation by the driver or by NCCL."""
 
 _SAMPLE = "lower max_rows, or with vLLM engine_memory"
-_UPDATE = "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16 or lora_rank"
+_UPDATE = (
+    "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16, offload_optimizer or "
+    "lora_rank"
+)
 _KNOBS = {
     "rollout": _SAMPLE,
     "further": _SAMPLE,

@@ -129,6 +129,8 @@ def _changes(config: TrainConfig, world: int) -> Iterator[_Change]:
         yield _Change("--dtype bfloat16", {"dtype": "bfloat16"})
     if config.engine == "transformers" and config.max_rows > 64:
         yield _Change("--max-rows 64", {"max_rows": 64})
+    if not config.offload_optimizer:
+        yield _Change("--offload-optimizer", {"offload_optimizer": True})
     if not config.lora_rank:
         yield _Change("--lora-rank 16", {"lora_rank": 16})
     more = [n for n in (2, 4, 8) if world < n <= MOST_GPUS]

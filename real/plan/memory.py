@@ -112,12 +112,14 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
     """
     narrow, wide = _widths(config)
     trained, frozen = trained_and_frozen(size)
-    masters = trained * wide if wide > narrow else 0
+    # Where weights are sharded, the shards are the masters.
+    kept = wide if world > 1 else narrow
+    copied = 0 if config.offload_optimizer or kept == wide else wide
     bytes_of = {
-        "weights": (trained + frozen) * narrow,
-        "masters": masters,
+        "weights": frozen * narrow + trained * kept,
+        "masters": trained * copied,
         "gradients": trained * wide,
-        "moments": 2 * trained * wide,
+        "moments": 0 if config.offload_optimizer else 2 * trained * wide,
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
     }
     parts = [Part(name, n // world, n // world) for name, n in bytes_of.items()]
@@ -160,8 +162,8 @@ def _pass_part(model: PlannedModel, size: ModelSize, config: TrainConfig) -> Par
         config.gradient_checkpointing,
         trains_head,
     )
-    block = max(BLOCK_ELEMENTS, size.n_head) if trains_head else BLOCK_ELEMENTS
-    copies = 2 * _widths(config)[1] * min(block, trained_and_frozen(size)[0])
+    block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
+    copies = _widths(config)[1] * block * (4 if config.offload_optimizer else 1)
     kept = "inputs of layers kept" if config.gradient_checkpointing else "all layers kept"
     return Part(
         "activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens, {kept}, and head"
@@ -221,7 +223,9 @@ def _engine(
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
-    """Main memory: every rank loads the whole model, and every engine process reads it."""
-    weights = size.n_weights * _widths(config)[0]
-    copies = 2 if config.engine == "vllm" else 1
-    return world * (copies * weights + 3 * GIB)
+    """Main memory: all ranks load the whole model, engine processes read it; offloaded state."""
+    narrow, wide = _widths(config)
+    weights = size.n_weights * narrow * (2 if config.engine == "vllm" else 1)
+    per_weight = 2 * wide + (wide if world == 1 and wide > narrow else 0)
+    offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
+    return world * (weights + 3 * GIB) + offloaded

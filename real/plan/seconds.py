@@ -34,12 +34,15 @@ BANDWIDTH_SHARE = 0.7
 """Share of the memory's speed that decoding reaches."""
 DECODE_OVERHEAD = 0.003
 """Seconds per decoded token besides reading weights and cache."""
+HOST_LINK = 50e9
+"""Bytes per second between a GPU and main memory, in one direction at a time."""
 HAND_OVER = 20e9
 """Bytes of weights per second from the trainer to an engine."""
 ASSUMED = (
     f"{PEAK_SHARE:.0%} of the peak in products, {BANDWIDTH_SHARE:.0%} of the memory's speed and "
     f"{1000 * DECODE_OVERHEAD:.0f} ms per token in decoding, weights to the engine at "
-    f"{HAND_OVER / 1e9:.0f} GB/s; none of these was measured"
+    f"{HAND_OVER / 1e9:.0f} GB/s, {HOST_LINK / 1e9:.0f} GB/s to main memory; none of these was "
+    "measured"
 )
 
 
@@ -116,4 +119,5 @@ def _optimizer(size: ModelSize, config: TrainConfig, world: int, card: Card) -> 
     """AdamW reads and writes weights, gradients and moments; copies measure the change."""
     trained = trained_and_frozen(size)[0] / world
     n_steps = -(-config.batch_size // config.mini_batch)
-    return n_steps * 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
+    moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
+    return n_steps * (moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE))

@@ -97,10 +97,10 @@ class Ranks:
         """Replace the error of a lost connection by its reason, see `Watch.reasons`."""
         return contextlib.nullcontext() if self.watch is None else self.watch.reasons()
 
-    def shard(self, scorer: Any) -> None:
-        """Spread a `Scorer` over the ranks."""
+    def shard(self, scorer: Any, masters: bool = True) -> None:
+        """Spread a `Scorer` over the ranks, with shards as `sharding.shard` makes them."""
         if self.world > 1:
-            shard(scorer, init_device_mesh(self.device, (self.world,)))
+            shard(scorer, init_device_mesh(self.device, (self.world,)), masters)
 
 
 ALONE = Ranks()

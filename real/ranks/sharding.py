@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -21,18 +24,39 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def shard(scorer: Any, mesh: DeviceMesh) -> None:
+def shard(scorer: Any, mesh: DeviceMesh, masters: bool = True) -> None:
     """Shard a `Scorer` over the ranks of a mesh, in place: each layer, then all that is left.
 
-    Gradients are summed up over ranks in single precision at least, whatever that of the weights.
-    The root is gathered again for each pass as the layers are: left whole after a pass without a
-    gradient, it would outlive the next update.
+    Shards of trained weights are in single precision at least and serve the optimizer as its
+    masters; the model computes with them rounded to the precision that it has now. Gradients are
+    summed over ranks in single precision. The root is gathered again for each pass as the layers
+    are: left whole after a pass without a gradient, it would outlive the next update.
+
+    Args:
+        scorer: to shard.
+        mesh: of the ranks.
+        masters: whether trained weights get shards in single precision.
     """
     weights = next(scorer.parameters()).dtype
-    precision = MixedPrecisionPolicy(reduce_dtype=torch.promote_types(weights, torch.float32))
+    wide = torch.promote_types(weights, torch.float32)
+    widened = masters and wide != weights
+    precision = MixedPrecisionPolicy(param_dtype=weights if widened else None, reduce_dtype=wide)
     layers = [m for m in scorer.modules() if isinstance(m, GradientCheckpointingLayer)]
     for module in (*layers, scorer):
+        for parameter in module.parameters() if widened else ():
+            if parameter.requires_grad and not isinstance(parameter, DTensor):
+                parameter.data = parameter.data.to(wide)
         fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+
+
+def computed_with(parameter: Tensor, model: Any) -> torch.dtype:
+    """Return the precision that a model computes with a parameter in.
+
+    That of the parameter, unless its shards are wider than the model was when it was loaded.
+    """
+    loaded: Any = getattr(model.config, "dtype", None)
+    shard_is_wider = isinstance(parameter, DTensor) and parameter.dtype == torch.float32
+    return loaded if shard_is_wider and loaded is torch.bfloat16 else parameter.dtype
 
 
 def is_sharded(model: Any) -> bool:
@@ -48,6 +72,39 @@ def is_split(tensors: Iterable[Tensor]) -> bool:
 def whole_tensor(tensor: Tensor) -> Tensor:
     """The tensor itself, gathered where it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, which shares its memory; itself where not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(local: Tensor, other: Tensor) -> Tensor:
+    """Return this rank's shard as part of a whole that is sharded as another tensor is."""
+    if not isinstance(other, DTensor):
+        return local
+    mesh = other.device_mesh
+    if local.device.type != mesh.device_type:
+        mesh = _host_mesh(dist.group.WORLD, mesh.size())
+    shape: Any = other.shape
+    return DTensor.from_local(
+        local, mesh, other.placements, run_check=False, shape=shape, stride=other.stride()
+    )
+
+
+@lru_cache(maxsize=1)
+def _host_mesh(group: Any, size: int) -> DeviceMesh:
+    """The mesh of all ranks for tensors in main memory; `group` is that of all ranks."""
+    return init_device_mesh("cpu", (size,))
+
+
+def norm_over_ranks(norm: Tensor, sharded: bool) -> Tensor:
+    """Return the L2 norm of a whole from that of each rank's shard."""
+    if not sharded:
+        return norm
+    squared = norm.square()
+    dist.all_reduce(squared)
+    return squared.sqrt()
 
 
 @dataclass(frozen=True, slots=True)

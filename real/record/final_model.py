@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from lab.files import whole_folder
 from real.model.lora import has_adapters, merged_weights
 from real.model.policy import Policy, quiet
-from real.ranks.sharding import is_sharded, whole_tensor
+from real.ranks.sharding import computed_with, is_sharded, whole_tensor
 
 FOLDER = "model"
 
@@ -54,7 +54,7 @@ def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
     kept = model.state_dict()
     weights = {name: value for name, value in model.named_buffers() if name in kept}
     for name, value in merged_weights(model):
-        whole = whole_tensor(value)
+        whole = whole_tensor(value.to(computed_with(value, model)))
         if writes:
             weights[name] = whole.cpu()
     return weights

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from real.model.memory import memory_limit
 from real.record.journal import Journal
-from real.update.optimizer import Step
+from real.update.step import Step
 
 Progress = bool | Callable[[float], None]
 """Draw a bar, draw none, or call with the share of the run that is done."""

@@ -31,6 +31,7 @@ CHANGEABLE = frozenset(
         "max_rows",
         "micro_tokens",
         "model",
+        "offload_optimizer",
         "problems",
         "rank_timeout",
         "restart_engine",

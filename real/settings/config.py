@@ -173,6 +173,10 @@ class TrainConfig:
     """Update bfloat16 weights through copies in single precision: at usual learning rates most
     would not move otherwise."""
 
+    offload_optimizer: bool = False
+    """Keep AdamW's moments and the copies in single precision in main memory, and move the weights
+    block by block: the same numbers, less GPU memory, slower optimizer steps."""
+
     keep_votes: bool = True
     """Write every answer's votes at every visit, and the answers' texts, into the trace."""
 

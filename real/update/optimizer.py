@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -14,13 +13,20 @@ from torch import Tensor
 
 from guard_core.schedule import rate_factor
 from lab.errors import UserError
-from real.ranks.sharding import shard_of
+from real.ranks.sharding import (
+    computed_with,
+    is_sharded,
+    local_shard,
+    norm_over_ranks,
+    shard_of,
+)
 from real.update.adamw import MeasuredAdamW
 from real.update.group import Group, kept, without_rows
 from real.update.grpo import LossConfig, Pass, Reference, backward
 from real.update.logprobs import Scorer
 from real.update.masters import Masters
 from real.update.reference import initial_reference
+from real.update.step import Fault, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,55 +43,10 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
     master_weights: bool = True
     """Parameters in low precision are updated through copies in single precision."""
+    offload: bool = False
+    """Moments and copies in single precision are kept in main memory."""
     max_refused: int = 10
     """So many refused steps one after the other end the run."""
-
-
-class Fault(StrEnum):
-    """A number of a step that was not finite; all but the first lead to a refusal."""
-
-    LOG_PROB = "their log-prob"
-    LOG_PROBS = "the log-prob of every response token"
-    LOSS = "the loss"
-    GRADIENT = "the gradient"
-    UPDATE = "the norm of the update"
-
-    @property
-    def notice(self) -> str:
-        """Consequence and reason, to be followed by a number."""
-        left_out = self is Fault.LOG_PROB
-        done = "response tokens left out" if left_out else "optimizer steps refused"
-        return f"{done} since {self} was not finite"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One scheduled optimizer step."""
-
-    lr: float
-    taken: bool = False
-    """The optimizer moved; false where the mini-batch was empty or the step was refused."""
-    fault: Fault | None = None
-    """Reason why the step was refused; an update that is not finite was made before it was known.
-    """
-    update_norm: float = 0.0
-    """L2 norm of the change of all parameters together; 0 for a step not taken."""
-    loss: float = 0.0
-    grad_norm: float = 0.0
-    """Before clipping."""
-    n_tokens: int = 0
-    n_clipped: int = 0
-    n_forward: int = 0
-    n_left_out: int = 0
-    """Response tokens outside of the loss: the engine's or the trainer's log-prob was not finite.
-    One such token of the trainer takes its whole response out."""
-    kl: float = 0.0
-    """Mean estimated KL divergence from the reference policy; 0 without one."""
-
-    @property
-    def refused(self) -> bool:
-        """A number that the step depends on was not finite."""
-        return self.fault is not None
 
 
 class PolicyOptimizer:
@@ -125,15 +86,16 @@ class PolicyOptimizer:
             self._reference = initial_reference(self.scorer)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
-        self._masters = Masters([p for _, p in named], copy=config.master_weights)
+        self._masters = Masters([p for _, p in named], config.master_weights, config.offload)
         self.parameters: list[Tensor] = self._masters.tensors
         self._adamw = MeasuredAdamW(
-            self.parameters,
-            lr=config.lr,
+            self._masters,
             betas=config.betas,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
+            on_host=config.offload,
         )
+        self._sharded = is_sharded(self.model)
 
     def step(self, groups: Sequence[Group]) -> Step:
         """One scheduled step on one mini-batch.
@@ -161,13 +123,11 @@ class PolicyOptimizer:
             return Step(lr, fault=self._refused(Fault.LOG_PROBS), **counts)
         if not done.n_tokens:
             return Step(lr, **counts)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        if not math.isfinite(grad_norm := _number(norm)):
+        if not math.isfinite(grad_norm := self._clipped()):
             return Step(lr, fault=self._refused(Fault.GRADIENT), **counts)
         if not math.isfinite(done.loss):
             return Step(lr, fault=self._refused(Fault.LOSS), **counts)
-        moved = _number(self._adamw.step(lr))
-        self._masters.write_back()
+        moved = norm_over_ranks(self._adamw.step(lr), self._sharded).item()
         fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
         if fault is None:
             self.n_refused_in_a_row = 0
@@ -183,54 +143,55 @@ class PolicyOptimizer:
             "n_done": torch.tensor(self.n_done),
             "n_refused": torch.tensor(self.n_refused_in_a_row),
         }
-        for name, parameter, master in self._triples():
-            if master is not parameter:
+        for index, (name, master) in enumerate(self._named()):
+            if self._has_master(index):
                 tensors[f"master/{name}"] = master.detach()
-            tensors |= {
-                f"{kind}/{name}": value for kind, value in self._adamw.state_of(master).items()
-            }
+            if not self._adamw.n_steps:
+                continue  # the moments are zero
+            moments = self._adamw.moments_of(index)
+            tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
+            tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
         return tensors
 
     @property
     def state_bytes(self) -> int:
         """Bytes of `state_tensors` after the first step: two moments, and masters with copies."""
         return sum(
-            master.numel() * master.element_size() * (2 + (master is not parameter))
-            for _, parameter, master in self._triples()
+            master.numel() * master.element_size() * (2 + self._has_master(index))
+            for index, master in enumerate(self.parameters)
         )
 
+    @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them.
 
         Raises:
             UserError: the tensors are not those of these parameters.
         """
-        remaining = dict(tensors)
-        n_done, n_refused = (self._taken(remaining, name) for name in ("n_done", "n_refused"))
-        for name, parameter, master in self._triples():
-            if master is not parameter:
-                with torch.no_grad():
-                    value = self._taken(remaining, f"master/{name}", master)
-                    master.copy_(shard_of(value, master))
-            state = self._adamw.state_of(master)
-            state.clear()
-            # There are no moments before the first step.
-            for kind in ("step", "exp_avg", "exp_avg_sq"):
-                if f"{kind}/{name}" in remaining:
-                    like = None if kind == "step" else master
-                    value = self._taken(remaining, f"{kind}/{name}", like)
-                    state[kind] = value.clone() if like is None else shard_of(value, like)
-        if remaining:
+        unknown = tensors.keys() - self._state_names()
+        if unknown:
             raise UserError(
-                f"optimizer state: {len(remaining)} tensors belong to no parameter, "
-                f"{next(iter(remaining))} for one; resume with the settings of the checkpoint"
+                f"optimizer state: {len(unknown)} tensors belong to no parameter, "
+                f"{min(unknown)} for one; resume with the settings of the checkpoint"
             )
+        # There are no moments before the first step.
+        steps = max((int(tensors[n]) for n in tensors if n.startswith("step/")), default=0)
+        for index, (name, master) in enumerate(self._named()):
+            if self._has_master(index):
+                _copy(self._taken(tensors, f"master/{name}", master), master, master)
+            for kind, moment in self._adamw.moments_of(index).items():
+                if steps:
+                    _copy(self._taken(tensors, f"{kind}/{name}", master), moment, master)
+                else:
+                    local_shard(moment).zero_()
+        self._adamw.n_steps = steps
         self._masters.write_back()
-        self.n_done, self.n_refused_in_a_row = int(n_done), int(n_refused)
+        self.n_done = int(self._taken(tensors, "n_done"))
+        self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
 
     @staticmethod
-    def _taken(remaining: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
-        value = remaining.pop(name, None)
+    def _taken(tensors: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
+        value = tensors.get(name)
         if value is None or (like is not None and value.shape != like.shape):
             raise UserError(
                 f"optimizer state: {name} is missing or of the wrong shape; "
@@ -238,19 +199,42 @@ class PolicyOptimizer:
             )
         return value
 
-    def _triples(self) -> list[tuple[str, Tensor, Tensor]]:
-        return list(zip(self._names, self._masters.parameters, self.parameters, strict=True))
+    def _named(self) -> list[tuple[str, Tensor]]:
+        return list(zip(self._names, self.parameters, strict=True))
+
+    def _state_names(self) -> set[str]:
+        kinds = {i: ("master",) * self._has_master(i) for i in range(len(self._names))}
+        return {"n_done", "n_refused"} | {
+            f"{kind}/{name}"
+            for i, name in enumerate(self._names)
+            for kind in (*kinds[i], "exp_avg", "exp_avg_sq", "step")
+        }
+
+    def _has_master(self, index: int) -> bool:
+        """The model computes with a rounded copy of this weight."""
+        parameter, master = self._masters.parameters[index], self.parameters[index]
+        return computed_with(parameter, self.model) != master.dtype
+
+    @torch.no_grad()
+    def _clipped(self) -> float:
+        """Scale the gradients down to the greatest norm allowed, and return their norm before."""
+        gradients = self._masters.gradients()
+        norm = norm_over_ranks(torch.nn.utils.get_total_norm(gradients), self._sharded)
+        torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage]
+            gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        )
+        return norm.item()
 
     def _backward(self, batch: list[Group]) -> Pass:
         """The gradient of a mini-batch, without rows for which the model gives no finite value.
 
         `broken` of the result names these rows.
         """
-        self._adamw.zero_grad()
+        self._masters.zero_gradients()
         done = backward(self.scorer, batch, self.loss, self._share, self._reference)
         if not done.broken:
             return done
-        self._adamw.zero_grad()
+        self._masters.zero_gradients()
         batch = without_rows(batch, done.broken)
         again = backward(self.scorer, batch, self.loss, self._share, self._reference)
         return again._replace(broken=done.broken)
@@ -275,7 +259,6 @@ def _n_dead(groups: Sequence[Group]) -> int:
     return sum(int(group.lengths_K.sum()) for group in groups)
 
 
-def _number(norm: Any) -> float:
-    """A norm on the host; of all ranks together where parameters are sharded."""
-    whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    return float(whole.item())
+def _copy(value: Tensor, to: Tensor, like: Tensor) -> None:
+    """Copy a whole tensor into a tensor that is sharded like another, wherever it is kept."""
+    local_shard(to).copy_(local_shard(shard_of(value, like)))

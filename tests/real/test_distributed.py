@@ -198,6 +198,13 @@ def test_low_precision_weights_have_masters_on_every_rank(start: Start) -> None:
     assert norms[0] == pytest.approx(norms[1], rel=0.1)
 
 
+def test_offloaded_state_of_two_ranks_is_that_of_one(start: Start, alone: Ended) -> None:
+    two = start("offloaded", offload_optimizer=True)
+    assert two.codes == [0, 0]
+    assert_close(two.tensors(2), alone.tensors(2))
+    assert_close(two.tensors(2, "optimizer"), alone.tensors(2, "optimizer"))
+
+
 def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(start: Start) -> None:
     """A scripted engine's tokens are made of each response's seed and of the sum of all weights."""
     ended = start("engines", do="sample", engine="vllm")

@@ -15,7 +15,8 @@ from real.tiny.pretrain import Recipe, initial_model
 from real.update.adamw import MeasuredAdamW
 from real.update.group import Group
 from real.update.grpo import LossConfig
-from real.update.optimizer import Fault, OptimizerConfig, PolicyOptimizer
+from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.step import Fault
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
 
@@ -226,20 +227,57 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
     )
     for optimizer in (whole, cut):
         optimizer.step([make_group(1), make_group(2)])
-    one, other = (torch.cat([m.grad.flatten() for m in o.parameters]) for o in (whole, cut))
+    one, other = (torch.cat([g.flatten() for g in o._masters.gradients()]) for o in (whole, cut))
     assert one.dtype == torch.float32
     assert (one - other).norm() / one.norm() < 0.02
 
 
 def test_update_is_measured_block_by_block():
     one, many = make_optimizer(), make_optimizer()
-    settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-    many._adamw = MeasuredAdamW(many.parameters, block_elements=300, **settings)
+    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    many._adamw = MeasuredAdamW(many._masters, block_elements=256, **settings)
     for seed in (1, 2):
         first, second = one.step([make_group(seed)]), many.step([make_group(seed)])
         assert first.update_norm == pytest.approx(second.update_norm, rel=1e-6)
     assert torch.equal(weights(one.model), weights(many.model))
     assert len(many.state_tensors()) == len(one.state_tensors()) > 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_offloaded_state_gives_the_same_bits(dtype: torch.dtype):
+    near, far = (make_optimizer(dtype=dtype, offload=offload) for offload in (False, True))
+    for optimizer in (near, far):
+        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+        on_host = optimizer is far
+        optimizer._adamw = MeasuredAdamW(
+            optimizer._masters, block_elements=256, on_host=on_host, **settings
+        )
+    for seed in (1, 2, 3):
+        assert near.step([make_group(seed)]) == far.step([make_group(seed)])
+    assert torch.equal(weights(near.model), weights(far.model))
+    kept, moved = near.state_tensors(), far.state_tensors()
+    assert kept.keys() == moved.keys()
+    assert all(torch.equal(kept[name], value) for name, value in moved.items())
+
+
+def test_moments_exist_before_the_first_step_and_no_checkpoint_holds_their_zeros():
+    optimizer = make_optimizer()
+    moments = optimizer._adamw.moments_of(0)
+    assert not any(bool(value.any()) for value in moments.values())
+    assert moments["exp_avg"].shape == optimizer.parameters[0].shape
+    optimizer.step([make_group(1)])
+    assert moments["exp_avg"].any()
+    assert moments["exp_avg"].data_ptr() == optimizer._adamw.moments_of(0)["exp_avg"].data_ptr()
+
+
+def test_a_large_weight_is_moved_in_parts():
+    one, many = make_optimizer(), make_optimizer()
+    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    many._adamw = MeasuredAdamW(many._masters, block_elements=64, **settings)
+    assert max(p.numel() for p in many.parameters) > 64
+    one.step([make_group(1)])
+    many.step([make_group(1)])
+    assert torch.equal(weights(one.model), weights(many.model))
 
 
 def test_kl_pulls_back_to_the_model_before_training():

@@ -67,6 +67,17 @@ def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
     assert before["weights"] == after["weights"]
 
 
+def test_offloaded_state_is_counted_in_main_memory() -> None:
+    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    near = preset("qwen2.5-7b/math500", "folder").settled()
+    far = replace(near, offload_optimizer=True)
+    kept, moved = (plan_memory(model, config, 1, 141 * GIB) for config in (near, far))
+    n_weights = model.size().n_weights
+    assert not kept.fits and moved.fits
+    assert kept.update - moved.update == 12 * n_weights
+    assert moved.host - kept.host == 12 * n_weights
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
     ended = ranks(f"bytes-{dtype}", {**TINY, "dtype": dtype}, world=2, parts=("bytes",))
@@ -150,7 +161,9 @@ def folder_of(tmp_path: Path, name: str = "Qwen2.5-7B-Instruct") -> Path:
 def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     config = preset("qwen2.5-7b/math500", "folder").settled()
     total = 140 * GIB
-    with pytest.raises(UserError, match=r"^memory: the update needs 138 GiB.*--lora-rank 16") as e:
+    with pytest.raises(
+        UserError, match=r"^memory: the update needs 138 GiB.*--offload-optimizer \| --lora-rank 16"
+    ) as e:
         engine_share(config, folder_of(tmp_path), 1, total, total)
     assert "\n" not in str(e.value)
     share = engine_share(replace(config, lora_rank=16), folder_of(tmp_path), 1, total, total)
