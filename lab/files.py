@@ -32,8 +32,7 @@ def whole(target: Path) -> Iterator[Path]:
     except OSError as error:
         with contextlib.suppress(OSError):  # it may be what filled the disk
             temporary.unlink(missing_ok=True)
-        reason = error.strerror or error
-        raise UserError(f"{target}: cannot be written ({reason}); free or choose a disk") from error
+        raise unwritable(target, error) from error
 
 
 @contextlib.contextmanager
@@ -61,8 +60,13 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        reason = error.strerror or error
-        raise UserError(f"{target}: cannot be written ({reason}); free or choose a disk") from error
+        raise unwritable(target, error) from error
+
+
+def unwritable(target: Path, error: OSError) -> UserError:
+    """Return the error of a disk that cannot be written."""
+    reason = error.strerror or error
+    return UserError(f"{target}: cannot be written ({reason}); free or choose a disk")
 
 
 def remove_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lab.alarm.cohort import Cohort, at_stake, gather
 from lab.alarm.features import votes_so_far
 from lab.alarm.risk import SCORES, deal, held_out_scores
-from lab.columns import Bools, Floats, flags, floats, ints
+from lab.columns import ROUNDING, Bools, Floats, flags, floats, ints
 from lab.errors import UserError
 from lab.stats.bootstrap import percentile_interval, resample_counts
 
@@ -110,7 +110,7 @@ def _threshold(score_TK: Floats, false_alarms: float) -> float:
     """The least value that at most a share of the kept problems ever exceed."""
     peak_K = np.sort(np.nanmax(score_TK, axis=0))
     # The last bit of the product must not cost an alarm that the rate allows.
-    allowed = int(false_alarms * len(peak_K) + 1e-9)
+    allowed = int(false_alarms * len(peak_K) + ROUNDING)
     return float(peak_K[len(peak_K) - 1 - allowed])
 
 

@@ -16,7 +16,7 @@ Both are means over `_SPLITS` random splits of the seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from lab.compare.collection import Comparison, gather
 from lab.errors import UserError
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
-from lab.stats.paired import paired
+from lab.stats.paired import Estimate, paired
 from lab.trace.trace import Trace
 
 OTHER_HALF, COPY = "other half of the seeds", "copy of TTRL"
@@ -121,7 +121,7 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
     """
     if (simulated.world, real.world) != ("sim", "real"):
         return False
-    own, other = _manifest(simulated), _manifest(real)
+    own, other = simulated.manifests[0], real.manifests[0]
     digests = [run.extra.get("sources", {}).get("problems") for run in (own, other)]
     return (
         own.config.get("policy") == MEASURED
@@ -185,13 +185,9 @@ _COLUMNS = (
 )
 
 
-def _manifest(comparison: Comparison) -> Any:
-    return next(iter(comparison.runs.values()))[0]
-
-
 def _name(simulated: Comparison) -> str:
     """The policy, and its growth where it is not the response file's."""
-    config = _manifest(simulated).config
+    config = simulated.manifests[0].config
     growth = config.get("growth")
     return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
 
@@ -213,18 +209,21 @@ def _runs(trace: Trace) -> _Runs:
 
 def _row(real: Comparison, runs: Mapping[str, _Runs], arm: str) -> dict[str, Any]:
     """The columns that all predictions of a cell share."""
-    own, base = runs[arm], runs.get(BASELINE)
+    own = runs[arm]
     task = real.task.removesuffix(f", step size {real.step_size or 0:g}")
     row: dict[str, Any] = {"task": task, "lr": real.step_size, "arm": arm}
     row["seeds"] = len(own.replicates)
     row["real"] = float(own.curves_SCE[:, 0, -1].mean()) if own.replicates else np.nan
-    if base is not None and arm != BASELINE:
-        gain = asdict(paired(_finals(own), _finals(base)))
-        row |= {f"gain_{name}": gain[key] for name, key in _GAIN.items()}
+    if (gain := _gain(runs, arm)) is not None:
+        row |= {"gain_real": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
     return row
 
 
-_GAIN = {"real": "mean", "low": "low", "high": "high"}
+def _gain(runs: Mapping[str, _Runs], arm: str) -> Estimate | None:
+    """The final pass@1 of an arm minus that of TTRL, over paired seeds; None without a pair."""
+    if arm == BASELINE or BASELINE not in runs:
+        return None
+    return paired(_finals(runs[arm]), _finals(runs[BASELINE]))
 
 
 def _finals(runs: _Runs) -> pd.Series:
@@ -241,10 +240,9 @@ def _compared(
     if (mean := own[arm]) is not None:
         values |= {"predicted": mean.final}
     values |= _errors(own, target, arm, arm)
-    if "gain_predicted" in values and BASELINE in real:
-        gain = paired(_finals(real[arm]), _finals(real[BASELINE]))
-        if not gain.within_noise:
-            values["sign"] = float(np.sign(gain.mean) == np.sign(values["gain_predicted"]))
+    gain = _gain(real, arm) if "gain_predicted" in values else None
+    if gain is not None and not gain.within_noise:
+        values["sign"] = float(np.sign(gain.mean) == np.sign(values["gain_predicted"]))
     return values
 
 
@@ -289,8 +287,7 @@ def _errors(
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
         values["gain_predicted"] = own.final - base.final
-        gap = values["gain_predicted"] - (other.final - real_base.final)
-        values["gain"] = abs(gap)
+        values["gain"] = abs(values["gain_predicted"] - (other.final - real_base.final))
     return values
 
 

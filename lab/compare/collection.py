@@ -62,6 +62,11 @@ class Comparison:
         """Names of the arms, in the order in which they are shown."""
         return list(self.traces)
 
+    @property
+    def manifests(self) -> list[Manifest]:
+        """The manifests of all runs, arm by arm."""
+        return [run for runs in self.runs.values() for run in runs]
+
     def fates(self, arm: str) -> pd.DataFrame:
         """`lab.fates` of an arm's replicates that can have fates by now, computed once."""
         if arm not in self._fates:

@@ -12,7 +12,7 @@ from lab.columns import floats, groups, ints, select
 from lab.compare.collection import Comparison
 from lab.compare.effort import achieved_ratio
 from lab.compare.own_best import best_among
-from lab.compare.tables import metrics
+from lab.compare.tables import metrics, metrics_of
 from lab.errors import UserError
 from lab.stats.paired import Estimate, estimate, paired
 from lab.stats.words import counted, interval_of
@@ -66,7 +66,7 @@ def _damage(table: pd.DataFrame) -> Finding:
     name = f"Problems that {title(BASELINE)} makes worse"
     if BASELINE not in _arms(table):
         return Finding("damage", name, (), f"no run of {title(BASELINE)}")
-    value = estimate(floats(_of(table, BASELINE), "TotalDeg"))
+    value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
     part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
     return Finding("damage", name, (part,) if value.n else ())
@@ -82,7 +82,8 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
         note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
-    return Finding("guard", name, _saved(_of(table, GUARD), _of(table, MATCHED)), note)
+    guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
+    return Finding("guard", name, _saved(guard, matched), note)
 
 
 def _rival(table: pd.DataFrame) -> Finding:
@@ -90,21 +91,22 @@ def _rival(table: pd.DataFrame) -> Finding:
     there = [arm for arm in RIVALS if arm in _arms(table)]
     if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
         return Finding("rival", name, (), lacking)
+    guard = metrics_of(table, GUARD)
     if len(there) == 1:
         note = f"{title(there[0])}, the only rival run"
-        return Finding("rival", name, _saved(_of(table, there[0]), _of(table, GUARD)), note)
+        return Finding("rival", name, _saved(metrics_of(table, there[0]), guard), note)
     best = _best(table, there)
     chosen = " and ".join(
         f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
     )
     note = f"{chosen}; each half of the seeds has the rival of lower TotalDeg on the other half"
-    return Finding("rival", name, _saved(best.set_index("replicate"), _of(table, GUARD)), note)
+    return Finding("rival", name, _saved(best.set_index("replicate"), guard), note)
 
 
 def _best(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     """Return the rows of the best arm, chosen without the replicates that it is judged by."""
     # Only replicates that are compared may choose.
-    paired = _of(table, GUARD).index
+    paired = metrics_of(table, GUARD).index
     rows = table.reset_index().assign(kept=-table["TotalDeg"].to_numpy())
     rows = select(rows, np.isin(ints(rows, "replicate"), paired.to_numpy()))
     return best_among(rows, arms, [], "kept")
@@ -130,12 +132,6 @@ def _quantity(metric: str, label: str, value: Estimate) -> Quantity:
 
 def _arms(table: pd.DataFrame) -> list[str]:
     return list(table.index.unique("arm"))
-
-
-def _of(table: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Return the metrics of one arm, indexed by replicate."""
-    chosen = np.flatnonzero(table.index.get_level_values("arm") == arm)
-    return table.take(chosen).droplevel("arm")
 
 
 def _lacking(table: pd.DataFrame, *arms: str) -> str:

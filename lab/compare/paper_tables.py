@@ -32,7 +32,7 @@ from lab.compare.published import (
     note_on_pass,
     published_fate,
 )
-from lab.compare.tables import metrics
+from lab.compare.tables import metrics, metrics_of
 from lab.measures.overhead import overhead, step_seconds
 from lab.stats.paired import Estimate, estimate
 from lab.trace.manifest import Manifest
@@ -126,7 +126,7 @@ def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
     setting, found = _setting(comparison), metrics(comparison)
-    ours = {arm: _of(found, [arm], "pass_final") for arm in comparison.arms}
+    ours = {arm: estimate(floats(metrics_of(found, arm), "pass_final")) for arm in comparison.arms}
     # All arms of a seed start from one model, so their mean is the seed's start.
     _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
     start = group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))
@@ -148,7 +148,8 @@ def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
             value = None if setting is None else published_fate(setting, method, fate)
             note = "" if setting is None else note_on_fate(setting, method, fate)
             place = _place(comparison, setting, method) | {"fate": fate}
-            yield {**place, **_numbers(_of(found, [method], fate), value, note)}
+            ours = estimate(floats(metrics_of(found, method), fate))
+            yield {**place, **_numbers(ours, value, note)}
 
 
 def _overhead_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
@@ -196,12 +197,7 @@ def _place(comparison: Comparison, setting: Setting | None, method: str) -> dict
 
 
 def _setting(comparison: Comparison) -> Setting | None:
-    return setting_of(next(iter(comparison.runs.values()))[0])
-
-
-def _of(found: pd.DataFrame, arms: Sequence[str], metric: str) -> Estimate:
-    chosen = found.index.get_level_values("arm").isin(list(arms))
-    return estimate(floats(found, metric)[chosen])
+    return setting_of(comparison.manifests[0])
 
 
 def _table(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> pd.DataFrame:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lab.columns import ROUNDING
+
 LLAMA, QWEN, QWEN3 = "Llama-3.2-3B", "Qwen2.5-7B", "Qwen3-4B"
 AIME24, AIME25, AMC, MATH = "AIME 2024", "AIME 2025", "AMC", "MATH-500"
 DATA_SETS = (AIME24, AIME25, AMC, MATH)
@@ -109,6 +111,8 @@ OVERHEAD: dict[tuple[str, str], float] = {
 }
 """(model, method) to the change in percent of the wall-clock time per step against TTRL on
 MATH-500, `tab:overhead`."""
+_PRINTED = 0.05 + ROUNDING
+"""Largest error of a number that is printed with one digit."""
 MOST_SKIPPED = 25.0
 """Percent of a batch that RCSU may skip."""
 
@@ -133,8 +137,7 @@ def published_fate(setting: Setting, method: str, fate: str) -> float | None:
 def is_whole(share: float, n_problems: int) -> bool:
     """A printed percentage is some whole number of problems, at its one printed digit."""
     problems = round(share * n_problems / 100)
-    # .05 is the rounding of a printed digit; the rest is for the last bit.
-    return abs(100 * problems / n_problems - share) <= 0.05 + 1e-9
+    return abs(100 * problems / n_problems - share) <= _PRINTED
 
 
 def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
@@ -160,7 +163,7 @@ def note_on_pass(setting: Setting, method: str) -> str:
         return ""
     if setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
-        wrong = abs(mean - value) > 0.05 + 1e-9
+        wrong = abs(mean - value) > _PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
     shares = FATES.get((setting.model, setting.data, method))
     if shares is None:

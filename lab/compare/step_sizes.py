@@ -10,7 +10,7 @@ import pandas as pd
 from lab.columns import floats, where
 from lab.compare.collection import Comparison
 from lab.compare.own_best import SEED
-from lab.compare.tables import metrics
+from lab.compare.tables import metrics, metrics_of
 from lab.measures.dynamics import dynamics
 from lab.measures.window import run_windows
 from lab.stats.paired import Estimate, paired
@@ -55,8 +55,7 @@ def _rows(comparison: Comparison) -> pd.DataFrame:
     for arm, trace in comparison.traces.items():
         window = run_windows(dynamics(trace.visits, trace.evals))
         window = window.assign(fr_peak=100.0 * window["fr_peak"]).drop(columns="peak")
-        at = np.flatnonzero(table.index.get_level_values("arm") == arm)
-        own = table.take(at).droplevel("arm").join(window)
+        own = metrics_of(table, arm).join(window)
         pairs = [comparison.pairs[replicate] for replicate in own.index]
         keys = {
             "arm": arm,

@@ -78,6 +78,17 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
     return table.reindex(columns=[metric.name for metric in METRICS])
 
 
+def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Return the metrics of one arm, indexed by replicate; no rows for an arm without any.
+
+    Args:
+        metrics: from `metrics`.
+        arm: its name.
+    """
+    chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
+    return metrics.take(chosen).droplevel("arm")
+
+
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     """Mean, spread and number of replicates of every metric of every arm.
 

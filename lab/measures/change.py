@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lab.columns import Floats, Ints, floats, ints, require
-from lab.measures.fate import FATES
+from lab.columns import ROUNDING, Floats, Ints, floats, ints, require
+from lab.measures.fate import FATES, fate_codes
 
 _NEEDED = ("replicate", "problem", "ila", "fla", "fate")
-# Label accuracies are shares of whole votes: far below their grid and far above rounding.
-_ROUNDING = 1e-9
 
 
 def mean_change(fates: pd.DataFrame) -> pd.DataFrame:
@@ -28,7 +26,7 @@ def mean_change(fates: pd.DataFrame) -> pd.DataFrame:
     """
     require(fates, _NEEDED, "change per fate")
     replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
-    cell = place * len(FATES) + _codes(fates)
+    cell = place * len(FATES) + fate_codes(fates)
     size = len(replicates) * len(FATES)
     counts = np.bincount(cell, minlength=size)
     sums = np.bincount(cell, floats(fates, "fla") - floats(fates, "ila"), minlength=size)
@@ -61,7 +59,7 @@ def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
     require(fates, _NEEDED, "label migration")
     replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
     grid = _bin(floats(fates, "ila"), n_bins) * n_bins + _bin(floats(fates, "fla"), n_bins)
-    code, cell = np.unique(_codes(fates) * n_bins**2 + grid, return_inverse=True)
+    code, cell = np.unique(fate_codes(fates) * n_bins**2 + grid, return_inverse=True)
     counts_RC = np.zeros((len(replicates), len(code)))
     np.add.at(counts_RC, (place, cell), 1)
     shares_RC = 100 * counts_RC / counts_RC.sum(axis=1, keepdims=True)
@@ -81,9 +79,5 @@ def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
     )
 
 
-def _codes(fates: pd.DataFrame) -> Ints:
-    return pd.Categorical(fates["fate"], categories=list(FATES)).codes.astype(np.int64)
-
-
 def _bin(accuracy: Floats, n_bins: int) -> Ints:
-    return np.minimum((accuracy * n_bins + _ROUNDING).astype(np.int64), n_bins - 1)
+    return np.minimum((accuracy * n_bins + ROUNDING).astype(np.int64), n_bins - 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.columns import Bools, Floats, Ints, floats, ints, require
+from lab.columns import ROUNDING, Bools, Floats, Ints, floats, ints, require
 from lab.errors import UserError
 
 FATES = (
@@ -36,9 +36,6 @@ FIRST, LAST = 3, 5
 MIN_VISITS = FIRST + LAST
 """With fewer visits the two windows would overlap."""
 
-# Label accuracies are shares of whole votes: this is far below their grid and far above rounding,
-# so that a value which lies on a bound is decided by the bound and not by its last bit.
-_ROUNDING = 1e-9
 _NEEDED = ("replicate", "problem", "visit", "label_accuracy")
 
 
@@ -129,7 +126,7 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
         Degraded) and `L/D` (Learned by Degraded; NaN where nothing degraded).
     """
     replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
-    cell = place * len(FATES) + pd.Categorical(fates["fate"], categories=list(FATES)).codes
+    cell = place * len(FATES) + fate_codes(fates)
     counts = np.bincount(cell, minlength=len(replicates) * len(FATES)).reshape(-1, len(FATES))
     shares = 100.0 * counts / counts.sum(axis=1, keepdims=True)
     table = pd.DataFrame(shares, pd.Index(replicates, name="replicate"), list(FATES))
@@ -138,6 +135,11 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
     # 0 / 0 and x / 0 alike are undefined: a ratio of nothing is never infinite.
     table["L/D"] = floats(table, "Learned") / np.where(degraded > 0, degraded, np.nan)
     return table
+
+
+def fate_codes(fates: pd.DataFrame) -> Ints:
+    """Return the place in `FATES` of each row's fate."""
+    return pd.Categorical(fates["fate"], categories=list(FATES)).codes.astype(np.int64)
 
 
 def fewest_visits(visits: pd.DataFrame) -> int:
@@ -206,7 +208,7 @@ def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
 
 
 def _below(value: Floats, bound: Floats | float) -> Bools:
-    return value < bound - _ROUNDING
+    return value < bound - ROUNDING
 
 
 def _history_id(table: pd.DataFrame, width: int) -> Ints:

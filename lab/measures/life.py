@@ -12,14 +12,13 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.columns import Floats, flags, floats, ints, require
+from lab.columns import ROUNDING, Floats, flags, floats, ints, require
 from lab.errors import UserError
 from lab.trace.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
 TOP = 6
 """Answers that get an area of their own if nothing else is asked for."""
-_ROUNDING = 1e-9
 _NEEDED = (
     "replicate",
     "problem",
@@ -112,7 +111,7 @@ def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | 
     fitting = [
         int(answer)
         for answer in np.unique(ints(votes, "answer"))
-        if (np.abs(_share(life, votes, int(answer)) - accuracy) < _ROUNDING).all()
+        if (np.abs(_share(life, votes, int(answer)) - accuracy) < ROUNDING).all()
     ]
     return fitting[0] if len(fitting) == 1 else None
 

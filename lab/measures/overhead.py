@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lab.arms import BASELINE
-from lab.columns import Floats, floats, ints, require
+from lab.columns import finite_mean, floats, ints, require
 from lab.errors import UserError
 
 PHASES = {
@@ -112,6 +112,4 @@ def _mean_phases(own: pd.DataFrame) -> dict[str, float]:
 
 def _mean(own: pd.DataFrame, name: str) -> float:
     """Mean of the measured steps, 0 where the phase was not there at all."""
-    values: Floats = floats(own, name) if name in own else np.zeros(0)
-    values = values[np.isfinite(values)]
-    return float(values.mean()) if len(values) else 0.0
+    return float(np.nan_to_num(finite_mean(own, name))) if name in own else 0.0

@@ -12,15 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.columns import Floats, flags, floats, group_mean, ints, require
+from lab.columns import ROUNDING, Floats, flags, floats, group_mean, ints, require
 from lab.measures.fate import FATES, histories, of_fate
 
 THIRDS = 3
 PAPER_FATES = ("Degraded",)
 """The problems that the paper's figure follows."""
 
-# A mean of whole votes that is exactly one half is not below it, whatever its last bit.
-_ROUNDING = 1e-9
 _NEEDED = (
     "replicate",
     "problem",
@@ -96,7 +94,7 @@ def _per_third(
     """Means over the problems of each replicate and third."""
     wrong, n_groups = cells["wrong"], len(replicates) * THIRDS
     has_wrong = np.isfinite(wrong)
-    below = np.where(has_wrong, wrong < 0.5 - _ROUNDING, np.nan)
+    below = np.where(has_wrong, wrong < 0.5 - ROUNDING, np.nan)
     return pd.DataFrame(
         {
             "replicate": np.repeat(replicates, THIRDS),

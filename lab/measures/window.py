@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lab.columns import Bools, Floats, Ints, flags, floats, ints, require
+from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, ints, require
 from lab.measures.fate import histories
 
 DROP = 0.02
@@ -84,8 +84,7 @@ def _window(run: pd.DataFrame) -> dict[str, float]:
 
 
 def _drop(scores: Floats, epochs: Ints) -> float:
-    # The tolerance keeps a fall of exactly 2 points a drop whatever its last bit.
-    low = scores <= np.maximum.accumulate(scores) - DROP + 1e-9
+    low = scores <= np.maximum.accumulate(scores) - DROP + ROUNDING
     return _first_for_good(low, epochs)
 
 

@@ -172,8 +172,7 @@ def _nature(world: ReportedComparison) -> Html | None:
     """Note on what a simulated world can and cannot show."""
     if world.comparison.world != "sim":
         return None
-    runs = next(iter(world.comparison.runs.values()))
-    is_measured = runs[0].config.get("policy") == MEASURED
+    is_measured = world.comparison.manifests[0].config.get("policy") == MEASURED
     return tag("p", words.MEASURED if is_measured else words.SIMULATED, class_="note")
 
 

@@ -10,11 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from lab.columns import ROUNDING
+
 LEVEL = 0.95
 """Coverage of the intervals, under a t distribution."""
-
-# Equal results may differ in their last bit: that is no difference.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Estimate:
     @property
     def within_noise(self) -> bool:
         """The interval contains 0, or there is none: no difference was shown."""
-        return not self.has_interval or (self.low <= _ROUNDING and self.high >= -_ROUNDING)
+        return not self.has_interval or (self.low <= ROUNDING and self.high >= -ROUNDING)
 
     def shows(self, higher: str = "above zero", lower: str = "below zero") -> str:
         """Return what a paired difference shows, in words.

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lab.errors import UserError
-from lab.files import TEMPORARY, remove_folder, whole_folder
+from lab.files import TEMPORARY, remove_folder, unwritable, whole_folder
 from lab.trace.store import RunFolder
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import Pieces, is_split, local_tensors
@@ -116,10 +116,7 @@ class Checkpoints:
             try:
                 self._write_shards(target.with_name(f"{target.name}{TEMPORARY}"), state)
             except OSError as error:
-                reason = error.strerror or error
-                raise UserError(
-                    f"{target}: cannot be written ({reason}); free or choose a disk"
-                ) from error
+                raise unwritable(target, error) from error
         self._last = time.monotonic()
 
     def _save_all(self, run_folder: RunFolder, target: Path, state: State, step: int) -> None:

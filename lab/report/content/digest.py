@@ -63,9 +63,9 @@ class ReportedComparison:
     @property
     def planted(self) -> bool:
         """The embedded tiny task, whose wrong rivals were trained into the model."""
-        runs = (run for found in self.comparison.runs.values() for run in found)
         return self.comparison.world == "real" and any(
-            run.task.startswith("tiny") and run.config.get("problems") is None for run in runs
+            run.task.startswith("tiny") and run.config.get("problems") is None
+            for run in self.comparison.manifests
         )
 
     def of_arm(self, arm: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lab.columns import Floats, Ints, flags, floats, group_mean, ints
-from lab.measures.fate import FATES, FIRST, LAST, Histories, histories
+from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
 from lab.report.content.digest import ReportedComparison
 from lab.report.problems.packing import Array
 
@@ -61,9 +61,7 @@ def problem_columns(
 
 def problem_ids(world: ReportedComparison) -> list[str] | None:
     """The problems' own names, where the runs noted them and agree; not escaped."""
-    noted = [
-        run.extra.get("problem_ids") for found in world.comparison.runs.values() for run in found
-    ]
+    noted = [run.extra.get("problem_ids") for run in world.comparison.manifests]
     first = noted[0]
     agree = isinstance(first, list) and all(ids == first for ids in noted)
     return [str(name) for name in first] if agree and first else None
@@ -71,9 +69,8 @@ def problem_ids(world: ReportedComparison) -> list[str] | None:
 
 def redrawn(world: ReportedComparison) -> bool:
     """Every replicate has problems of its own, so that a problem's number means nothing across."""
-    runs = (run for found in world.comparison.runs.values() for run in found)
     return len(world.comparison.pairs) > 1 and any(
-        run.config.get("fixed_population") is False for run in runs
+        run.config.get("fixed_population") is False for run in world.comparison.manifests
     )
 
 
@@ -105,8 +102,7 @@ def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> 
 def _coded(fates: pd.DataFrame) -> pd.DataFrame:
     """The fates by their place in `WORST_FIRST`."""
     rank = np.array([WORST_FIRST.index(name) for name in FATES])
-    codes = pd.Categorical(fates["fate"], categories=list(FATES)).codes
-    return fates.assign(code=rank[codes])
+    return fates.assign(code=rank[fate_codes(fates)])
 
 
 def _of(rows: pd.DataFrame, replicate: int) -> pd.DataFrame:

@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.columns import Bools, Floats, Ints, floats, ints
-
-_ROUNDING = 1e-9
+from lab.columns import ROUNDING, Bools, Floats, Ints, floats, ints
 
 
 class Lives(NamedTuple):
@@ -111,11 +109,11 @@ def _true(lives: Lives, pairs: _Pairs, place: Ints, count: Floats) -> Bools:
     label_if_right[life[right]] = lives.table["label"][right]
     accuracy = lives.table["label_accuracy"]
     share = count / np.maximum(lives.table["n_votes"][place], 1)
-    same = np.abs(share - accuracy[place]) < _ROUNDING
+    same = np.abs(share - accuracy[place]) < ROUNDING
     n_same = np.bincount(pairs.row_pair, same, len(pairs.life))
     n_rows = np.bincount(pairs.row_pair, minlength=len(pairs.life))
     # A visit without a vote for the answer has no row: its accuracy must be zero there.
-    n_positive = np.bincount(life, accuracy > _ROUNDING, n_lives)[pairs.life]
+    n_positive = np.bincount(life, accuracy > ROUNDING, n_lives)[pairs.life]
     known = np.bincount(life, ~np.isfinite(accuracy), n_lives)[pairs.life] == 0
     fits = known & (n_same == n_rows) & (n_rows == n_positive)
     alone = np.bincount(pairs.life, fits, n_lives)[pairs.life] == 1

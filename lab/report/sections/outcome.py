@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lab import figures
 from lab.columns import floats
-from lab.compare.tables import METRICS
+from lab.compare.tables import METRICS, metrics_of
 from lab.figures.change import change_heatmap
 from lab.figures.migration import label_migration
 from lab.figures.style import FATE_COLOURS
@@ -38,8 +38,7 @@ def _fate_table(world: ReportedComparison) -> Html:
 
 
 def _share(world: ReportedComparison, arm: str, fate: str) -> Html:
-    at = world.metrics.index.get_level_values("arm") == arm
-    value = estimate(floats(world.metrics, fate)[at])
+    value = estimate(floats(metrics_of(world.metrics, arm), fate))
     if fate == "L/D":
         return mean_and_sd(value.mean, value.sd, 2, "undefined")
     return mean_and_sd(value.mean, value.sd)

@@ -51,7 +51,7 @@ def paper_table(
 
 
 def _of_world(world: ReportedComparison) -> Html:
-    setting = setting_of(next(iter(world.comparison.runs.values()))[0])
+    setting = setting_of(world.comparison.manifests[0])
     shown: list[Html] = []
     for heading, make, draw in (
         ("pass@1 at the end (%)", main_table, _main),
