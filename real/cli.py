@@ -107,8 +107,10 @@ class CompareCommand(SettingsCommand):
     seeds: tuple[int, ...] = (0, 1, 2)
     lrs: tuple[float, ...] = ()
     """Several peak learning rates, one comparison each."""
-    jobs: int = 2
-    """Runs at once; each uses its own threads."""
+    jobs: int | None = None
+    """Runs at once, each with its own threads; if None 2, or on GPUs as many as have room."""
+    gpus_per_run: int = 1
+    """GPUs that each run has for itself; several are shared by ranks that torchrun starts."""
     preset: str | None = None
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
 
@@ -123,10 +125,11 @@ class CompareCommand(SettingsCommand):
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
         common = (self.arms, self.seeds, self.jobs)
         with runs_bar(total, self.quiet) as report:
+            how = (report, self.gpus_per_run)
             if self.lrs:
-                results = compare_steps(self.settings, self.out, self.lrs, *common, report)
+                results = compare_steps(self.settings, self.out, self.lrs, *common, *how)
             else:
-                results = {None: compare(self.settings, self.out, *common, report)}
+                results = {None: compare(self.settings, self.out, *common, *how)}
         for lr, result in results.items():
             if lr is not None:
                 print(f"learning rate {lr:g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -238,6 +239,7 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     """The run's `run.json`; `arm` is found from the settings if None."""
     config = run.config
     name = arm or arm_of(config).name
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     return Manifest.new(
         "real",
         name,
@@ -251,6 +253,7 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
         extra={
             "step_factor": config.step_factor,
             "refused_steps": 0,
+            **({"gpus": gpus} if gpus else {}),
             **run.prompts.facts(),
         },
     )

@@ -25,6 +25,7 @@ from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real.compare.jobs import Outcome, failed, run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
+from real.compare.places import find_places
 from real.compare.runs import (
     Job,
     check_stored,
@@ -93,8 +94,9 @@ def compare(
     folder: str | Path,
     arms: Sequence[str] = DEMO_ARMS,
     seeds: Sequence[int] = (0, 1, 2),
-    n_parallel: int = 2,
+    n_parallel: int | None = None,
     report: Callable[[float], None] = lambda _: None,
+    gpus_per_run: int = 1,
 ) -> ComparedArms:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
@@ -104,25 +106,27 @@ def compare(
         folder: for the run folders; what it holds of this comparison is gone on with.
         arms: names of `lab.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
-        n_parallel: runs at once.
+        n_parallel: runs at once, see `find_places`.
         report: called with the number of runs done, fractions of running ones included.
+        gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
 
     Raises:
         UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
             a run of other settings.
     """
     folder = Path(folder)
-    say(_check(config, folder, arms, seeds, n_parallel))
+    places, notices = find_places(config.device, n_parallel, gpus_per_run)
+    say([*_check(config, folder, arms, seeds), *notices])
     _make(folder, arms)
     last = [name for name in arms if matched_target(name)]
     first = [name for name in arms if name not in last]
     jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
     result = ComparedArms(folder, [])
-    result.failed += failed(run_jobs(jobs, n_parallel, report))
+    result.failed += failed(run_jobs(jobs, places, report))
     for place, name in enumerate(last):
         done = len(jobs) + place * len(seeds)
         match, lost = run_matched(
-            config, folder, name, seeds, n_parallel, lambda now, done=done: report(done + now)
+            config, folder, name, seeds, places, lambda now, done=done: report(done + now)
         )
         result.matches += [match] if match else []
         result.failed += lost
@@ -136,8 +140,9 @@ def compare_steps(
     lrs: Sequence[float],
     arms: Sequence[str] = DEMO_ARMS,
     seeds: Sequence[int] = (0, 1, 2),
-    n_parallel: int = 2,
+    n_parallel: int | None = None,
     report: Callable[[float], None] = lambda _: None,
+    gpus_per_run: int = 1,
 ) -> dict[float, ComparedArms]:
     """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
 
@@ -147,7 +152,7 @@ def compare_steps(
     _check_list("lrs", lrs, "give learning rates above 0")
     settings = {lr: replace(config, lr=lr) for lr in lrs}
     for lr, at_lr in settings.items():
-        _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds, n_parallel)
+        _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds)
     results: dict[float, ComparedArms] = {}
     for i, (lr, at_lr) in enumerate(settings.items()):
         done = i * n_runs(arms, seeds)
@@ -158,6 +163,7 @@ def compare_steps(
             seeds,
             n_parallel,
             lambda now, done=done: report(done + now),
+            gpus_per_run,
         )
     return results
 
@@ -180,7 +186,7 @@ def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
 
 
 def _check(
-    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int], n_parallel: int
+    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for name in _PER_ARM:
@@ -197,8 +203,6 @@ def _check(
     _check_list("seeds", seeds, "give whole numbers from 0")
     if any(seed < 0 for seed in seeds):
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
-    if n_parallel < 1:
-        raise UserError(f"jobs = {n_parallel}: must be at least 1")
     # Mistakes that every run would repeat are reported once.
     if config.problems is not None:
         read_problems(config)

@@ -10,32 +10,31 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
 
-from lab.errors import UserError
 from lab.settings import to_values
-from lab.signals import STOP_SIGNALS, stop, stops_held
-from lab.trace.manifest import FILE_NAME
+from lab.signals import stops_held
+from real.compare.child import ERROR, run_child
+from real.compare.places import Place
 from real.compare.runs import Job
 from real.record.terminal import say
-from real.settings.config import TrainConfig
 
 STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
 _SAME_PRESS = 1.0
 """Seconds within which a signal to all processes reaches the runs."""
-_EXIT_INTERRUPTED = 130
-_ERROR = "error "
+_LOOK_SECONDS = 5.0
+"""Time between two looks at the progress of runs on several GPUs."""
+_SAID = "guard-train: "
+"""Begins lines of the program in a log."""
 
 
 @dataclass(slots=True)
@@ -52,14 +51,18 @@ class Outcome:
 @dataclass(slots=True)
 class _Child:
     process: Any
-    pipe: Connection
+    pipe: Connection | None
+    """None once it is closed, as by runs on several GPUs at their start."""
     outcome: Outcome
+    place: Place
 
 
 def run_jobs(
-    jobs: Sequence[Job], n_parallel: int, report: Callable[[float], None] = lambda _: None
+    jobs: Sequence[Job],
+    places: Sequence[Place] = ((),),
+    report: Callable[[float], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Run all jobs, `n_parallel` at a time.
+    """Run all jobs, one in each place at a time.
 
     On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a checkpoint and stop, and
     KeyboardInterrupt is raised.
@@ -67,7 +70,7 @@ def run_jobs(
     Args:
         jobs: the runs; the folders around theirs must exist. Finished ones are skipped, begun ones
             go on from their last checkpoint.
-        n_parallel: processes at once.
+        places: GPUs of each run that computes at the same time, see `find_places`.
         report: called with the number of runs done, fractions of running ones included.
 
     Returns:
@@ -78,14 +81,17 @@ def run_jobs(
         outcome.done = float(outcome.job.finished)
     waiting = [outcome for outcome in reversed(outcomes) if not outcome.done]
     running: list[_Child] = []
-    context = _context()
+    free = list(reversed(places))
+    context = _context(any(places))
     try:
         while waiting or running:
-            while waiting and len(running) < n_parallel:
+            while waiting and free:
                 with stops_held():
-                    running.append(_start(context, waiting.pop()))
-            wait([end for child in running for end in (child.pipe, child.process.sentinel)])
-            running = [child for child in running if _listen(child)]
+                    running.append(_start(context, waiting.pop(), free.pop()))
+            _wait(running)
+            lives = [(child, _listen(child)) for child in running]
+            free += [child.place for child, alive in lives if not alive]
+            running = [child for child, alive in lives if alive]
             report(sum(outcome.done for outcome in outcomes))
     except KeyboardInterrupt:
         _stop(running)
@@ -93,8 +99,9 @@ def run_jobs(
     return outcomes
 
 
-def _context() -> Any:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+def _context(on_gpus: bool) -> Any:
+    # CUDA does not survive a fork, and torchrun would close what tells of a forked process's end.
+    if on_gpus or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     # Its start would unblock the signals that are held back while processes start.
     resource_tracker.ensure_running()
@@ -103,36 +110,46 @@ def _context() -> Any:
     return context
 
 
-def _start(context: Any, outcome: Outcome) -> _Child:
+def _wait(running: Sequence[_Child]) -> None:
+    """Wait for a message or an end, but not long for runs that send no messages."""
+    pipes = [child.pipe for child in running if child.pipe is not None]
+    silent = len(pipes) < len(running)
+    wait([*pipes, *(c.process.sentinel for c in running)], _LOOK_SECONDS if silent else None)
+
+
+def _start(context: Any, outcome: Outcome, place: Place) -> _Child:
     job = outcome.job
     ours, theirs = context.Pipe(duplex=False)
     settings = msgspec.json.encode(to_values(job.config)).decode()
     process = context.Process(
-        target=_run_child,
-        args=(settings, str(job.folder), job.arm, str(job.log), theirs),
+        target=run_child,
+        args=(settings, str(job.folder), job.arm, str(job.log), place, theirs),
         name=job.name,
     )
     process.start()
     theirs.close()
-    return _Child(process, ours, outcome)
+    return _Child(process, ours, outcome, place)
 
 
 def _listen(child: _Child) -> bool:
     """Read a child's messages; return False once it has ended."""
     ended = not child.process.is_alive()
     outcome = child.outcome
+    if child.pipe is None:
+        outcome.done = outcome.job.progress
     try:
-        while child.pipe.poll():
+        while child.pipe is not None and child.pipe.poll():
             message = child.pipe.recv_bytes().decode()
-            if message.startswith(_ERROR):
-                outcome.error = message.removeprefix(_ERROR)
+            if message.startswith(ERROR):
+                outcome.error = message.removeprefix(ERROR)
             else:
                 outcome.done = float(message)
     except EOFError:
-        ended = True
+        child.pipe = None
     if ended:
         child.process.join()
-        child.pipe.close()
+        if child.pipe is not None:
+            child.pipe.close()
         if child.process.exitcode != 0 and outcome.error is None:
             outcome.error = _reason(child.process.exitcode, outcome.job.log)
         outcome.done = 1.0
@@ -141,10 +158,14 @@ def _listen(child: _Child) -> bool:
 
 
 def _reason(code: int, log: Path) -> str:
-    """Reason why a process without a message ended: a signal, or a traceback in its log."""
+    """Reason why a process without a message ended: a signal, or what its log says last."""
     if code < 0:
         return f"its process was killed by signal {-code}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    said = [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
+    said = [line for line in said if not line.startswith("notice: ")]
+    if said:  # torchrun's own report follows
+        return said[-1].strip()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
     return f"its process ended with exit code {code}: {last}"
 
@@ -183,55 +204,6 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
 def _remove_if_empty(log: Path) -> None:
     if log.is_file() and log.stat().st_size == 0:
         log.unlink()
-
-
-def _run_child(settings: str, folder: str, arm: str, log: str, pipe: Connection) -> None:
-    """Body of a child process."""
-    _stop_once()
-    _redirect(log)
-    from real.trainer import resume, train
-
-    def report(done: float) -> None:
-        try:
-            pipe.send_bytes(f"{done}".encode())
-        except BrokenPipeError:  # the comparison is gone: stop after this batch
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    try:
-        config = msgspec.json.decode(settings, type=TrainConfig)
-        if (Path(folder) / FILE_NAME).is_file():
-            resume(folder, config, report)
-        else:
-            train(config, folder, report, arm)
-    except KeyboardInterrupt:
-        sys.exit(_EXIT_INTERRUPTED)
-    except UserError as error:
-        pipe.send_bytes(f"{_ERROR}{' '.join(str(error).split())}".encode())
-        sys.exit(1)
-
-
-def _stop_once() -> None:
-    """Let the first stop signal end the run; later ones must not disturb the writing of data."""
-    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        for each in handled:
-            signal.signal(each, signal.SIG_IGN)
-        stop(number)
-
-    for number in handled:
-        signal.signal(number, handle)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-def _redirect(log: str) -> None:
-    """Redirect the output of the process to its log."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        stream.flush()
-        os.dup2(target, number)
-    os.close(target)
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -23,6 +23,7 @@ from lab.files import remove_folder, whole
 from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
 from real.compare.jobs import Outcome, failed, run_jobs
+from real.compare.places import Place
 from real.compare.runs import finished, job_of, run_folder, steps_of, stored_factor
 from real.settings.config import TrainConfig
 
@@ -62,7 +63,7 @@ def run_matched(
     folder: Path,
     name: str,
     seeds: Sequence[int],
-    n_parallel: int,
+    places: Sequence[Place],
     report: Callable[[float], None],
 ) -> tuple[MatchedArm | None, list[Outcome]]:
     """Run an arm at matched effort on the seeds on which both partners finished.
@@ -72,7 +73,7 @@ def run_matched(
         folder: of the comparison.
         name: of the arm.
         seeds: of the comparison.
-        n_parallel: runs at once.
+        places: as for `run_jobs`.
         report: as for `run_jobs`; called during the first try.
 
     Returns:
@@ -89,7 +90,7 @@ def run_matched(
     ]
     if not usable:
         return None, lost
-    runs = _Runs(config, folder, name, target, n_parallel)
+    runs = _Runs(config, folder, name, target, places)
     factor = stored_factor(folder, name, seeds)
     if factor is not None:
         match, unfinished = runs.at(factor, usable, report)
@@ -123,7 +124,7 @@ class _Runs:
     folder: Path
     name: str
     target: str
-    n_parallel: int
+    places: Sequence[Place]
 
     def at(
         self, factor: float, seeds: list[int], report: Report
@@ -191,7 +192,7 @@ class _Runs:
         """
         (root / self.name).mkdir(parents=True, exist_ok=True)
         jobs = [job_of(self.config, root, self.name, seed, factor) for seed in seeds]
-        lost = failed(run_jobs(jobs, self.n_parallel, report))
+        lost = failed(run_jobs(jobs, self.places, report))
         complete = [seed for seed in seeds if finished(root, self.name, seed)]
         if not complete:
             return None, complete, lost

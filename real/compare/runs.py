@@ -51,6 +51,11 @@ class Job:
         """The run was completed."""
         return self.begun and read_manifest(self.folder).status == "finished"
 
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, as its folder has it."""
+        return read_manifest(self.folder).progress if self.begun else 0.0
+
 
 def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
     """Folder of one run of a comparison."""

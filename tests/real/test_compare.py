@@ -112,7 +112,7 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Pat
                 pids.append(child.pid)
                 os.kill(child.pid, signal.SIGKILL)
 
-    taken, killed, good = run_jobs(jobs, 2, kill_the_long_one)
+    taken, killed, good = run_jobs(jobs, [(), ()], kill_the_long_one)
     assert "is not empty" in (taken.error or "")
     assert killed.error == "its process was killed by signal 9"
     assert good.error is None and load(good.job.folder).run.status == "finished"
