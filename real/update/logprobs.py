@@ -117,23 +117,6 @@ def find_head(model: Any) -> Head | None:
     return None
 
 
-def response_logprobs(
-    model: Any, prompt_L: Tensor, tokens_KT: Tensor, temperature: float
-) -> Tensor:
-    """(K, T) log-probs of response tokens to one prompt, with gradient.
-
-    Args:
-        model: a causal language model of transformers.
-        prompt_L: (L,) token ids that all rows share.
-        tokens_KT: (K, T) response token ids, padded on the right.
-        temperature: divides the logits.
-    """
-    n_rows, width = tokens_KT.shape
-    inputs = torch.cat([prompt_L.expand(n_rows, -1), tokens_KT[:, :-1]], dim=1)
-    rows = PackedRows(inputs, None, width, tokens_KT.flatten())
-    return Scorer(model)(rows, temperature).logprobs_n.view(n_rows, width)
-
-
 @torch.no_grad()
 def group_logprobs(
     scorer: Scorer,

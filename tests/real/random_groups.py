@@ -14,7 +14,8 @@ from real.update.grpo import (
     LossConfig,
     backward,
 )
-from real.update.logprobs import response_logprobs as logprobs_of
+from real.update.logprobs import Scorer
+from real.update.packing import PackedRows
 
 VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
 
@@ -27,6 +28,21 @@ def random_model(seed: int) -> GPT2LMHeadModel:
         vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, initializer_range=0.4, **sizes
     )
     return GPT2LMHeadModel(config).double().eval()
+
+
+def logprobs_of(model: Any, prompt_L: Tensor, tokens_KT: Tensor, temperature: float) -> Tensor:
+    """(K, T) log-probs of response tokens to one prompt, with gradient.
+
+    Args:
+        model: a causal language model of transformers.
+        prompt_L: (L,) token ids that all rows share.
+        tokens_KT: (K, T) response token ids, padded on the right.
+        temperature: divides the logits.
+    """
+    n_rows, width = tokens_KT.shape
+    inputs = torch.cat([prompt_L.expand(n_rows, -1), tokens_KT[:, :-1]], dim=1)
+    rows = PackedRows(inputs, None, width, tokens_KT.flatten())
+    return Scorer(model)(rows, temperature).logprobs_n.view(n_rows, width)
 
 
 def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: object) -> Group:

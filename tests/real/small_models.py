@@ -39,6 +39,21 @@ def make_tokenizer(chat_template: str | None = None, **options: Any) -> PreTrain
     )
 
 
+def decoder_sizes(vocabulary: int, **changes: Any) -> dict[str, Any]:
+    """Sizes of a small decoder, for the configs of Llama, Qwen and their like."""
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+    }
+    return sizes | changes
+
+
 def llama(vocabulary: int, positions: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=vocabulary,

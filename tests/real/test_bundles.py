@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import decoder_sizes
 from torch import Tensor
 from transformers import (
     BloomConfig,
@@ -36,17 +37,7 @@ from real.update.passes import bundles_of, cheapest_plan, plan, row_counts
 from real.update.reference import initial_reference
 
 VOCABULARY = 30
-DECODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-}
+DECODER = decoder_sizes(VOCABULARY, head_dim=8)
 
 
 def llama(**changes: Any) -> Any:

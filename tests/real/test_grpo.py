@@ -7,7 +7,16 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from random_groups import CONFIG, RESPONSE, VOCABULARY, gradient, make_group, random_model
+from random_groups import (
+    CONFIG,
+    RESPONSE,
+    VOCABULARY,
+    gradient,
+    logprobs_of,
+    make_group,
+    random_model,
+)
+from small_models import decoder_sizes
 from transformers import GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from real.settings.config import LossKind
@@ -20,7 +29,6 @@ from real.update.grpo import (
     token_loss,
 )
 from real.update.logprobs import Scorer
-from real.update.logprobs import response_logprobs as logprobs_of
 from real.update.passes import plan, row_counts
 from real.update.reference import initial_reference
 
@@ -217,16 +225,8 @@ def test_counts_of_a_pass(model: GPT2LMHeadModel):
 
 def qwen2() -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    sizes = decoder_sizes(VOCABULARY, num_key_value_heads=2, initializer_range=0.02)
+    return Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen2"])

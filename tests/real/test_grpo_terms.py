@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from random_groups import CONFIG, RESPONSE, gradient, make_group, random_model
+from random_groups import CONFIG, RESPONSE, gradient, logprobs_of, make_group, random_model
 from transformers import GPT2LMHeadModel
 
 from real.update.group import without_rows
@@ -18,7 +18,6 @@ from real.update.grpo import (
     token_loss,
 )
 from real.update.logprobs import Scorer
-from real.update.logprobs import response_logprobs as logprobs_of
 from real.update.reference import initial_reference
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from live_tensors import LiveTensors
+from random_groups import logprobs_of
+from small_models import decoder_sizes
 from torch import Tensor
 from transformers import (
     CohereConfig,
@@ -23,24 +25,14 @@ from transformers import (
 )
 
 from real.update.head import CHUNK_ELEMENTS, Head
-from real.update.logprobs import Scorer, response_logprobs
+from real.update.logprobs import Scorer
 from real.update.packing import PackedRows
 from real.update.scores import TokenScores, head_scores, score_logits
 
 VOCABULARY = 50
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = decoder_sizes(
+    VOCABULARY, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2
+)
 PROMPT = torch.tensor([3, 5, 7, 9])
 TOKENS = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manual_seed(0))
 
@@ -108,7 +100,7 @@ def test_every_kind_of_head(name: str):
     assert head is None or head.plain == (name != "capped")
     expected, found = whole_logprobs(model), scores_of(model, 7 * VOCABULARY).logprobs_n
     torch.testing.assert_close(found.view(6, 10).double(), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(response_logprobs(model, PROMPT, TOKENS, 0.6), found.view(6, 10))
+    torch.testing.assert_close(logprobs_of(model, PROMPT, TOKENS, 0.6), found.view(6, 10))
     first = gradient(model, expected).clone()
     second = gradient(model, scores_of(model, 7 * VOCABULARY).logprobs_n)
     assert (second - first).norm() / first.norm() < 1e-5

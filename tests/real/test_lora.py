@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import decoder_sizes
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.errors import UserError
@@ -26,18 +27,8 @@ IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
 def small_model(tied: bool = False) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=30,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        initializer_range=0.2,
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = decoder_sizes(30, num_key_value_heads=2, initializer_range=0.2)
+    return LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied)).eval()
 
 
 def logits(model: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import decoder_sizes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from real import TrainConfig, train
@@ -24,18 +25,9 @@ TEMPERATURE = 0.8
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=13,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    wider = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    sizes = decoder_sizes(13, num_key_value_heads=2, **wider)
+    config = Qwen2Config(**sizes, bos_token_id=None, eos_token_id=None)
     return Scorer(Qwen2ForCausalLM(config).eval())
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import decoder_sizes
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -115,35 +116,22 @@ def test_ranks_get_equal_work(world: int):
 
 
 def llama(**changes: Any) -> LlamaForCausalLM:
-    return LlamaForCausalLM(LlamaConfig(**decoder_sizes(), **changes))
+    return LlamaForCausalLM(LlamaConfig(**decoder_sizes(VOCABULARY), **changes))
 
 
 def qwen2_window(**changes: Any) -> Qwen2ForCausalLM:
     """Every layer looks back five tokens only."""
     window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
-    return Qwen2ForCausalLM(Qwen2Config(**decoder_sizes(), **window, **changes))
+    return Qwen2ForCausalLM(Qwen2Config(**decoder_sizes(VOCABULARY), **window, **changes))
 
 
 def qwen3(**changes: Any) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM(Qwen3Config(**decoder_sizes(), head_dim=8, **changes))
+    return Qwen3ForCausalLM(Qwen3Config(**decoder_sizes(VOCABULARY), head_dim=8, **changes))
 
 
 def gpt2(**changes: Any) -> GPT2LMHeadModel:
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
     return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, **changes))
-
-
-def decoder_sizes() -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.3,
-    }
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

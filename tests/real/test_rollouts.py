@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from small_models import decoder_sizes
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -26,20 +27,9 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
 
 
 def shape(**extra: Any) -> dict[str, Any]:
-    common = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.3,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": 0,
-    }
-    return common | extra
+    wider = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    return decoder_sizes(VOCABULARY, num_key_value_heads=2, **wider, **tokens, **extra)
 
 
 def make(kind: str) -> Any:
