@@ -2,11 +2,12 @@
 
 The linear tree predicts how training changes the gradient of a token's log-probability through
 the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
-Its squared norm, relative to the gradient's own, grows about in proportion to the squared distance
-of the weights from the start. That slope is the growth c of the simulator's policy `measured`.
+At a typical node its squared norm, relative to the gradient's own, grows about in proportion to the
+squared distance of the weights from the start. That slope is the growth c of the simulator's policy
+`measured`.
 
-Squared norms are sums over tokens and prefixes weighted by their probability, which is the trace of
-the Fisher information of the responses.
+Squared norms are sums over the tokens of a node weighted by their probability, which is the trace
+of the Fisher information. The typical node is the median: a sum over the nodes is that of a few.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ class Edges(NamedTuple):
     """The tokens."""
     nodes: Sequence[int]
     """Node of each; equal numbers share a context."""
-    log_mass: Sequence[float]
-    """Log-probability of the prefix."""
 
 
 class Growth:
@@ -57,7 +56,6 @@ class Growth:
         self._model, self._temperature = model, temperature
         self._edges = (edges.contexts, edges.tokens)
         _, self._node_E = np.unique(edges.nodes, return_inverse=True)
-        self._mass_E = np.exp(np.asarray(edges.log_mass, float))
         self._coordinates, self._root = coordinates, np.sqrt(scale)
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
         self._features_ED = self._gradients()
@@ -69,8 +67,8 @@ class Growth:
             weights: by the model's names; those left out are unchanged.
 
         Returns:
-            Squared distance of the weights, and the squared norm of the gradients' change beyond
-            the softmax relative to that of the gradients.
+            Squared distance of the weights, and the median over the nodes of the squared norm of
+            the gradients' change beyond the softmax relative to that of the gradients.
         """
         try:
             distance2 = self._load(weights)
@@ -78,13 +76,16 @@ class Growth:
             now_ED = self._gradients()
         finally:
             self._load(self._start)
-        mean_VD = np.zeros((self._node_E.max() + 1, now_ED.shape[1]), np.float32)
+        nodes = self._node_E.max() + 1
+        mean_VD = np.zeros((nodes, now_ED.shape[1]), np.float32)
         np.add.at(mean_VD, self._node_E, self._features_ED * p_E[:, None].astype(np.float32))
         linear_ED = self._features_ED - mean_VD[self._node_E]
-        change_ED = now_ED - linear_ED
-        weight_E = self._mass_E * p_E
-        change = (change_ED**2).sum(1) @ weight_E / ((linear_ED**2).sum(1) @ weight_E)
-        return distance2, float(change)
+        change_V, norm2_V = (
+            np.bincount(self._node_E, p_E * (vector_ED**2).sum(1), nodes)
+            for vector_ED in (now_ED - linear_ED, linear_ED)
+        )
+        known_V = norm2_V > 0
+        return distance2, float(np.median(change_V[known_V] / norm2_V[known_V]))
 
     def _gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""

@@ -221,11 +221,11 @@ def _compared(
         for node in tree.moving_nodes()
     ]
     likeliest = sorted(nodes, reverse=True)[:_GROWTH_OF]
-    rows: list[tuple[list[int], int, int, float]] = []
+    rows: list[tuple[list[int], int, int]] = []
     for place in sorted(rng.permutation(len(likeliest))[:_GROWTH_NODES]):
-        log_p, n, node = likeliest[place]
+        _, n, node = likeliest[place]
         context = [*prompts[n], *trees[n].nodes[node].prefix]
-        rows += [(context, token, place, log_p) for token in trees[n].nodes[node].edges]
+        rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return Edges(*(list(column) for column in zip(*rows, strict=True)))
 
 

@@ -123,7 +123,7 @@ def test_bad_response_files_are_refused(tmp_path):
 
 def test_growth_is_zero_without_training_and_counts_curvature():
     model = small_model()
-    edges = Edges([[1, 2]] * 6, range(6), [0] * 6, [0.0] * 6)
+    edges = Edges([[1, 2]] * 6, range(6), [0] * 6)
     n_weights = Gradients(model, TEMPERATURE).n_weights
     every, ones = np.arange(n_weights), np.ones(n_weights, np.float32)
     growth = Growth(model, edges, TEMPERATURE, every, ones)
@@ -135,6 +135,25 @@ def test_growth_is_zero_without_training_and_counts_curvature():
     assert distance == pytest.approx(expected) and change > 0
     assert all((p == before[name]).all() for name, p in model.named_parameters())
     assert slope([(1.0, 2.0), (2.0, 4.0)]) == pytest.approx(2.0)
+
+
+def test_growth_is_that_of_the_median_node(monkeypatch):
+    """Planted: the gradients of seven nodes change by known shares, those of one enormously."""
+    shares_V = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1e6])
+    rng = np.random.default_rng(0)
+    # Two tokens of equal probability: opposite gradients, which the softmax leaves alone.
+    start_ED = np.repeat(rng.normal(size=(7, 8)), 2, axis=0) * np.tile([[1.0], [-1.0]], (7, 1))
+    changed_ED = rng.normal(size=(14, 8))
+    for e in range(14):
+        wanted = shares_V[e // 2] * (start_ED[e] ** 2).sum()
+        changed_ED[e] *= np.sqrt(wanted / (changed_ED[e] ** 2).sum())
+    planted = iter([start_ED, start_ED + changed_ED])
+    monkeypatch.setattr(Growth, "_gradients", lambda self: next(planted).astype(np.float32))
+    half = np.full(14, np.log(0.5))
+    monkeypatch.setattr("real.measure.growth.next_log_probs", lambda *_: half)
+    edges = Edges([[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist())
+    growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
+    assert growth.at({})[1] == pytest.approx(0.4, rel=1e-4)
 
 
 def paths_of(response, n):
