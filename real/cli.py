@@ -26,7 +26,7 @@ from real.model_commands import (
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
-from real.record.terminal import runs_bar, say, tell
+from real.record.terminal import runs_bar, tell
 from real.requirements import require_torch
 from real.settings.config import TrainConfig
 from real.settings.options import with_values
@@ -139,8 +139,7 @@ class CompareCommand(SettingsCommand):
 
 
 def _tell(result: ComparedArms) -> None:
-    """Say what came out of one comparison; notices and failures on stderr."""
-    say(result.notices)
+    """Say what came out of one comparison; failures on stderr."""
     for arm in result.arms:
         print(arm.line)
     for match in result.matches:

@@ -16,7 +16,7 @@ from lab.arms import title
 from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
-from real.engines.make import make_engine
+from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, precision_notice
@@ -99,9 +99,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
-    if config.model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
-        notice = "no problems given: the model is trained on the tiny task; name some by --problems"
-        prompts = replace(prompts, notices=(notice, *prompts.notices))
+    prompts = replace(prompts, notices=(*_notices(config, policy), *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     shared = config if share is None else replace(config, engine_memory=share or None)
     engine = make_engine(shared, policy, folder, ranks)
@@ -134,6 +132,15 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
         ),
         ranks=ranks,
     )
+
+
+def _notices(config: TrainConfig, policy: Policy) -> list[str]:
+    notices = engine_notices(config)
+    if config.model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
+        notices.append(
+            "no problems given: the model is trained on the tiny task; name some by --problems"
+        )
+    return notices
 
 
 def _further(parts: Parts, n_steps: int) -> Further:

@@ -18,6 +18,7 @@ from lab.errors import UserError
 from lab.trace.lock import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
+from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
 from real.ranks.distributed import joined_ranks
 from real.record.batches import Batch, batches
@@ -25,7 +26,7 @@ from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
 from real.record.loggers import require_loggers
-from real.record.meter import Clock, Progress, reporter, step_row, torch_threads
+from real.record.meter import Clock, Progress, note_faults, reporter, step_row, torch_threads
 from real.record.resuming import fingerprint, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
@@ -34,7 +35,6 @@ from real.run import Run, check_machine, new_manifest, prepare, restore, state_o
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.update.mismatch import compared
-from real.update.step import Fault
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS
 from real.vote.pay import mini_batches, pay, shared_streams
@@ -79,8 +79,9 @@ def train(
                     run_loop(run, Journal(memory), progress)
                 return Trace.of(memory)
             if ranks.first:
-                manifest.extra["sources"] = _sources(run)
+                manifest.extra["sources"] = fingerprint(run.policy.folder, run.prompts)
                 notices = check_machine(run, Path(folder))
+                manifest.extra["notices"] += notices
                 written = RunFolder.create(folder, manifest)
                 say(notices)
                 with locked(written.path), written:
@@ -124,7 +125,7 @@ def resume(
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
                 run = prepare(point.config, ranks)
-                sources = _sources(run) if ranks.first else None
+                sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
                     run_in_folder(run, written, folder, progress, point.step)
@@ -170,13 +171,17 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     keeps = run.config.keep_votes and run.supervisor.reads
     votes = VoteRows(run.supervisor.answer_ids) if keeps else None
     state = partial(state_of, run)
+    if isinstance(run.engine, RestartingEngine):
+        run.engine.notice = log.notice
     with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
         run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             log.note(**run.further.begin())
             for name, values in run.further.files().items():
                 log.write_json(name, values)
-            _write(log, prime(run), {"step": 0, "epoch": 0}, votes)
+            with log.phase("votes before training"):
+                first = prime(run)
+            _write(log, first, {"step": 0, "epoch": 0}, votes)
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
@@ -185,7 +190,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             try:
                 visited, row = train_batch(run, batch)
             finally:  # an error may follow from them
-                _note_faults(log, run, batch.step)
+                note_faults(log, run.optimizer.faults, batch.step)
             _write(log, visited, position, votes)
             log.write_steps({**row, **position})
             report(batch.step)
@@ -285,15 +290,6 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
 
 
-def _note_faults(log: Journal, run: Run, step: int) -> None:
-    faults = run.optimizer.faults
-    counted = {fault: n for fault, n in faults.items() if n}
-    if counted:
-        refused = sum(n for fault, n in counted.items() if fault is not Fault.LOG_PROB)
-        log.note_faults(refused, {fault.notice: n for fault, n in counted.items()}, step)
-    faults.clear()
-
-
 def _write(
     log: Journal, visited: Visited, position: dict[str, int], votes: VoteRows | None
 ) -> None:
@@ -301,7 +297,3 @@ def _write(
     if votes is not None:
         # Every epoch visits every problem once.
         log.write_votes(votes.count(*visited[:2], visit=position["epoch"]), position)
-
-
-def _sources(run: Run) -> dict[str, Any]:
-    return fingerprint(Path(run.policy.tokenizer.name_or_path), run.prompts)

@@ -21,13 +21,13 @@ from lab.errors import UserError
 from lab.rule_fit import DEFAULT_GUARD, guard_of
 from lab.stats.paired import estimate
 from lab.stats.words import counted, mean_sd
-from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real.compare.jobs import Outcome, failed, run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
-from real.compare.places import find_places
+from real.compare.places import Place, find_places
 from real.compare.runs import (
     Job,
+    check_sources,
     check_stored,
     finished,
     job_of,
@@ -36,7 +36,7 @@ from real.compare.runs import (
 )
 from real.model.folder import model_folder
 from real.problems.load import read_problems
-from real.record.terminal import say
+from real.record.terminal import said_once, say
 from real.settings.config import TrainConfig
 
 _PER_ARM = ("guard", "labels", "step_factor", "seed")
@@ -79,15 +79,6 @@ class ComparedArms:
     matches: list[MatchedArm] = field(default_factory=list)
     """Match of each arm at matched effort with its target."""
 
-    @property
-    def notices(self) -> list[str]:
-        """Notices of the finished runs, each sentence once."""
-        folders = (
-            run_folder(self.folder, arm.name, seed) for arm in self.arms for seed in arm.seeds
-        )
-        notices = (read_manifest(folder).extra.get("notices", []) for folder in folders)
-        return list(dict.fromkeys(line for lines in notices for line in lines))
-
 
 def compare(
     config: TrainConfig,
@@ -118,6 +109,18 @@ def compare(
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
     say([*_check(config, folder, arms, seeds), *notices])
     _make(folder, arms)
+    with said_once():  # the runs share most of their notices
+        return _run(config, folder, arms, seeds, places, report)
+
+
+def _run(
+    config: TrainConfig,
+    folder: Path,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    places: Sequence[Place],
+    report: Callable[[float], None],
+) -> ComparedArms:
     last = [name for name in arms if matched_target(name)]
     first = [name for name in arms if name not in last]
     jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
@@ -154,17 +157,18 @@ def compare_steps(
     for lr, at_lr in settings.items():
         _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds)
     results: dict[float, ComparedArms] = {}
-    for i, (lr, at_lr) in enumerate(settings.items()):
-        done = i * n_runs(arms, seeds)
-        results[lr] = compare(
-            at_lr,
-            Path(folder) / f"lr-{lr:g}",
-            arms,
-            seeds,
-            n_parallel,
-            lambda now, done=done: report(done + now),
-            gpus_per_run,
-        )
+    with said_once():
+        for i, (lr, at_lr) in enumerate(settings.items()):
+            done = i * n_runs(arms, seeds)
+            results[lr] = compare(
+                at_lr,
+                Path(folder) / f"lr-{lr:g}",
+                arms,
+                seeds,
+                n_parallel,
+                lambda now, done=done: report(done + now),
+                gpus_per_run,
+            )
     return results
 
 
@@ -204,13 +208,12 @@ def _check(
     if any(seed < 0 for seed in seeds):
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
     # Mistakes that every run would repeat are reported once.
-    if config.problems is not None:
-        read_problems(config)
-    if config.model is not None:
-        model_folder(config.model)
+    problems = None if config.problems is None else read_problems(config)
+    model = None if config.model is None else model_folder(config.model)
     jobs = _jobs(config, folder, arms, seeds)
     for job in [*jobs, *_partners(config, folder, arms, seeds)]:
         check_stored(job)
+        check_sources(job, problems, model)
     done = sum(job.finished for job in jobs)
     begun = sum(job.begun for job in jobs) - done
     return [f"{folder}: finished runs: {done}, resumed runs: {begun}"] if done or begun else []

@@ -16,10 +16,11 @@ from lab.errors import EXIT_INTERRUPTED, UserError, exit_code, one_line
 from lab.signals import STOP_SIGNALS, stop, stops_raised
 from lab.trace.manifest import FILE_NAME
 from real.compare.places import VISIBLE, Place
+from real.record.terminal import send_notices
 from real.settings.config import TrainConfig
 
-ERROR = "error "
-"""Begins the message of a run that failed; other messages are the share that is done."""
+ERROR, NOTICE = "error ", "notice "
+"""Begin the message of a run that failed, and a notice; other messages are the share done."""
 
 
 def run_child(
@@ -34,18 +35,19 @@ def run_child(
         # The pipe is closed by this: the parent reads the progress from the run folder.
         os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
 
-    def report(done: float) -> None:
+    def send(message: str) -> None:
         try:
-            pipe.send_bytes(f"{done}".encode())
+            pipe.send_bytes(message.encode())
         except BrokenPipeError:  # the comparison is gone: stop after this batch
             os.kill(os.getpid(), signal.SIGTERM)
 
+    send_notices(lambda line: send(f"{NOTICE}{line}"))
     try:
-        _run(settings, folder, arm, report)
+        _run(settings, folder, arm, lambda done: send(f"{done}"))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
-        pipe.send_bytes(f"{ERROR}{' '.join(str(error).split())}".encode())
+        send(f"{ERROR}{' '.join(str(error).split())}")
         sys.exit(1)
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from lab.settings import to_values
 from lab.signals import stops_held
-from real.compare.child import ERROR, run_child
+from real.compare.child import ERROR, NOTICE, run_child
 from real.compare.places import Place
 from real.compare.runs import Job
 from real.record.terminal import say
@@ -137,11 +137,14 @@ def _listen(child: _Child) -> bool:
     outcome = child.outcome
     if child.pipe is None:
         outcome.done = outcome.job.progress
+        say(outcome.job.notices, f"{outcome.job.name}: ")
     try:
         while child.pipe is not None and child.pipe.poll():
             message = child.pipe.recv_bytes().decode()
             if message.startswith(ERROR):
                 outcome.error = message.removeprefix(ERROR)
+            elif message.startswith(NOTICE):
+                say([message.removeprefix(NOTICE)], f"{outcome.job.name}: ")
             else:
                 outcome.done = float(message)
     except EOFError:

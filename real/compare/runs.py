@@ -16,11 +16,13 @@ from lab.trace.lock import locked
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import is_unused
 from lab.trace.trace import load
+from real.model.folder import changed_files, model_digests
+from real.problems.problem import ProblemSet, fingerprint
 from real.record.stored import check_same, stored_config
 from real.settings.config import TrainConfig
 
 _SOURCES = frozenset({"model", "problems"})
-"""A run that goes on compares their content; of a finished run only their names are compared."""
+"""Of a finished run their names are compared, too; of all runs their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class Job:
         """Share of the run that is done, as its folder has it."""
         return read_manifest(self.folder).progress if self.begun else 0.0
 
+    @property
+    def notices(self) -> list[str]:
+        """Notices of the run, as its folder has them."""
+        return read_manifest(self.folder).extra.get("notices", []) if self.begun else []
+
 
 def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
     """Folder of one run of a comparison."""
@@ -86,6 +93,36 @@ def stored_factor(folder: Path, name: str, seeds: Sequence[int]) -> float | None
 def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
     """Return the steps of one arm, all seeds together."""
     return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
+
+
+def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
+    """Refuse a run that was begun on other problems or another model than those of today.
+
+    Args:
+        job: the run.
+        problems: as they are read today; None for the tiny task's.
+        model: folder of today's model; None for the tiny task's.
+
+    Raises:
+        UserError: their content differs from what the run noted at its start.
+    """
+    if not job.begun:
+        return
+    extra, changed = read_manifest(job.folder).extra, []
+    before = extra.get("sources", {}).get("model")
+    if model is not None and before is not None:
+        files = changed_files(before, model_digests(model))
+        changed += [f"model = {job.config.model!r} ({', '.join(files)})"] if files else []
+    if problems is not None and "problems_sha256" in extra:
+        left_out = set(extra.get("prompts_left_out", ()))
+        kept = [problem for problem in problems if problem.id not in left_out]
+        if fingerprint(kept) != extra["problems_sha256"]:
+            changed.append(f"problems = {job.config.problems!r}")
+    if changed:
+        raise UserError(
+            f"{job.folder}: the content has changed since the run was started: "
+            f"{', '.join(changed)}; put the old files back, or choose another --out"
+        )
 
 
 def check_stored(job: Job) -> None:

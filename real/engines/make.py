@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -113,11 +112,14 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
         )
-    if config.engine != "transformers" and config.top_p < 1:
-        # vLLM's log-probs are those after the cut, the trainer's have no cut.
-        warnings.warn(
-            f"top_p = {config.top_p}: biases the ratio of the loss; train with 1", stacklevel=3
-        )
+
+
+def engine_notices(config: TrainConfig) -> list[str]:
+    """Return notices of settings that an engine takes, but that harm the training."""
+    if config.engine == "transformers" or config.top_p == 1:
+        return []
+    # vLLM's log-probs are those after the cut, the trainer's have no cut.
+    return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]
 
 
 def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSettings:

@@ -39,6 +39,8 @@ class RestartingEngine:
         """
         self._make = make
         self.left = restarts
+        self.notice: Callable[[str], object] = warnings.warn
+        """Called with a sentence when an engine is started again."""
         self._last: tuple[Any, int] | None = None
         self.engine: Engine = make()
 
@@ -85,9 +87,7 @@ class RestartingEngine:
                     raise
                 self.left -= 1
                 died = error
-                warnings.warn(
-                    f"{error}; starting another engine, {self.left} more allowed", stacklevel=3
-                )
+                self.notice(f"{error}; starting another engine, {self.left} more allowed")
 
     def _restart(self) -> None:
         self.engine.close()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 from lab.errors import UserError, first_line
+from lab.files import file_digest
 
 PREFIX = "hf:"
 """Begins the name of a model or a data set of the Hugging Face hub."""
@@ -35,6 +39,26 @@ def model_folder(model: str) -> Path:
             "the network and whether its licence must be accepted, or give a local folder"
         ) from error
     return Path(folder)
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return a digest of each file that a model is loaded from, by name."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in KINDS and p.is_file())
+    stats = [path.stat() for path in files]
+    with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
+        digests = list(pool.map(_digest, files, [(s.st_size, s.st_mtime_ns) for s in stats]))
+    return dict(zip((p.name for p in files), digests, strict=True))
+
+
+@lru_cache(1024)
+def _digest(path: Path, version: tuple[int, int]) -> str:
+    """Return the digest of a file; read once for each size and time of its last change."""
+    return file_digest(path)
+
+
+def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the names of the files of which two results of `model_digests` differ."""
+    return sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
 
 
 def check_folder(folder: Path, what: str = "model") -> None:

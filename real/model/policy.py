@@ -44,6 +44,11 @@ class Policy:
     device: torch.device
 
     @property
+    def folder(self) -> Path:
+        """The folder that it was loaded from."""
+        return Path(self.tokenizer.name_or_path)
+
+    @property
     def max_positions(self) -> int | None:
         """Longest sequence that the model has positions for, if it says so."""
         return max_positions(self.model)

@@ -97,12 +97,6 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({error}); use an undamaged copy") from error
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _order(tensors: Mapping[str, Tensor]) -> list[str]:
     # The widest types first, so that every tensor starts at a multiple of its item's size.
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))

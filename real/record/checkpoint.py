@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,11 @@ import torch
 from torch import Tensor
 
 from lab.errors import UserError
-from lab.files import TEMPORARY, remove_folder, unwritable, whole_folder
+from lab.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.store import RunFolder
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import Pieces, is_split, local_tensors
-from real.ranks.tensor_files import file_digest, read_tensors, shard_path, write_tensors
-from real.record.terminal import say
+from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
 
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""
@@ -182,10 +181,15 @@ def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> lis
     return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
 
 
-def latest(run_folder: Path, ranks: Ranks = ALONE) -> tuple[Path, Checkpoint] | None:
+def latest(
+    run_folder: Path, notice: Callable[[str], object], ranks: Ranks = ALONE
+) -> tuple[Path, Checkpoint] | None:
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
-    Checkpoints that cannot be used are named on stderr. Ranks share the work of computing digests.
+    Args:
+        run_folder: the folder of the run.
+        notice: called with a line for each checkpoint that cannot be used.
+        ranks: share the work of computing digests.
 
     Raises:
         UserError: there are checkpoints, but none can be used.
@@ -197,7 +201,7 @@ def latest(run_folder: Path, ranks: Ranks = ALONE) -> tuple[Path, Checkpoint] | 
         except UserError as error:
             last = i + 1 == len(folders)
             remedy = "it was the last one" if last else "the one before it is used"
-            say([f"{error}; {remedy}"])
+            notice(f"{error}; {remedy}")
     if folders:
         raise UserError(
             f"{run_folder}: none of its {len(folders)} checkpoints can be used; run again"

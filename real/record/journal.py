@@ -152,6 +152,11 @@ class Journal:
         refused += extra.get("refused_steps", 0)
         self.recorder.note(refused_steps=refused, faults=known, notices=[*others, *lines])
 
+    def notice(self, text: str) -> None:
+        """Note an event of the run, and print it."""
+        say([text])
+        self.recorder.note(notices=[*self.manifest.extra.get("notices", []), text])
+
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is, and facts for the manifest's `extra`."""
         self.recorder.note(progress, **extra)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,7 +13,7 @@ from tqdm import tqdm
 
 from real.model.memory import memory_limit
 from real.record.journal import Journal
-from real.update.step import Step
+from real.update.step import Fault, Step
 
 Progress = bool | Callable[[float], None]
 """Draw a bar, draw none, or call with the share of the run that is done."""
@@ -72,6 +73,15 @@ def reporter(
 
         log.show = bar.set_postfix_str
         yield report
+
+
+def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
+    """Note numbers of a batch that were not finite, and forget them."""
+    counted = {fault: n for fault, n in faults.items() if n}
+    if counted:
+        refused = sum(n for fault, n in counted.items() if fault is not Fault.LOG_PROB)
+        log.note_faults(refused, {fault.notice: n for fault, n in counted.items()}, step)
+    faults.clear()
 
 
 def step_row(done: list[Step]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.provenance import commit, now
 from lab.trace.store import RunFolder
-from real.model.folder import KINDS
+from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
-from real.ranks.tensor_files import file_digest
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config
 from real.record.terminal import say
@@ -37,6 +35,8 @@ class ResumePoint:
     checkpoint: Checkpoint | None
     """None: killed before the first one was written, so it starts from the beginning."""
     checkpoint_folder: Path | None
+    notices: tuple[str, ...] = ()
+    """Checkpoints that could not be used, one sentence each."""
 
     @property
     def step(self) -> int | None:
@@ -64,7 +64,13 @@ def resume_point(
     check_same(manifest.config, config, folder)
     if manifest.status == "finished":
         return None
-    checkpoint = latest(folder, ranks)
+    notices: list[str] = []
+
+    def notice(line: str) -> None:
+        say([line])
+        notices.append(line)
+
+    checkpoint = latest(folder, notice, ranks)
     if checkpoint is None:
         if before.checkpoint_every == 0:
             raise UserError(f"{folder}: was run without checkpoints; start a new run")
@@ -74,7 +80,7 @@ def resume_point(
     if "answers" not in checkpoint[1].parts:
         # Of a version that kept no votes: a table begun midway would lack the earlier ones.
         config = replace(config, keep_votes=False)
-    return ResumePoint(folder, config, manifest, checkpoint[1], checkpoint[0])
+    return ResumePoint(folder, config, manifest, checkpoint[1], checkpoint[0], tuple(notices))
 
 
 @contextlib.contextmanager
@@ -117,20 +123,19 @@ def _note(manifest: Manifest, point: ResumePoint) -> None:
     if point.checkpoint is not None:
         manifest.extra = dict(point.checkpoint.extra)
     manifest.extra["resumed"] = resumed
+    if point.notices:
+        manifest.extra["notices"] = [*manifest.extra.get("notices", []), *point.notices]
     manifest.config = to_values(point.config)
 
 
 def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
     """Return digests of the model folder's files, and of the problems as the model sees them."""
-    files = sorted(p for p in model.iterdir() if p.suffix in KINDS and p.is_file())
-    with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
-        digests = list(pool.map(file_digest, files))
     rows = [
         (problem.id, problem.answer, tokens)
         for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True)
     ]
     return {
-        "model": dict(zip((p.name for p in files), digests, strict=True)),
+        "model": model_digests(model),
         "problems": hashlib.sha256(msgspec.json.encode(rows)).hexdigest(),
     }
 
@@ -146,8 +151,7 @@ def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str
     Raises:
         UserError: they differ; the message names the difference.
     """
-    before, after = then.get("model", {}), now["model"]
-    names = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
+    names = changed_files(then.get("model", {}), now["model"])
     if names:
         raise UserError(
             f"model {config_model or 'of the tiny task'}: changed since the run was started "

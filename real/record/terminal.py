@@ -5,17 +5,49 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tqdm import tqdm
 
 from real.ranks.launched import speaks
 
+_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+_send: ContextVar[Callable[[str], object] | None] = ContextVar("send", default=None)
 
-def say(notices: Iterable[str]) -> None:
-    """Print notices, one line each, on stderr, from one of several ranks."""
+
+def say(notices: Iterable[str], source: str = "") -> None:
+    """Print notices, one line each, on stderr, from one of several ranks.
+
+    Args:
+        notices: one sentence each.
+        source: put before them, such as the name of one of several runs.
+    """
+    said, send = _said.get(), _send.get()
     for notice in notices if speaks() else ():
-        print(f"guard-train: notice: {notice}", file=sys.stderr)
+        if send is not None:
+            send(notice)
+        elif said is None or notice not in said:
+            # Above a bar, if there is one.
+            tqdm.write(f"guard-train: notice: {source}{notice}", file=sys.stderr)
+        if said is not None:
+            said.add(notice)
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Print each notice once, from the outermost such context on."""
+    said = _said.get()
+    token = _said.set(set() if said is None else said)
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
+def send_notices(send: Callable[[str], object]) -> None:
+    """Pass all further notices of this process on, in place of printing them."""
+    _send.set(send)
 
 
 def tell(lines: Iterable[str]) -> None:

@@ -20,6 +20,8 @@ LONG = 2 * 3600.0
 """Seconds of sampling from which on a notice gives the estimate."""
 _TRIAL = 8
 """Tokens of the longer trial."""
+_SMALL = {"n_votes": 16, "n_samples": 16, "max_response_tokens": 256}
+"""Settings of a run on a small machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +122,20 @@ def time_notice(sampler: Sampler, prompts: PromptSet, config: TrainConfig) -> li
     seconds = visits * length * per_token
     if seconds < LONG:
         return []
+    shorter = f"{options}, or " if (options := " ".join(_shorter(config))) else ""
     return [
         f"sampling may take up to {seconds / 3600:.0f} hours here: {visits} visits, each with "
         f"{config.n_votes} responses of {length} tokens, at {per_token:.2g} s per token of all "
-        "of them (a short trial, one problem at a time; without updates and evaluations); to "
-        "shorten it, lower n_votes and n_samples (such as 16), max_response_tokens (such as 256), "
-        "epochs or n_problems"
+        "of them (a short trial, one problem at a time; without updates and evaluations); for a "
+        f"shorter run give {shorter}fewer --epochs or --n-problems"
     ]
+
+
+def _shorter(config: TrainConfig) -> Iterator[str]:
+    """Yield the options of a run on a small machine, of those that make this one shorter."""
+    for name, small in _SMALL.items():
+        if (getattr(config, name) or 0) > small:
+            yield f"--{name.replace('_', '-')} {small}"
 
 
 def _trial(sampler: Sampler, prompts: PromptSet, n: int, n_tokens: int) -> tuple[float, int]:

@@ -221,6 +221,12 @@ def test_hours_of_sampling_are_estimated_before_the_start(
     monkeypatch.setattr(real.vote.sample, "LONG", 400.0)
     (notice,) = time_notice(*given)  # 2 problems, 5 visits, 40 tokens at 1 s
     assert f"10 visits, each with {config.n_votes} responses of 40 tokens, at 1 s" in notice
+    assert notice.endswith("for a shorter run give fewer --epochs or --n-problems")
+    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
+    (notice,) = time_notice(*given[:2], TrainConfig(model="m", problems="p").settled())
+    options = "--n-votes 16 --n-samples 16 --max-response-tokens 256"
+    assert notice.endswith(f"give {options}, or fewer --epochs or --n-problems")
+    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
     monkeypatch.setattr(real.vote.sample, "LONG", 400.1)
     trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
     assert time_notice(*given) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,9 @@ import pytest
 from small_models import make_tokenizer, save_model
 
 from lab.errors import UserError
-from lab.trace.manifest import Manifest
-from lab.trace.store import RunFolder
 from lab.trace.trace import load
-from real.cli import _tell, main
-from real.compare.arms import ArmResult, ComparedArms
+from real.cli import main
+from real.compare.arms import compare
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
@@ -186,21 +185,38 @@ def test_what_was_found_is_said_and_written_down(
     assert len(extra["problems_sha256"]) == 64
 
 
-def test_a_comparison_says_each_thing_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    for seed in (0, 1):
-        extra = {"notices": ["no chat template", f"seed {seed} alone"]}
-        manifest = Manifest.new(
-            "real", "ttrl", "TTRL", n_problems=1, n_votes=4, config={}, seeds=[seed], extra=extra
-        )
-        with RunFolder.create(tmp_path / "ttrl" / f"seed-{seed}", manifest):
-            pass
-    _tell(ComparedArms(tmp_path, [ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.5], [0.6, 0.6])]))
-    said = capsys.readouterr()
-    assert said.err.splitlines() == [
-        f"guard-train: notice: {line}"
-        for line in ("no chat template", "seed 0 alone", "seed 1 alone")
-    ]
-    assert said.out.startswith("TTRL: pass@1 0.500 -> 0.600")
+def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(
+    base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Its runs say the same, in processes of their own, whose logs stay empty."""
+    model, file = shutil.copytree(base, tmp_path / "model"), tmp_path / "set.json"
+    rows = [{"prompt": f"1+{i}?", "answer": f"{1 + i}"} for i in (1, 2)]
+    rows.append({"prompt": "x" * 400, "answer": "0"})
+    config = TrainConfig(
+        model=str(model), problems=str(file), max_prompt_tokens=300, max_response_tokens=4,
+        n_votes=4, n_samples=2, epochs=1, threads=1, save_model=False, eval_every=0,
+    )  # fmt: skip
+    said: list[str] = []
+
+    def compared(prompts: list[dict[str, str]], seeds: tuple[int, ...]) -> None:
+        file.write_text(json.dumps(prompts))
+        report = lambda done: said.extend(capfd.readouterr().err.splitlines())  # noqa: E731
+        assert not compare(config, tmp_path / "all", ("ttrl",), seeds, 1, report).failed
+
+    compared(rows, (0, 1))
+    runs = [load(tmp_path / "all" / "ttrl" / f"seed-{seed}").run for seed in (0, 1)]
+    assert runs[0].extra["notices"] == runs[1].extra["notices"]
+    shown = [f"guard-train: notice: ttrl, seed 0: {line}" for line in runs[0].extra["notices"]]
+    assert said == shown and "no chat template" in said[0] and "left out: 1" in said[1]
+    assert capfd.readouterr().err == "" and not list(tmp_path.rglob("*.log"))
+    compared(rows, (0, 1))
+    with pytest.raises(UserError, match=r"seed-0: the content has changed.*problems = .*set"):
+        compared([rows[0], {**rows[1], "answer": "4"}, rows[2]], (0, 2))
+    with pytest.raises(UserError, match=r"the content has changed.*problems = "):
+        compared(rows[1:], (0, 2))
+    (model / "generation_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"model = '.*model' \(generation_config.json\); put"):
+        compared(rows, (0, 2))
 
 
 def test_fields_are_options(base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -43,9 +43,11 @@ def test_no_more_restarts_than_allowed() -> None:
         made.append(Fake([EngineDied("gone")]))
         return made[-1]
 
-    engine = RestartingEngine(make, restarts=2)
-    with pytest.warns(UserWarning, match="gone"), pytest.raises(EngineDied, match="gone"):
+    engine, heard = RestartingEngine(make, restarts=2), []
+    engine.notice = heard.append
+    with pytest.raises(EngineDied, match="gone"):
         engine.update_weights(None, 7)
+    assert heard == [f"gone; starting another engine, {left} more allowed" for left in (1, 0)]
     assert [fake.seen for fake in made] == [[7, "close"], [7, "close"], [7]]
 
 

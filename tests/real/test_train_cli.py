@@ -35,12 +35,12 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert trace.run.config["guard"]["label_from"] == "frozen"
 
 
-def test_the_bar_shows_evaluations_and_checkpoints(
+def test_the_bar_shows_the_first_votes_evaluations_and_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert run("run", "--out", tmp_path / "run", *QUICK[:-1]) == 0
     drawn = capsys.readouterr().err.split("\r")
-    for phase in ("evaluation", "checkpoint"):
+    for phase in ("votes before training", "evaluation", "checkpoint"):
         assert any(line.rstrip().endswith(f", {phase}]") for line in drawn)
     assert drawn[-1].rstrip().endswith(("batch/s]", "s/batch]"))  # the latter on a slow machine
 
