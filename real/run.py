@@ -96,7 +96,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     tiny = starting_checkpoint(config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
     share = checked_engine_share(config, folder, ranks.world)
-    policy = load_policy(folder, config.device, config.dtype, config.attention)
+    policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
     prompts = replace(prompts, notices=(*_notices(config, policy), *prompts.notices))

@@ -130,6 +130,7 @@ def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSe
         eos_token_ids=policy.eos_token_ids,
         pad_token_id=policy.pad_token_id,
         dtype=config.dtype,
+        head_dtype=config.head_dtype,
         max_rows=config.max_rows,
         memory=config.engine_memory or 0.5,  # on a GPU the memory plan has set it
         device=policy.device.type,

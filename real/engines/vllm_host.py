@@ -63,6 +63,8 @@ class VllmSettings:
     """Tokens that end a response; no others do."""
     pad_token_id: int = 0
     dtype: str = "float32"
+    head_dtype: str = "model"
+    """Precision of the logits: `float32`, or `model` for that of the weights."""
     max_rows: int = 512
     """Largest number of responses that are decoded at once."""
     memory: float = 0.5
@@ -218,6 +220,7 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "dtype": settings.dtype,
+        "hf_overrides": {"head_dtype": settings.head_dtype},
         "seed": 0,
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_rows,

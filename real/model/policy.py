@@ -21,6 +21,7 @@ from transformers.utils.import_utils import (
 from lab.errors import UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import memory_limit
+from real.model.wide_head import widen_head
 
 _LARGE = 10**7
 """Weights from which on a faster data type is worth a notice."""
@@ -76,7 +77,11 @@ def max_positions(model: Any) -> int | None:
 
 
 def load_policy(
-    folder: str | Path, device: str = "auto", dtype: str = "float32", attention: str = "auto"
+    folder: str | Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    attention: str = "auto",
+    head_dtype: str = "model",
 ) -> Policy:
     """Load a causal language model and its tokenizer from a local folder.
 
@@ -88,6 +93,7 @@ def load_policy(
         device: `auto`, `cpu` or `cuda`.
         dtype: of the weights.
         attention: name of the kernel in transformers; `auto` is what it would choose.
+        head_dtype: of the logits; `float32`, or `model` for that of the weights.
 
     Raises:
         UserError: the folder is missing, incomplete or damaged, or there is no such device or
@@ -99,6 +105,8 @@ def load_policy(
     with quiet():
         tokenizer = _load_tokenizer(folder)
         model = _load_model(folder, getattr(torch, dtype), attention)
+    if head_dtype == "float32":
+        widen_head(model)
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > n_embeddings:
         raise UserError(

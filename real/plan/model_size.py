@@ -18,6 +18,7 @@ from lab.errors import UserError, first_line
 from real.model.folder import PREFIX, check_folder
 from real.model.lora import adapted_layers
 from real.model.policy import LOAD_ERRORS, quiet
+from real.model.wide_head import widen_head
 from real.plan.rehearsal import KERNEL, peak_bytes
 from real.settings.presets import SHAPES
 
@@ -89,6 +90,7 @@ class PlannedModel:
             raise UserError(
                 f"model: no memory plan for it ({first_line(error)}); give a causal language model"
             ) from error
+        widen_head(model)
         self._model = model.eval()
         self._peak = cache(self._rehearsed)
 

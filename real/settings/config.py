@@ -215,6 +215,9 @@ class TrainConfig:
     """`auto` takes a GPU where there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""
+    head_dtype: Literal["float32", "model"] = "float32"
+    """Precision of the logits in trainer and engine: single, or that of the weights, which rounds
+    log-probs of bfloat16 weights by up to 0.1."""
     threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0

@@ -8,7 +8,7 @@ the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
+
+from real.model.wide_head import WideHead, add_product, wide_product
 
 CHUNK_ELEMENTS = 2**25
 """Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster:
@@ -40,10 +42,10 @@ class Head:
     @property
     def plain(self) -> bool:
         """Nothing but a matrix, so that the gradient is known in closed form."""
-        return type(self.linear) is torch.nn.Linear and self.softcap is None
+        return type(self.linear) in (torch.nn.Linear, WideHead) and self.softcap is None
 
     def logits(self, hidden_nH: Tensor) -> Tensor:
-        """(n, vocabulary) logits in the model's own precision."""
+        """(n, vocabulary) logits, in single precision with a `WideHead`, else in the model's."""
         logits = self.linear(hidden_nH)
         if self.factor != 1:
             logits = logits * self.factor
@@ -91,7 +93,9 @@ def chunked(
     if head.plain:
         weight, bias = head.linear.weight, head.linear.bias
         plain = of_logits.scaled(head.factor)
-        return _Chunked.apply(hidden_nH, weight, bias, targets_n, plain, size)  # pyright: ignore[reportReturnType]
+        wide = isinstance(head.linear, WideHead) and torch.finfo(weight.dtype).bits < 32
+        product = wide_product if wide else linear
+        return _Chunked.apply(hidden_nH, weight, bias, targets_n, plain, size, product)  # pyright: ignore[reportReturnType]
 
     def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         return of_logits(head.logits(hidden), targets)
@@ -113,11 +117,12 @@ class _Chunked(torch.autograd.Function):
         targets_n: Tensor,
         of_logits: OfLogits,
         size: int,
+        product: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
-        ctx.of_logits, ctx.size = of_logits, size
+        ctx.of_logits, ctx.size, ctx.product = of_logits, size, product
         pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
-        whole = _joined([of_logits(linear(h, weight_VH, bias_V), targets) for h, targets in pairs])
+        whole = _joined([of_logits(product(h, weight_VH, bias_V), targets) for h, targets in pairs])
         ctx.mark_non_differentiable(*whole[1:])
         return whole
 
@@ -136,7 +141,7 @@ class _Chunked(torch.autograd.Function):
         for start in range(0, len(targets_n), ctx.size):
             part = slice(start, start + ctx.size)
             hidden = hidden_nH[part]
-            logits = linear(hidden, weight_VH, bias_V)
+            logits = ctx.product(hidden, weight_VH, bias_V)
             grad_logits = ctx.of_logits.grad_logits(logits, targets_n[part], grads[0][part])
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
@@ -144,20 +149,13 @@ class _Chunked(torch.autograd.Function):
             if grad_hidden is not None:
                 grad_hidden[part] = narrow @ weight_VH
             if grad_weight is not None:
-                _add_product(grad_weight, narrow.T, hidden)
+                add_product(grad_weight, narrow.T, hidden)
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VH.dtype),
             None if grad_bias is None else grad_bias.to(bias_V.dtype),
-            *(None,) * 3,
+            *(None,) * 4,
         )
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if total.dtype == right.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
 
 
 def _joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

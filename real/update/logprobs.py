@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.update.group import Group
-from real.update.head import CHUNK_ELEMENTS, Head
+from real.update.head import CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS, Head
 from real.update.packing import MicroBatch, PackedRows, micro_batch
 from real.update.passes import Layout, Place, Plan, RowCounts, cheapest_plan, row_counts
 from real.update.scores import TokenScores, head_scores, score_logits
@@ -36,16 +36,17 @@ class Scorer(nn.Module):
     that touches weights happens inside its forward, the head included.
     """
 
-    def __init__(self, model: Any, chunk_elements: int = CHUNK_ELEMENTS) -> None:
+    def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
         """Find out how the model makes its logits and what it can bundle, on six tokens.
 
         Args:
             model: a causal language model of transformers, in evaluation mode, not yet sharded.
-            chunk_elements: most logits that exist at once.
+            chunk_elements: most logits that exist at once; if None as many as suit the device.
         """
         super().__init__()
         self.model = model
-        self.chunk_elements = chunk_elements
+        on_gpu = model.get_input_embeddings().weight.is_cuda
+        self.chunk_elements = chunk_elements or (GPU_CHUNK_ELEMENTS if on_gpu else CHUNK_ELEMENTS)
         self.head = find_head(model)
         self.layout: Layout = _layout(model)
         embedding = model.get_input_embeddings().weight
