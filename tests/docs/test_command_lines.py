@@ -83,7 +83,10 @@ def parse(monkeypatch, tmp_path):
 
 
 def test_commands_of_the_page_on_your_model_run(monkeypatch, tmp_path, capfd):
-    """On a random model with two problems; the comparison on one seed, for one epoch."""
+    """On a random model with two problems; the comparison on one seed, for one epoch.
+
+    The model has a chat template and a vocabulary for the page's prompts; the tiny task's has none.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "tests" / "real")
     importlib.import_module("small_models").save_model(tmp_path / "model")
