@@ -67,6 +67,15 @@ def to_values(config: Any) -> dict[str, Any]:
     return msgspec.to_builtins(config)
 
 
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by their names joined by dots; an empty mapping stays a value."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, Mapping) and value
+        flat |= flattened(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return flat
+
+
 def _refuse_unknown(values: Mapping[str, Any], kind: Any, origin: str, prefix: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)

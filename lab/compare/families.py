@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.settings import flattened
 from lab.trace.manifest import Manifest
 
 STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
@@ -99,7 +100,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
     """
     own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {*STEP_SIZES[run.world]}
     settings = {name: value for name, value in run.config.items() if name not in own}
-    return {**dict(_flat(settings, "")), **dict(_fingerprints(run.extra.get("sources")))}
+    return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
 
 
 def step_size(run: Manifest) -> float | None:
@@ -134,14 +135,6 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
 
 def _values(name: str, together: Sequence[Family]) -> set[str]:
     return {repr(family.settings[name]) for family in together if name in family.settings}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from lab.columns import floats
-from lab.figures.curves import band, rows
+from lab.figures.curves import line_with_band, rows
 from lab.figures.style import BLUE, GREY, ORANGE, VERMILLION, ArmStyle, safe, styled
 
 SCORE_TITLES = {
@@ -97,19 +96,13 @@ def _curve(
     hover: str,
     mode: str,
 ) -> list[go.Scatter]:
-    style = _STYLES.get(name, _OTHER)
-    x, low, high = (floats(own, column) for column in (axes[0], "low", "high"))
-    line = go.Scatter(
-        x=x,
-        y=floats(own, axes[1]),
+    return line_with_band(
+        (floats(own, axes[0]), floats(own, axes[1])),
+        (floats(own, "low"), floats(own, "high")),
+        _STYLES.get(name, _OTHER),
+        name,
         customdata=custom,
         mode=mode,
-        line={"color": style.colour, "width": 2.2, "dash": style.dash},
-        marker={"color": style.colour, "symbol": style.symbol, "size": 7},
         name=safe(SCORE_TITLES.get(name, name)),
-        legendgroup=name,
         hovertemplate=f"{hover}<extra>%{{fullData.name}}</extra>",
     )
-    known = np.isfinite(low)
-    bands = [band(x[known], low[known], high[known], style.colour, name)] if known.any() else []
-    return [*bands, line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lab.columns import Bools, Floats, floats, ints
-from lab.figures.style import arm_order, arm_style, arm_title, safe, styled, translucent
+from lab.figures.style import ArmStyle, arm_order, arm_style, arm_title, safe, styled, translucent
 
 PROGRESS_TITLE = "training progress (%)"
 
@@ -173,6 +174,37 @@ def _hover(panel: Panel) -> str:
         "%{y:.3g}%{customdata[0]} "
         f"{unit}<br>%{{x:.0f}} % of training, %{{customdata[1]}} replicates"
     )
+
+
+def line_with_band(
+    points: tuple[Floats, Floats],
+    bounds: tuple[Floats, Floats],
+    style: ArmStyle,
+    group: str,
+    **options: Any,
+) -> list[go.Scatter]:
+    """The band between two bounds where both are known, and the line with markers over it.
+
+    Args:
+        points: x and y.
+        bounds: lower and upper bound at each x.
+        style: colour, dash and symbol.
+        group: curves of one group show and hide together.
+        options: more of plotly's for the line.
+    """
+    line = go.Scatter(
+        x=points[0],
+        y=points[1],
+        line={"color": style.colour, "width": 2.2, "dash": style.dash},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 7},
+        legendgroup=group,
+        **{"mode": "lines+markers", **options},
+    )
+    known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
+    if not known.any():
+        return [line]
+    x, low, high = (values[known] for values in (points[0], *bounds))
+    return [band(x, low, high, style.colour, group), line]
 
 
 def band(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:

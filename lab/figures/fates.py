@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -44,24 +44,28 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     parts = {str(arm): part for arm, part in known.groupby(level="arm")}
     arms = arm_order(parts)
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]
-    figure = go.Figure()
+    figure = go.Figure(list(_bars([parts[arm] for arm in arms], labels)))
+    figure.update_xaxes(title_text="% of problems")
+    return _stacked(figure, 150 + 46 * len(arms), bargap=0.28, legend_gap=26)
+
+
+def _bars(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> Iterator[go.Bar | go.Scatter]:
+    """The segments of one stacked bar per table, and L/D where it is a column."""
     for fate in FATE_COLOURS:
-        figure.add_trace(
-            fate_segment(fate, labels, [estimate(floats(parts[a], fate)) for a in arms])
-        )
-    if "L/D" in known:
-        ratios = [estimate(floats(parts[arm], "L/D")) for arm in arms]
-        figure.add_trace(ratio_marks(labels, ratios))
+        yield fate_segment(fate, labels, [estimate(floats(table, fate)) for table in tables])
+    if tables and "L/D" in tables[0]:
+        yield ratio_marks(labels, [estimate(floats(table, "L/D")) for table in tables])
+
+
+def _stacked(figure: go.Figure, height: int, bargap: float, legend_gap: int) -> go.Figure:
     figure.update_yaxes(autorange="reversed", ticks="")
-    figure.update_xaxes(title_text="% of problems", range=[0, 100])
-    height = 150 + 46 * len(arms)
-    legend = {"traceorder": "normal", "y": 1 + 26 / height}
+    figure.update_xaxes(range=[0, 100])
     return styled(
         figure,
         height,
         barmode="stack",
-        bargap=0.28,
-        legend=legend,
+        bargap=bargap,
+        legend={"traceorder": "normal", "y": 1 + legend_gap / height},
         uniformtext=TEXT,
         margin={"r": RATIO_MARGIN},
     )
@@ -157,25 +161,10 @@ def fate_groups(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -
     )
     for row, (name, part) in enumerate(groups.items(), start=1):
         labels = [wrapped(arm_title(arm, titles), 18) for arm in arms[name]]
-        for fate in FATE_COLOURS:
-            own = [part.xs(arm, level="arm") for arm in arms[name]]
-            bars = fate_segment(fate, labels, [estimate(floats(p, fate)) for p in own])
-            bars.update(legendgroup=fate, showlegend=row == 1)
-            figure.add_trace(bars, row=row, col=1)
-        if "L/D" in part:
-            ratios = [estimate(floats(part.xs(arm, level="arm"), "L/D")) for arm in arms[name]]
-            figure.add_trace(ratio_marks(labels, ratios), row=row, col=1)
-    figure.update_yaxes(autorange="reversed", ticks="")
-    figure.update_xaxes(range=[0, 100])
+        for trace in _bars([part.xs(arm, level="arm") for arm in arms[name]], labels):
+            if isinstance(trace, go.Bar):
+                trace.update(legendgroup=trace.name, showlegend=row == 1)
+            figure.add_trace(trace, row=row, col=1)
     figure.update_xaxes(title_text="% of problems", row=max(len(groups), 1))
     figure.update_annotations(x=0, xanchor="left", font_size=13)
-    legend = {"traceorder": "normal", "y": 1 + 34 / height}
-    return styled(
-        figure,
-        height,
-        barmode="stack",
-        bargap=0.22,
-        legend=legend,
-        uniformtext=TEXT,
-        margin={"r": RATIO_MARGIN},
-    )
+    return _stacked(figure, height, bargap=0.22, legend_gap=34)

@@ -24,7 +24,7 @@ def multiples(
     """Empty panels, filled row by row.
 
     Args:
-        titles: one per panel, not escaped.
+        titles: one per panel, not escaped; empty for none.
         columns: largest number of panels in a row.
         row_gap: of the figure's height, between two rows of panels.
         column_gap: of its width, between two columns.
@@ -35,7 +35,7 @@ def multiples(
     return make_subplots(
         rows=n_rows,
         cols=n_columns,
-        subplot_titles=[f"<b>{safe(title)}</b>" for title in titles],
+        subplot_titles=[f"<b>{safe(title)}</b>" if title else "" for title in titles],
         vertical_spacing=row_gap / max(n_rows, 2),
         horizontal_spacing=column_gap,
         shared_yaxes=shared_yaxes,

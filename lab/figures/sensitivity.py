@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from lab.columns import floats
 from lab.compare.tables import METRICS
-from lab.figures.curves import band, hover_sd, of_arm, rows
+from lab.figures.curves import hover_sd, line_with_band, of_arm, rows
 from lab.figures.multiples import Place, multiples, place_of
 from lab.figures.style import BLACK, PALE, arm_order, arm_style, arm_title, safe, styled
 
@@ -86,31 +86,23 @@ def _mark(figure: go.Figure, own: pd.DataFrame, values: Sequence[float], place: 
 
 def _curve(own: pd.DataFrame, values: Sequence[float], arm: str, unit: str) -> list[go.Scatter]:
     own = own.sort_values("value")
-    style, group = arm_style(arm), safe(arm)
     x = np.array([values.index(value) for value in own["value"]], np.float64)
     mean, sd = floats(own, "mean"), floats(own, "sd")
     spread = hover_sd(sd, own["n"])
-    line = go.Scatter(
-        x=x,
-        y=mean,
+    return line_with_band(
+        (x, mean),
+        (mean - sd, mean + sd),
+        arm_style(arm),
+        safe(arm),
         customdata=[
             [f"{value:g}", *row, _twins(own, plateau, value)]
             for value, row, plateau in zip(own["value"], spread, own["plateau"], strict=True)
         ],
-        mode="lines+markers",
-        line={"color": style.colour, "width": 2.2, "dash": style.dash},
-        marker={"color": style.colour, "symbol": style.symbol, "size": 7},
-        legendgroup=group,
         hovertemplate=(
             f"at %{{customdata[0]}}: %{{y:.3g}}%{{customdata[1]}} {safe(unit)}, %{{customdata[2]}} "
             "replicates%{customdata[3]}<extra>%{fullData.name}</extra>"
         ),
     )
-    known = np.isfinite(sd) & np.isfinite(mean)
-    if not known.any():
-        return [line]
-    low, high = (mean - sd)[known], (mean + sd)[known]
-    return [band(x[known], low, high, style.colour, group), line]
 
 
 def _twins(own: pd.DataFrame, plateau: int, value: float) -> str:

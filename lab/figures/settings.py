@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from lab.columns import floats
-from lab.figures.curves import band, of_arm, rows
+from lab.figures.curves import line_with_band, of_arm, rows
+from lab.figures.multiples import multiples, n_rows, place_of
 from lab.figures.style import GREY, arm_order, arm_style, arm_title, safe, styled
 
 _PANEL_HEIGHT = 250
-_COLUMNS = 2
 
 
 def arm_scores(
@@ -39,56 +38,39 @@ def arm_scores(
     """
     values = sorted(table[across].unique())
     panels = [None] if panel is None else sorted(table[panel].unique())
-    n_columns = min(_COLUMNS, len(panels))
-    n_rows = math.ceil(len(panels) / n_columns)
-    names = [] if panel is None else [f"<b>{safe(panel)} {value:g}</b>" for value in panels]
-    figure = make_subplots(
-        rows=n_rows,
-        cols=n_columns,
-        shared_yaxes=True,
-        subplot_titles=names,
-        horizontal_spacing=0.05,
-        vertical_spacing=0.3 / max(n_rows, 2),
-    )
-    for place, value in enumerate(panels):
+    names = [""] if panel is None else [f"{panel} {value:g}" for value in panels]
+    figure = multiples(names, column_gap=0.05, shared_yaxes=True)
+    for number, value in enumerate(panels):
         own = table if panel is None else rows(table, table[panel].to_numpy() == value)
-        row, col = place // n_columns + 1, place % n_columns + 1
         for arm in arm_order(own["arm"]):
             traces = _curve(of_arm(own, arm), across, values, arm)
-            traces[-1].update(name=safe(arm_title(arm, titles)), showlegend=place == 0)
+            traces[-1].update(name=safe(arm_title(arm, titles)), showlegend=number == 0)
             for trace in traces:
                 trace.visible = "legendonly" if arm in hidden else True
-                figure.add_trace(trace, row=row, col=col)
+                figure.add_trace(trace, **place_of(number, len(panels)))
     figure.update_xaxes(
         tickvals=list(range(len(values))), ticktext=[f"{value:g}" for value in values]
     )
-    figure.update_xaxes(title_text=safe(across), row=n_rows)
+    figure.update_xaxes(title_text=safe(across), row=n_rows(len(panels)))
     figure.update_yaxes(zeroline=True, zerolinecolor=GREY, zerolinewidth=2)
     figure.update_yaxes(title_text="points of pass@1 gained", col=1)
     figure.update_annotations(font_size=13)
-    height = _PANEL_HEIGHT * n_rows + 130
+    height = _PANEL_HEIGHT * n_rows(len(panels)) + 130
     return styled(figure, height, legend={"y": 1 + 34 / (height - 90)}, hovermode="closest")
 
 
 def _curve(own: pd.DataFrame, across: str, values: list[float], arm: str) -> list[go.Scatter]:
     own = own.sort_values(across)
-    style, group = arm_style(arm), safe(arm)
     x = np.array([values.index(value) for value in own[across]], np.float64)
-    low, high = floats(own, "low"), floats(own, "high")
-    line = go.Scatter(
-        x=x,
-        y=floats(own, "gain"),
+    return line_with_band(
+        (x, floats(own, "gain")),
+        (floats(own, "low"), floats(own, "high")),
+        arm_style(arm),
+        safe(arm),
         customdata=[_hover(row, row[across]) for row in own.to_dict("records")],
-        mode="lines+markers",
-        line={"color": style.colour, "width": 2.2, "dash": style.dash},
-        marker={"color": style.colour, "symbol": style.symbol, "size": 7},
-        legendgroup=group,
         hovertemplate=f"{safe(across)} %{{customdata[0]}}: %{{y:+.1f}} points"
         "%{customdata[1]}<extra>%{fullData.name}</extra>",
     )
-    known = np.isfinite(low)
-    bands = [band(x[known], low[known], high[known], style.colour, group)] if known.any() else []
-    return [*bands, line]
 
 
 def _hover(row: dict[Any, Any], value: float) -> list[str]:

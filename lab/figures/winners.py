@@ -9,16 +9,15 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from lab.columns import Bools
 from lab.figures.curves import rows
+from lab.figures.multiples import multiples, n_rows, place_of
 from lab.figures.style import arm_order, arm_style, arm_title, safe, styled, translucent
 
 OWN_BEST = "own<br>best"
 """Heads the cells in which every arm has its own best value of the setting across."""
 MOST_PANELS = 24
-_COLUMNS = 2
 _CELL = 0.94
 _GAP = 0.35
 """Between the cells of given values and those at the arms' own best."""
@@ -53,21 +52,12 @@ def winner_chart(
     cells = _panel_cells(table, panels)
     if len(cells) > MOST_PANELS:
         raise ValueError(f"{len(cells)} small charts: at most {MOST_PANELS} can be read")
-    n_columns = min(_COLUMNS, len(cells))
-    n_rows = math.ceil(len(cells) / n_columns)
     names = [", ".join(f"{n} {_text(v)}" for n, v in cell) for cell in cells]
     columns, lines = _places(table, across), _lines(table, down)
-    figure = make_subplots(
-        rows=n_rows,
-        cols=n_columns,
-        subplot_titles=[f"<b>{safe(name)}</b>" for name in names] if panels else [],
-        horizontal_spacing=0.09,
-        vertical_spacing=0.28 / max(n_rows, 2),
-    )
+    figure = multiples(names, row_gap=0.28, column_gap=0.09)
     legend: set[str] = set()
     order = arm_order(table["winner"])
-    for place, cell in enumerate(cells):
-        row, col = place // n_columns + 1, place % n_columns + 1
+    for number, cell in enumerate(cells):
         own = _of_cell(table, cell)
         for arm in arm_order(own["winner"]):
             won = rows(own, own["winner"].to_numpy() == arm)
@@ -75,9 +65,10 @@ def winner_chart(
             bars.update(name=safe(arm_title(arm, titles)), showlegend=arm not in legend)
             bars.legendrank = order.index(arm)
             legend.add(arm)
-            figure.add_trace(bars, row=row, col=col)
-    _axes(figure, across, down, columns, lines, n_rows)
-    height = n_rows * (70 + 46 * max(len(lines), 2)) + 90
+            figure.add_trace(bars, **place_of(number, len(cells)))
+    _axes(figure, across, down, columns, lines)
+    figure.update_xaxes(title_text=safe(across), row=n_rows(len(cells)))
+    height = n_rows(len(cells)) * (70 + 46 * max(len(lines), 2)) + 90
     return styled(
         figure, height, barmode="overlay", legend={"y": 1 + 34 / (height - 80)}, hovermode="closest"
     )
@@ -155,7 +146,6 @@ def _axes(
     down: str | None,
     columns: Mapping[Any, float],
     lines: Mapping[Any, int],
-    n_rows: int,
 ) -> None:
     ticks = [OWN_BEST if value is None else _text(value) for value in columns]
     figure.update_xaxes(
@@ -165,7 +155,6 @@ def _axes(
         showgrid=False,
         ticks="",
     )
-    figure.update_xaxes(title_text=safe(across), row=n_rows)
     figure.update_yaxes(
         tickvals=list(lines.values()),
         ticktext=["" if value is None else _text(value) for value in lines],

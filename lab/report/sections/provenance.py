@@ -12,6 +12,7 @@ from typing import Any
 from lab.compare.collection import Skipped
 from lab.report.content.digest import ReportedComparison
 from lab.report.elements.html import Html, definitions, join, table, tag
+from lab.settings import flattened
 from lab.trace.manifest import Manifest
 
 _OF_THE_RUN = "seed"
@@ -27,9 +28,8 @@ UNFINISHED = {
 
 def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
-    by_arm = world.comparison.runs
-    runs = [run for own in by_arm.values() for run in own]
-    shared, differing = _split(by_arm)
+    runs = world.comparison.manifests
+    shared, differing = _split(world.comparison.runs)
     settings = definitions((key, tag("code", _shown(value))) for key, value in shared.items())
     return tag(
         "div",
@@ -142,15 +142,7 @@ def _split(
 def _flat(run: Manifest) -> dict[str, Any]:
     """Settings and facts of a run, nested names joined by dots."""
     facts = {key: value for key, value in run.extra.items() if key not in run.config}
-    return dict(_walk(run.config, "")) | dict(_walk(facts, ""))
-
-
-def _walk(values: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _walk(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return flattened(run.config) | flattened(facts)
 
 
 def _software(runs: Sequence[Manifest]) -> Html:
