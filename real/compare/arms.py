@@ -22,13 +22,15 @@ from lab.rule_fit import DEFAULT_GUARD, guard_of
 from lab.stats.paired import estimate
 from lab.stats.words import counted, mean_sd
 from lab.trace.trace import load
-from real.compare.jobs import Outcome, failed, run_jobs
+from real.compare.jobs import run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
 from real.compare.places import Place, find_places
 from real.compare.runs import (
     Job,
+    Outcome,
     check_sources,
     check_stored,
+    failed,
     finished,
     job_of,
     run_folder,
@@ -124,12 +126,16 @@ def _run(
     last = [name for name in arms if matched_target(name)]
     first = [name for name in arms if name not in last]
     jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
+
+    def run(jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
+        return run_jobs(jobs, places, report)
+
     result = ComparedArms(folder, [])
-    result.failed += failed(run_jobs(jobs, places, report))
+    result.failed += failed(run(jobs, report))
     for place, name in enumerate(last):
         done = len(jobs) + place * len(seeds)
         match, lost = run_matched(
-            config, folder, name, seeds, places, lambda now, done=done: report(done + now)
+            config, folder, name, seeds, run, lambda now, done=done: report(done + now)
         )
         result.matches += [match] if match else []
         result.failed += lost

@@ -24,7 +24,7 @@ from lab.settings import to_values
 from lab.signals import stops_held
 from real.compare.child import ERROR, NOTICE, run_child
 from real.compare.places import Place
-from real.compare.runs import Job
+from real.compare.runs import Job, Outcome
 from real.record.terminal import say
 
 STOP_SECONDS = 30.0
@@ -35,17 +35,6 @@ _LOOK_SECONDS = 5.0
 """Time between two looks at the progress of runs on several GPUs."""
 _SAID = "guard-train: "
 """Begins lines of the program in a log."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """Outcome of a run."""
-
-    job: Job
-    done: float = 0.0
-    """Share of the run that was made."""
-    error: str | None = None
-    """Reason of its failure in one line; None if it did not fail."""
 
 
 @dataclass(slots=True)
@@ -207,8 +196,3 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
 def _remove_if_empty(log: Path) -> None:
     if log.is_file() and log.stat().st_size == 0:
         log.unlink()
-
-
-def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes of runs that failed."""
-    return [outcome for outcome in outcomes if outcome.error is not None]

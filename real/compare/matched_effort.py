@@ -22,9 +22,16 @@ from lab.compare.effort import achieved_ratio, search
 from lab.files import remove_folder, whole
 from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
-from real.compare.jobs import Outcome, failed, run_jobs
-from real.compare.places import Place
-from real.compare.runs import finished, job_of, run_folder, steps_of, stored_factor
+from real.compare.runs import (
+    Job,
+    Outcome,
+    failed,
+    finished,
+    job_of,
+    run_folder,
+    steps_of,
+    stored_factor,
+)
 from real.settings.config import TrainConfig
 
 CLOSE = 0.1
@@ -32,6 +39,9 @@ CLOSE = 0.1
 MAX_TRIES = 3
 """Factors that are tried, with runs on all seeds each."""
 _TRIES = "tries.json"
+
+Report = Callable[[float], None]
+RunJobs = Callable[[Sequence[Job], Report], list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,8 @@ def run_matched(
     folder: Path,
     name: str,
     seeds: Sequence[int],
-    places: Sequence[Place],
-    report: Callable[[float], None],
+    run: RunJobs,
+    report: Report,
 ) -> tuple[MatchedArm | None, list[Outcome]]:
     """Run an arm at matched effort on the seeds on which both partners finished.
 
@@ -73,7 +83,7 @@ def run_matched(
         folder: of the comparison.
         name: of the arm.
         seeds: of the comparison.
-        places: as for `run_jobs`.
+        run: runs jobs, as `real.compare.jobs.run_jobs` with the places of the comparison.
         report: as for `run_jobs`; called during the first try.
 
     Returns:
@@ -90,7 +100,7 @@ def run_matched(
     ]
     if not usable:
         return None, lost
-    runs = _Runs(config, folder, name, target, places)
+    runs = _Runs(config, folder, name, target, run)
     factor = stored_factor(folder, name, seeds)
     if factor is not None:
         match, unfinished = runs.at(factor, usable, report)
@@ -113,9 +123,6 @@ class _RunsLostError(Exception):
     """Runs of a try did not finish, so there is nothing to search on."""
 
 
-Report = Callable[[float], None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """The runs of an arm at matched effort."""
@@ -124,7 +131,7 @@ class _Runs:
     folder: Path
     name: str
     target: str
-    places: Sequence[Place]
+    run: RunJobs
 
     def at(
         self, factor: float, seeds: list[int], report: Report
@@ -192,7 +199,7 @@ class _Runs:
         """
         (root / self.name).mkdir(parents=True, exist_ok=True)
         jobs = [job_of(self.config, root, self.name, seed, factor) for seed in seeds]
-        lost = failed(run_jobs(jobs, self.places, report))
+        lost = failed(self.run(jobs, report))
         complete = [seed for seed in seeds if finished(root, self.name, seed)]
         if not complete:
             return None, complete, lost

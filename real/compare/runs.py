@@ -64,6 +64,22 @@ class Job:
         return read_manifest(self.folder).extra.get("notices", []) if self.begun else []
 
 
+@dataclass(slots=True)
+class Outcome:
+    """Outcome of a run."""
+
+    job: Job
+    done: float = 0.0
+    """Share of the run that was made."""
+    error: str | None = None
+    """Reason of its failure in one line; None if it did not fail."""
+
+
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes of runs that failed."""
+    return [outcome for outcome in outcomes if outcome.error is not None]
+
+
 def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
     """Folder of one run of a comparison."""
     return folder / arm_name / f"seed-{seed}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from lab.trace.trace import load
 from real.cli import main
 from real.compare import matched_effort
 from real.compare.arms import compare
-from real.compare.jobs import Outcome
-from real.compare.matched_effort import CLOSE, MAX_TRIES, run_matched
-from real.compare.runs import Job, run_folder
+from real.compare.matched_effort import CLOSE, MAX_TRIES, RunJobs, run_matched
+from real.compare.runs import Job, Outcome, run_folder
 
 
 def test_comparison_is_paired_and_matches_the_effort(
@@ -86,8 +85,8 @@ def test_another_factor_is_tried_while_the_match_is_off(
     """The fake arm moves by factor ** power; the guard by a quarter of the plain arm's way."""
     made: list[float] = []
 
-    fake_runs(monkeypatch, made, power, lambda: len(made) <= fails)
-    match, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], 1, lambda _: None)
+    run = fake_runs(monkeypatch, made, power, lambda: len(made) <= fails)
+    match, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], run, lambda _: None)
     if kept is None:
         assert match is None
         return
@@ -103,10 +102,10 @@ def test_another_factor_is_tried_while_the_match_is_off(
 
 def fake_runs(
     monkeypatch: pytest.MonkeyPatch, made: list[float], power: float, works: Callable[[], bool]
-) -> None:
+) -> RunJobs:
     """Runs that only note their factor; `made` gets the factor of each try."""
 
-    def run(jobs: list[Job], n_parallel: int, report: Callable[[float], None]) -> list[Outcome]:
+    def run(jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
         made.append(jobs[0].config.step_factor)
         for job in jobs if works() else ():
             if job.finished:
@@ -126,7 +125,6 @@ def fake_runs(
             norm = float((run_folder(folder, name, seeds[0]) / "factor").read_text()) ** power
         return pd.DataFrame({"replicate": [0], "update_norm": [norm], "n_problems": [8]})
 
-    monkeypatch.setattr(matched_effort, "run_jobs", run)
     monkeypatch.setattr(matched_effort, "steps_of", steps)
     real_finished = matched_effort.finished
     monkeypatch.setattr(
@@ -134,6 +132,7 @@ def fake_runs(
         "finished",
         lambda folder, name, seed: name != "matched" or real_finished(folder, name, seed),
     )
+    return run
 
 
 def test_a_stopped_search_goes_on_at_the_try_that_was_stopped(
@@ -146,16 +145,16 @@ def test_a_stopped_search_goes_on_at_the_try_that_was_stopped(
             raise KeyboardInterrupt
         return True
 
-    fake_runs(monkeypatch, made, 2.0, works)
+    run = fake_runs(monkeypatch, made, 2.0, works)
     with pytest.raises(KeyboardInterrupt):
-        run_matched(QUICK, tmp_path, "matched", [0], 1, lambda _: None)
+        run_matched(QUICK, tmp_path, "matched", [0], run, lambda _: None)
     assert find_runs([tmp_path]) == []  # a report leaves the search out
-    match, lost = run_matched(QUICK, tmp_path, "matched", [0], 1, lambda _: None)
+    match, lost = run_matched(QUICK, tmp_path, "matched", [0], run, lambda _: None)
     assert made == pytest.approx([0.25, 0.5, 0.5]) and not lost
     assert match and (match.tries, match.step_factor) == (2, pytest.approx(0.5))
     assert not list(tmp_path.glob(".*"))
     # Seeds that are added are run at the factor that was found.
-    again, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], 1, lambda _: None)
+    again, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], run, lambda _: None)
     assert again == match and made[3:] == pytest.approx([0.5])
     assert [
         read_manifest(run_folder(tmp_path, "matched", s)).extra["matched_tries"] for s in (0, 1)
