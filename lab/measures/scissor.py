@@ -19,7 +19,7 @@ THIRDS = 3
 PAPER_FATES = ("Degraded",)
 """The problems that the paper's figure follows."""
 
-_NEEDED = (
+NEEDED = (
     "replicate",
     "problem",
     "visit",
@@ -28,6 +28,7 @@ _NEEDED = (
     "label_accuracy",
     "label_correct",
 )
+"""Columns of the visits that `scissor` reads."""
 _FATES_NEEDED = ("replicate", "problem", "fate")
 
 
@@ -57,7 +58,7 @@ def scissor(
         UserError: a column is missing, or a visit is there twice.
         ValueError: a wanted fate does not exist.
     """
-    require(visits, _NEEDED, "scissor")
+    require(visits, NEEDED, "scissor")
     require(fates, _FATES_NEEDED, "scissor")
     if unknown := sorted(set(wanted) - set(FATES)):
         raise ValueError(f"{', '.join(unknown)}: not among {', '.join(FATES)}")

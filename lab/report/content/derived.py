@@ -14,23 +14,11 @@ from lab.figures.curves import of_arm
 from lab.measures.change import mean_change, migration
 from lab.measures.fate import MIN_VISITS, of_fate
 from lab.measures.overhead import step_seconds
-from lab.measures.scissor import PAPER_FATES, scissor
+from lab.measures.scissor import NEEDED, PAPER_FATES, scissor
 from lab.measures.sensitivity import SETTINGS, sensitivity
 from lab.measures.window import run_windows
 from lab.measures.window_share import window_share, window_width
 from lab.report.content.digest import ReportedComparison
-
-_OF_VISITS = (
-    "replicate",
-    "problem",
-    "visit",
-    "label",
-    "match_rate",
-    "label_accuracy",
-    "label_correct",
-    "correct_competitive",
-)
-
 
 NO_TRUTH = "Not measured: the true answers of these problems are not known."
 TOO_SHORT = (
@@ -133,7 +121,7 @@ def _degraded(world: ReportedComparison, arm: str) -> pd.DataFrame:
     """
     visits = world.comparison.traces[arm].visits
     own = np.flatnonzero(of_fate(visits, world.comparison.fates(arm), PAPER_FATES))
-    return visits.reindex(columns=list(_OF_VISITS)).take(own)
+    return visits.reindex(columns=[*NEEDED, "correct_competitive"]).take(own)
 
 
 def _per_arm(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
