@@ -129,6 +129,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
             supervisor.equality,
             replace(_sampling(config, config.eval_temperature, config.eval_top_p), logprobs=False),
             config.max_rows * ranks.world,
+            supervisor.reads,
         ),
         ranks=ranks,
     )
@@ -272,7 +273,7 @@ def _devices(run: Run) -> str:
 
 
 def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:
-    return Sampling(config.max_response_tokens or 1, temperature, top_p)
+    return Sampling(config.max_response_tokens or 1, temperature, top_p, stop=config.stop)
 
 
 def _optimizer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -48,14 +48,41 @@ def draw(
     return tokens_B1[:, 0], logprobs_BA.gather(-1, tokens_B1)[:, 0]
 
 
+class StopTexts:
+    """Finds responses that have just completed a text."""
+
+    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
+        """Set up.
+
+        Args:
+            tokenizer: of the model.
+            texts: none of them empty.
+        """
+        self._tokenizer, self._texts = tokenizer, texts
+        # A token is a byte at least; two more, since the first ones may be cut characters.
+        self.longest = max(len(text.encode()) for text in texts) + 2
+
+    def ended(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """Return (B,) bool, from the last `longest` tokens of each response."""
+        written = self._tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
+        found = [any(text in one for text in self._texts) for one in written]
+        return torch.tensor(found, device=tokens_BT.device)
+
+
 class Samples:
     """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
     def __init__(
-        self, steps: int, rows: int, pad: int, eos_token_ids: list[int], device: torch.device
+        self,
+        steps: int,
+        rows: int,
+        pad: int,
+        eos_token_ids: list[int],
+        device: torch.device,
+        stop: StopTexts | None = None,
     ) -> None:
         """Make room for `steps` tokens of each of `rows` responses."""
-        self.pad = pad
+        self.pad, self.stop = pad, stop
         self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
         self.tokens_TR = torch.full((steps, rows), pad, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
@@ -78,11 +105,20 @@ class Samples:
         self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
         self.lengths_R[self.rows_B] += running_B
         self.used = step + 1
-        if not len(self.eos):
+        if not self.may_end:
             return running_B
-        ends_B = running_B & (token_B[:, None] == self.eos).any(-1)
+        ends_B = (token_B[:, None] == self.eos).any(-1)
+        if self.stop is not None:
+            first = max(0, self.used - self.stop.longest)
+            ends_B |= self.stop.ended(self.tokens_TR[first : self.used, self.rows_B].T)
+        ends_B &= running_B
         self.finished_R[self.rows_B] |= ends_B
         return running_B & ~ends_B
+
+    @property
+    def may_end(self) -> bool:
+        """A response can end before the last step."""
+        return len(self.eos) > 0 or self.stop is not None
 
     def rollouts(self, version: int) -> Rollouts:
         """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""

@@ -84,7 +84,13 @@ def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Rank
 
 
 def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
-    return TransformersEngine(model, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
+    return TransformersEngine(
+        model,
+        policy.eos_token_ids,
+        policy.pad_token_id,
+        config.max_rows,
+        tokenizer=policy.tokenizer,
+    )
 
 
 def _child(
@@ -112,6 +118,11 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
         )
+    if config.stop and config.engine == "vllm_server":
+        raise UserError(
+            f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
+            "alone; take vllm"
+        )
 
 
 def engine_notices(config: TrainConfig) -> list[str]:
@@ -135,5 +146,6 @@ def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSe
         memory=config.engine_memory or 0.5,  # on a GPU the memory plan has set it
         device=policy.device.type,
         threads=config.threads,
+        reads_text=bool(config.stop),
         stats=needs_stats(rule_of(config)),
     )

@@ -50,6 +50,8 @@ class Sampling:
     None; the observations then take a forward pass of the trainer."""
     logprobs: bool = True
     """Ask for `Rollouts.logprobs_PNT`; without, an engine may leave them NaN."""
+    stop: Sequence[str] = ()
+    """A response also ends with the token that completes one of these texts in it."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -219,6 +221,8 @@ def request_params(
         seed: of the first response; the others' follow it.
         eos_token_ids: the tokens that end a response, in place of those of the model's files.
     """
+    # Only a search for texts needs the text.
+    texts = {"stop": [*sampling.stop], "include_stop_str_in_output": True} if sampling.stop else {}
     return {
         "n": n,
         "seed": seed,
@@ -227,9 +231,10 @@ def request_params(
         "max_tokens": sampling.max_tokens,
         # Of the sampled token alone. Without any vLLM may take a faster sampler.
         "logprobs": 0 if sampling.logprobs else None,
-        "detokenize": False,
+        "detokenize": bool(texts),
         "ignore_eos": True,
         "stop_token_ids": [*eos_token_ids],
+        **texts,
     }
 
 

@@ -14,7 +14,15 @@ from typing import Any
 
 import torch
 
-from real.engines.decoding import Samples, draw, expand_cache, join, new_cache, select_rows
+from real.engines.decoding import (
+    Samples,
+    StopTexts,
+    draw,
+    expand_cache,
+    join,
+    new_cache,
+    select_rows,
+)
 from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, check_rows
 from real.model.policy import max_positions
 
@@ -31,6 +39,7 @@ class TransformersEngine:
         pad_token_id: int = 0,
         max_rows: int = 512,
         compact_at: float = 0.75,
+        tokenizer: Any = None,
     ) -> None:
         """Set up the engine.
 
@@ -41,6 +50,7 @@ class TransformersEngine:
             max_rows: most responses alive at once; bounds the cache's memory.
             compact_at: ended rows leave the batch once the share of live rows falls to this; 0
                 keeps them. Changes speed only.
+            tokenizer: of the model; needed for `Sampling.stop` alone.
 
         Raises:
             UserError: a value is out of its range.
@@ -52,6 +62,7 @@ class TransformersEngine:
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
         self.compact_at = compact_at
+        self._tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -131,7 +142,8 @@ class TransformersEngine:
 
     def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:
         steps, rows = uniforms_TR.shape
-        samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device)
+        stop = StopTexts(self._tokenizer, sampling.stop) if sampling.stop else None
+        samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device, stop)
         observe = samples.observe if sampling.stats else None
         for step, uniforms_R in enumerate(uniforms_TR):
             uniforms_B = uniforms_R[samples.rows_B]
@@ -139,7 +151,7 @@ class TransformersEngine:
                 batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, observe
             )
             running_B = samples.record(step, token_B, logprob_B)
-            n_running = int(running_B.sum()) if self.eos_token_ids else len(running_B)
+            n_running = int(running_B.sum()) if samples.may_end else len(running_B)
             if n_running == 0 or step + 1 == steps:
                 break
             if n_running <= self.compact_at * len(running_B):

@@ -72,6 +72,8 @@ class VllmSettings:
     device: str = "cpu"
     threads: int | None = None
     """Threads of torch on a CPU; unchanged if None."""
+    reads_text: bool = False
+    """Be able to end a response at a text (`Sampling.stop`)."""
     stats: bool = False
     """Be able to compute what `Sampling.stats` asks for."""
 
@@ -218,7 +220,7 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "model": settings.model,
         # The trainer's weights replace them before anything is sampled.
         "load_format": "dummy",
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not settings.reads_text,
         "dtype": settings.dtype,
         "hf_overrides": {"head_dtype": settings.head_dtype},
         "seed": 0,

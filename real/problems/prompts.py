@@ -5,13 +5,15 @@ Prompts are written in the tokenizer's chat template, or as plain text for a bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lab.errors import UserError
 from real.model.policy import Policy
-from real.problems.problem import Problem, ProblemSet, PromptSet
+from real.problems.problem import Problem, ProblemSet, PromptSet, Turn
 from real.problems.templates import chat_text
 from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
 
@@ -33,11 +35,12 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
     """
     limit = longest_prompt(config, policy)
     in_template = uses_template(policy.tokenizer, config.chat_template)
+    check_options(policy.tokenizer, config.template_options, in_template)
     problems: list[Problem] = []
     tokens: list[list[int]] = []
     left_out: list[str] = []
     for problem in problem_set:
-        ids = encode(policy.tokenizer, problem, _suffix(problem, config), in_template)
+        ids = _ids(problem, config, policy, _suffix(problem, config), in_template)
         if len(ids) > limit:
             left_out.append(problem.id)
             continue
@@ -81,7 +84,16 @@ def prompt_tokens(
     """
     in_template = uses_template(policy.tokenizer, config.chat_template)
     suffix = _suffix(problem, config) if suffix is None else suffix
-    return encode(policy.tokenizer, problem, suffix, in_template)
+    return _ids(problem, config, policy, suffix, in_template)
+
+
+def _ids(
+    problem: Problem, config: TrainConfig, policy: Policy, suffix: str, in_template: bool
+) -> list[int]:
+    if config.system_prompt is not None:
+        others = tuple(turn for turn in problem.before if turn.role != "system")
+        problem = replace(problem, before=(Turn("system", config.system_prompt), *others))
+    return encode(policy.tokenizer, problem, suffix, in_template, config.template_options)
 
 
 def _suffix(problem: Problem, config: TrainConfig) -> str:
@@ -155,7 +167,31 @@ def uses_template(tokenizer: Any, setting: ChatTemplate) -> bool:
     return False
 
 
-def encode(tokenizer: Any, problem: Problem, suffix: str, in_template: bool) -> list[int]:
+def check_options(tokenizer: Any, options: Mapping[str, Any], in_template: bool) -> None:
+    """Refuse variables that the chat template does not read.
+
+    Raises:
+        UserError: there is no template, or it does not read one of them.
+    """
+    for name in options:
+        if not in_template:
+            raise UserError(
+                f"template_options = {name}: the prompts are in no chat template; leave it out"
+            )
+        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+            raise UserError(
+                f"template_options = {name}: the model's chat template does not read it; check "
+                "its spelling, or leave it out"
+            )
+
+
+def encode(
+    tokenizer: Any,
+    problem: Problem,
+    suffix: str,
+    in_template: bool,
+    options: Mapping[str, Any] | None = None,
+) -> list[int]:
     """Return the token ids of one problem's prompt, without a check of its length.
 
     Args:
@@ -164,13 +200,14 @@ def encode(tokenizer: Any, problem: Problem, suffix: str, in_template: bool) -> 
         suffix: appended to the prompt.
         in_template: write it as a chat that the model continues, else as plain text with a blank
             line between messages.
+        options: variables for the template.
 
     Raises:
         UserError: the template refuses the messages, or no tokens come out.
     """
     if in_template:
         # The template has written the special tokens already.
-        text = _chat(tokenizer, problem, suffix)
+        text = _chat(tokenizer, problem, suffix, options or {})
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     else:
         contents = [turn.content for turn in problem.before]
@@ -181,10 +218,10 @@ def encode(tokenizer: Any, problem: Problem, suffix: str, in_template: bool) -> 
     return ids
 
 
-def _chat(tokenizer: Any, problem: Problem, suffix: str) -> str:
+def _chat(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
     turns = [{"role": turn.role, "content": turn.content} for turn in problem.before]
     turns.append({"role": "user", "content": problem.prompt + suffix})
     try:
-        return chat_text(tokenizer, turns)
+        return chat_text(tokenizer, turns, options)
     except UserError as error:
         raise UserError(f"problem {problem.id!r}: {error}; or change its messages") from error

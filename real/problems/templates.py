@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,15 @@ MOST_CHARACTERS = 10**7
 _FAILURES = (ArithmeticError, RecursionError, TimeoutError, LookupError, TypeError, ValueError)
 
 
-def chat_text(tokenizer: Any, turns: list[dict[str, str]]) -> str:
+def chat_text(
+    tokenizer: Any, turns: list[dict[str, str]], options: Mapping[str, Any] | None = None
+) -> str:
     """Return a conversation in the tokenizer's chat template, up to where the model answers.
 
     Args:
         tokenizer: of the model.
         turns: messages with the keys `role` and `content`.
+        options: variables for the template.
 
     Raises:
         UserError: the template refuses the messages, fails, or exceeds its time or memory.
@@ -40,7 +43,10 @@ def chat_text(tokenizer: Any, turns: list[dict[str, str]]) -> str:
     try:
         with _limits():
             text = tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True, date_string=FIXED_DATE
+                turns,
+                tokenize=False,
+                add_generation_prompt=True,
+                **{"date_string": FIXED_DATE, **(options or {})},
             )
     except TemplateError as error:
         raise _failure("refuses its messages", first_line(error)) from error

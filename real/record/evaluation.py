@@ -168,6 +168,8 @@ class Evaluator:
     sampling: Sampling
     max_rows: int
     """Responses that are held at once, on all ranks together."""
+    reads: bool = True
+    """False on ranks that only sample: their rows are not written."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far.
@@ -192,11 +194,13 @@ class Evaluator:
     ) -> dict[str, float]:
         config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
         n = config.n_votes if with_majority else config.eval_samples
-        answers_NV = np.empty((len(self.prompts), n), np.int64)
+        answers_NV = np.full((len(self.prompts), n), UNPARSEABLE, np.int64)
         generator = self.sampler.generator(Stream.EVALUATION, step)
         for part in self.sampler.sample_all(
             self.prompts, n, self.sampling, step, generator, self.max_rows
         ):
+            if not self.reads:
+                continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
                 answers_NV[problem] = answer_ids.ids(problem, texts)

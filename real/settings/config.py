@@ -69,6 +69,11 @@ class TrainConfig:
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
     chat_template: ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
+    template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    """Variables for the chat template, such as enable_thinking; those that it does not read are
+    refused."""
+    system_prompt: str | None = None
+    """First message of every prompt, in place of one in the problem file."""
     problems: str | None = None
     """File (.json .jsonl .parquet), aime24, aime25, amc, math500 or hf:NAME; tiny task if None."""
     fields: FieldMap = field(default_factory=FieldMap)
@@ -91,6 +96,8 @@ class TrainConfig:
     them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
     max_response_tokens: Count | None = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
+    stop: tuple[str, ...] = ()
+    """Texts after which a response ends, as after an end token; they stay in it."""
 
     n_votes: Count = 64
     """V, responses per visit that vote."""
@@ -249,6 +256,8 @@ class TrainConfig:
                 f"problem_seed = {self.problem_seed}: problems = {self.problems} are not the tiny "
                 "task; leave one of the two out"
             )
+        if "" in self.stop:
+            raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
             raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
         _check_rule(self)

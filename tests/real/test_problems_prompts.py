@@ -109,6 +109,33 @@ def test_a_template_that_refuses_the_messages_names_the_problem():
     assert encode(tokenizer(NO_SYSTEM), plain, "", in_template=True)
 
 
+def test_options_reach_the_template_and_others_are_refused(tmp_path: Path):
+    template = CHAT + "{% if not enable_thinking|default(true) %}<no>{% endif %}"
+    folder = save_model(tmp_path / "thinks", chat_template=template)
+    problem = Problem("a", "1+1?", "2")
+    thinks, quiet = (
+        prompts(folder, problem, prompt_suffix="", template_options=options).tokens[0]
+        for options in ({}, {"enable_thinking": False})
+    )
+    assert quiet == thinks + make_tokenizer()("<no>")["input_ids"]
+    with pytest.raises(UserError, match=r"template_options = thinking: .* does not read it"):
+        prompts(folder, problem, template_options={"thinking": False})
+    with pytest.raises(UserError, match=r"template_options = enable_thinking: .* no chat template"):
+        prompts(folder, problem, chat_template="off", template_options={"enable_thinking": False})
+
+
+def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat: Path, base: Path):
+    decode = make_tokenizer().decode
+    for problem in (SYSTEM, replace(SYSTEM, before=())):
+        expected = encode(
+            make_tokenizer(CHAT), replace(SYSTEM, before=(Turn("system", "Think."),)), "", True
+        )
+        found = prompts(chat, problem, prompt_suffix="", system_prompt="Think.").tokens[0]
+        assert decode(found) == decode(expected)
+    plain = prompts(base, SYSTEM, prompt_suffix="", system_prompt="Think.").tokens[0]
+    assert plain == make_tokenizer()("Think.\n\n1+1?")["input_ids"]
+
+
 def test_who_asks_for_a_box_is_not_asked_again(base: Path):
     asks = Problem("a", "1+1? Answer in \\boxed{}.", "2")
     plain = Problem("b", "1+2?", "3")

@@ -270,3 +270,27 @@ def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:
         old.of_version(7)
     with pytest.raises(ValueError, match="the model it was made with"):
         engine.update_weights(make("qwen2"), version=8)
+
+
+def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
+    model, characters = make("qwen2"), "abcdefghijklm"
+
+    class Letters:
+        """Token i is a letter."""
+
+        def batch_decode(self, tokens_BT: torch.Tensor, skip_special_tokens: bool) -> list[str]:
+            return ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
+
+    engine = TransformersEngine(model, (), 0, tokenizer=Letters())
+    free = engine.sample(PROMPTS, 64, Sampling(20, 1.5), seeded())
+    found = engine.sample(PROMPTS, 64, Sampling(20, 1.5, stop=["ab", "c"]), seeded())
+    assert found.finished_PN.any() and not found.finished_PN.all()
+    for place in range(len(PROMPTS)):
+        for n in range(64):
+            whole = "".join(characters[t] for t in free.tokens_PNT[place, n].tolist())
+            ends = [whole.index(t) + len(t) for t in ("ab", "c") if t in whole]
+            assert int(found.lengths_PN[place, n]) == min([20, *ends])
+            assert bool(found.finished_PN[place, n]) == bool(ends)
+    mask_PNT = found.mask_PNT()
+    same_PNT = free.tokens_PNT[..., : mask_PNT.shape[-1]]
+    assert torch.equal(found.tokens_PNT[mask_PNT], same_PNT[mask_PNT])

@@ -63,3 +63,9 @@ def test_log_probs_that_nobody_asked_for_are_nan() -> None:
     rollouts = to_rollouts([[Response([5, 6], None, True), Response([5], None, True)]], 2, 0, 0)
     assert torch.equal(rollouts.logprobs_PNT.isnan(), rollouts.mask_PNT())
     assert (rollouts.logprobs_PNT[~rollouts.mask_PNT()] == 0).all()
+
+
+def test_texts_that_end_a_response_are_asked_for_with_its_text() -> None:
+    params = request_params(1, Sampling(2, stop=("\n\n",)), 0, ())
+    texts = {"stop": ["\n\n"], "include_stop_str_in_output": True, "detokenize": True}
+    assert params == request_params(1, Sampling(2), 0, ()) | texts

@@ -103,7 +103,8 @@ def test_the_settings_of_an_engine_are_arguments_of_vllm(tree: Path, device: str
 
 def test_the_params_of_a_request_are_those_of_vllm(tree: Path) -> None:
     known = fields(tree / "sampling_params.py", "SamplingParams")
-    assert {*request_params(1, Sampling(2), 0, (1,)), "flat_logprobs"} <= known
+    params = request_params(1, Sampling(2, stop=("a",)), 0, (1,))
+    assert {*params, "flat_logprobs"} <= known
     used = {"master_address", "master_port", "world_size"}
     file = tree / "distributed/weight_transfer/nccl_engine.py"
     assert used <= fields(file, "NCCLTrainerInitInfo")
