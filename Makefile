@@ -66,10 +66,12 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/real.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing into .venv: a few minutes, on first use only"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[real]'
 	touch $@
 
 .venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing into .venv: a few minutes, on first use only"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ .venv/real.stamp
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from real.model_commands import (
 from real.ranks.launched import launched
 from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
-from real.record.terminal import runs_bar, tell
+from real.record.terminal import advice_when_stopped, runs_bar, tell
 from real.requirements import require_torch
 from real.settings.config import TrainConfig
 from real.settings.options import with_values
@@ -59,7 +60,8 @@ class RunCommand(SettingsCommand):
 
         asked = None if self.arm is None else under(self.arm, self.settings.rule)
         name = arm_of(self.settings, asked).name
-        trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
+        with advice_when_stopped(f"guard-train resume {shlex.quote(str(self.out))}"):
+            trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
         tell([*outcome(trace.run), f"run folder: {self.out}"])
 
 
@@ -124,7 +126,8 @@ class CompareCommand(SettingsCommand):
 
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
         common = (self.arms, self.seeds, self.jobs)
-        with runs_bar(total, self.quiet) as report:
+        advice = advice_when_stopped("the same command")
+        with advice, runs_bar(total, self.quiet) as report:
             how = (report, self.gpus_per_run)
             if self.lrs:
                 results = compare_steps(self.settings, self.out, self.lrs, *common, *how)

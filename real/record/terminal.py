@@ -45,6 +45,16 @@ def said_once() -> Iterator[None]:
         _said.reset(token)
 
 
+@contextmanager
+def advice_when_stopped(advice: str) -> Iterator[None]:
+    """Print how to go on where the work within is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say([f"to go on: {advice}"])
+        raise
+
+
 def send_notices(send: Callable[[str], object]) -> None:
     """Pass all further notices of this process on, in place of printing them."""
     _send.set(send)
