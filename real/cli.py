@@ -24,7 +24,7 @@ from real.model_commands import (
     Settings,
     SettingsCommand,
 )
-from real.ranks.launched import launched
+from real.ranks.launched import launched, speaks
 from real.record.curve import lines as curve_lines
 from real.record.stored import stored_config
 from real.record.terminal import advice_when_stopped, runs_bar, tell
@@ -91,7 +91,7 @@ class ResumeCommand:
         require_torch()
         from real.trainer import resume
 
-        if read_manifest(self.folder).status == "finished":
+        if speaks() and read_manifest(self.folder).status == "finished":
             tell([f"{self.folder}: the run is finished, nothing is left to do"])
         trace = resume(self.folder, self.settings, progress=not self.quiet)
         tell([*outcome(trace.run), f"run folder: {self.folder}"])

@@ -5,7 +5,8 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -20,7 +21,8 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
-from real.ranks.distributed import joined_ranks
+from real.ranks.distributed import Ranks, joined_ranks
+from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches
 from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
@@ -71,6 +73,8 @@ def train(
         if folder is None and ranks.world > 1:
             raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
         require_loggers(config.log)
+        if folder is not None:
+            check_shared(Path(folder), ranks)
         run = prepare(config, ranks)
         with closing(run.engine), closing(run.supervisor):
             manifest = new_manifest(run, arm)
@@ -112,11 +116,10 @@ def resume(
         UserError: the folder holds no run that can go on, or settings, model or problems differ.
     """
     folder = Path(folder)
-    before = stored_config(folder)  # before the lock, which would write into any folder
-    given = config or before
+    given = config or stored_config(folder)
     with (
         joined_ranks(given.device, given.rank_timeout) as ranks,
-        locked(folder) if ranks.first else nullcontext(),
+        _opened(folder, ranks),
         memory_limit("run"),
     ):
         point = resume_point(folder, config, ranks)
@@ -131,6 +134,15 @@ def resume(
                     run_in_folder(run, written, folder, progress, point.step)
         ranks.wait()
     return load(folder)
+
+
+@contextmanager
+def _opened(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """Hold a run folder that all ranks see."""
+    check_shared(folder, ranks)
+    stored_config(folder)  # before the lock, which would write into any folder
+    with locked(folder) if ranks.first else nullcontext():
+        yield
 
 
 def run_in_folder(

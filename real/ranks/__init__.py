@@ -1,1 +1,1 @@
-"""Several processes on one node: joining, sharding, one of them deciding."""
+"""Several processes, on one node or more: joining, sharding, one of them deciding."""

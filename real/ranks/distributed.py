@@ -149,16 +149,11 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
 
 def _check(process: Launched, device: str) -> str:
     """Raise a UserError for ranks that this machine cannot hold; returns the kind of device."""
-    if process.world != process.local_world:
-        raise UserError(
-            f"ranks: {process.world}, of which {process.local_world} on this machine; "
-            "start all on one machine with torchrun --nproc-per-node"
-        )
     kind = pick_device(device).type
     if kind == "cuda":
         if process.local_rank >= torch.cuda.device_count():
             raise UserError(
-                f"ranks: {process.world} for {torch.cuda.device_count()} GPUs; "
+                f"ranks: {process.local_world} for {torch.cuda.device_count()} GPUs; "
                 "start as many with torchrun --nproc-per-node"
             )
         torch.cuda.set_device(process.local_rank)

@@ -155,11 +155,20 @@ class Watch:
             if not self._store.check([_REASON]):
                 return None
             self._store.add(_TOLD, 1)
-            return self._store.get(_REASON).decode()
+            reason = self._store.get(_REASON).decode()
+            if self._is_far(reason):
+                _print(reason)
+            return reason
         except (RuntimeError, ValueError):  # the process that held the store has died
             if not dead:
                 _print(reason)
             return reason
+
+    def _is_far(self, reason: str) -> bool:
+        """Return whether it was printed on another machine, and this rank is to repeat it."""
+        found = re.match(r"rank (\d+):", reason)
+        here = {self._process.rank, *self._neighbours}
+        return self._process.local_rank == 0 and found is not None and int(found[1]) not in here
 
     def _is_first(self, reason: str) -> bool:
         """Give the reason to all ranks; return whether no other rank was first."""

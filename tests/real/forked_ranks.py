@@ -17,6 +17,7 @@ must. "heard": verdicts are printed, and how many groups of new solutions follow
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
 what that writes itself is no problem. "backends": the process group has one for each kind of
 device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
+"nodes": each rank is on a node of its own. "apart": it also is in a folder of its own.
 "bytes": after the first optimizer step the bytes of the
 weights, and of masters, gradients and moments, that this rank holds are printed.
 
@@ -209,12 +210,28 @@ def print_bytes() -> None:
     kind.step = then_printed
 
 
+def nodes() -> None:
+    import real.ranks.failure
+
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    real.ranks.failure._machine = lambda: os.environ["RANK"]
+
+
+def apart() -> None:
+    import real.ranks.nodes
+
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    real.ranks.nodes.SEEN_SECONDS = 0.5
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
     "heard": heard,
     "reword": reword,
     "backends": backends,
     "hasty": hasty,
+    "nodes": nodes,
+    "apart": apart,
     "bytes": print_bytes,
 }
 
@@ -257,6 +274,11 @@ def child(request: dict[str, Any], rank: int) -> int:
             plant(fault, request["folder"])
     for name in request["parts"]:
         PARTS[name]()
+    if "apart" in request["parts"]:
+        place = os.path.join(request["folder"], str(rank))
+        os.makedirs(place)
+        os.chdir(place)
+        request["folder"] = "run"
 
     class Command:
         def run(self) -> None:

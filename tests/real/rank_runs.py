@@ -79,7 +79,7 @@ def server(place: Path) -> Iterator[Start]:
         request = {
             "do": do,
             "world": world,
-            "port": _free_port(),
+            "port": free_port(),
             "folder": str(place / name),
             "config": config,
             "fault": [fault] if isinstance(fault, dict) else fault or [],
@@ -99,7 +99,7 @@ def server(place: Path) -> Iterator[Start]:
     process.wait(60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return listening.getsockname()[1]

@@ -7,7 +7,6 @@ tests hold to reference values.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from real.ranks.launched import launched
 from real.record.checkpoint import trained_weights
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
-from real.trainer import train
 
 # Flips at the first visit make problems sit out; five rows in passes of two leave a rank idle; the
 # second batch has one problem, so that a rank has none.
@@ -253,19 +251,3 @@ def test_a_process_started_alone_has_no_rank(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("RANK", "3")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert launched() is None
-
-
-def test_ranks_on_several_machines_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name, value in {
-        "RANK": 0,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": 4,
-        "LOCAL_WORLD_SIZE": 2,
-        "MASTER_ADDR": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    with pytest.raises(UserError, match="4, of which 2 on this machine"):
-        train(TrainConfig(), tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists()
