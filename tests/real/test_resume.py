@@ -23,7 +23,7 @@ from lab.trace.lock import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
-from real.engines.rollouts import EngineError
+from real.engines.rollouts import EngineError, Stages
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT, problems
@@ -235,10 +235,11 @@ with locked(Path(sys.argv[1])):
 class Dying(TransformersEngine):
     """An engine that dies in the third batch."""
 
-    def update_weights(self, model: Any, version: int) -> None:
-        super().update_weights(model, version)
+    def update_weights(self, model: Any, version: int) -> Stages:
+        stages = super().update_weights(model, version)
         if version == 2:
             raise EngineError("engine: died (exit code 9); see its log")
+        return stages
 
 
 def test_an_engine_that_dies_leaves_a_run_that_can_go_on(
