@@ -59,6 +59,7 @@ class Watch:
         store: Any = dist.distributed_c10d._get_default_store()
         # A connection of its own: the main thread may hold the other one for minutes.
         self._store = store.clone() if hasattr(store, "clone") else store
+        self._agent_holds = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._process = process
         self._reason: str | None = None
         self._interrupted = False
@@ -149,6 +150,11 @@ class Watch:
     def _look(self) -> str | None:
         dead = self._dead()
         reason = f"rank {dead[0] if dead else 0}: its process has died; {_REMEDY}"
+        if 0 in dead and not self._agent_holds:  # nothing can be read any more
+            living = {self._process.rank, *self._neighbours} - set(dead)
+            if self._process.rank == min(living):
+                _print(reason)
+            return reason
         try:
             if dead and self._is_first(reason):
                 _print(reason)
@@ -260,8 +266,9 @@ def _machine() -> str:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+        # Also true of a process that has ended, until its parent notices.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except OSError:  # not Linux, or another user's
         return True
-    return True

@@ -337,6 +337,7 @@ def serve() -> None:
     with suppress(ImportError):
         import peft  # noqa: F401
     assert real.trainer.resume
+    print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         pids = [start(request, rank) for rank in range(request["world"])]

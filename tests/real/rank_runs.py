@@ -94,6 +94,7 @@ def server(place: Path) -> Iterator[Start]:
         logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
         return Ended(place / name, codes, [log.splitlines() for log in logs], seconds)
 
+    assert process.stdout.readline() == "ready\n"
     yield run
     process.stdin.close()
     process.wait(60)
