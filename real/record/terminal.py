@@ -74,7 +74,7 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
 
     def report(done: float) -> None:
         if not bars:
-            bars.append(tqdm(total=total, bar_format=form, disable=quiet))
+            bars.append(tqdm(total=total, initial=done, bar_format=form, disable=quiet))
         bars[0].update(done - bars[0].n)
 
     try:

@@ -16,6 +16,7 @@ from lab.errors import UserError
 from lab.settings import from_values, to_values
 from lab.trace.trace import load
 from real.cli import main
+from real.record.terminal import runs_bar
 from real.settings.config import TrainConfig
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
@@ -275,3 +276,14 @@ def test_save_model_is_also_a_flag(
     monkeypatch.setattr(real.cli, "run_cli", lambda _, __, argv, ___: seen.append(argv) or 0)
     assert real.cli.main(words.split()) == 0
     assert seen == [expected]
+
+
+def test_the_bar_of_a_comparison_begins_with_the_runs_that_are_there(
+    capsys: pytest.CaptureFixture[str],
+):
+    with runs_bar(15, quiet=False) as report:
+        assert capsys.readouterr().err == ""
+        report(4.0)
+        report(4.5)
+    drawn = capsys.readouterr().err
+    assert "4.0/15 runs [00:00<?]" in drawn and "0.0/15" not in drawn
