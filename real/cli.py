@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,16 +123,19 @@ class CompareCommand(SettingsCommand):
         if process is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         from real.compare.arms import compare, compare_steps, n_runs
+        from real.model.policy import on_this_machine
 
+        chosen = on_this_machine(self.settings)[0]
+        settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
         total = n_runs(self.arms, self.seeds) * max(1, len(self.lrs))
         common = (self.arms, self.seeds, self.jobs)
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
             how = (report, self.gpus_per_run)
             if self.lrs:
-                results = compare_steps(self.settings, self.out, self.lrs, *common, *how)
+                results = compare_steps(settings, self.out, self.lrs, *common, *how)
             else:
-                results = {None: compare(self.settings, self.out, *common, *how)}
+                results = {None: compare(settings, self.out, *common, *how)}
         for lr, result in results.items():
             if lr is not None:
                 print(f"learning rate {lr:g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
+from real.model.allocator import grow_segments
 from real.model.folder import model_folder
-from real.model.policy import Policy, load_policy, precision_notice
+from real.model.policy import Policy, load_policy, pick_device, precision_notice
 from real.model.prepare import prepare_training
 from real.plan.advice import checked_engine_share
 from real.problems.load import read_problems
@@ -34,9 +36,9 @@ from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
 from real.update.entropy_loss import EntropyScorer
-from real.update.grpo import MEAN_OF_LOSS, LossConfig
+from real.update.from_settings import loss_config, optimizer_config
 from real.update.logprobs import Scorer
-from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.optimizer import PolicyOptimizer
 from real.update.reference import initial_reference
 from real.vote.decide import Supervisor
 from real.vote.further import Further, Parts
@@ -81,12 +83,13 @@ class Run:
         return n_batches(self.config, len(self.prompts))
 
 
-def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
+def prepare(config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = ()) -> Run:
     """Load the model and the problems and make all parts.
 
     Args:
         config: settled settings.
         ranks: the processes of the run; all prepare it.
+        notices: to be told and kept with those of the problems.
 
     Raises:
         UserError: the model or the problems are wrong.
@@ -95,11 +98,12 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE) -> Run:
     problems = read_problems(config)
     tiny = starting_checkpoint(config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
+    grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     share = checked_engine_share(config, folder, ranks.world)
     policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
-    prompts = replace(prompts, notices=(*_notices(config, policy), *prompts.notices))
+    prompts = replace(prompts, notices=(*notices, *_notices(config, policy), *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     shared = config if share is None else replace(config, engine_memory=share or None)
     engine = make_engine(shared, policy, folder, ranks)
@@ -279,30 +283,12 @@ def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling
 def _optimizer(
     config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
 ) -> PolicyOptimizer:
-    rule = rule_of(config)
-    loss = LossConfig(
-        objective="entropy" if rule.loss == "entropy" else "policy",
-        kind=MEAN_OF_LOSS[config.loss],
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        temperature=config.temperature,
-        max_tokens=config.max_response_tokens or 1,
-        drop_uniform=config.drop_uniform,
-        micro_tokens=config.micro_tokens,
-        kl_coef=config.kl_coef,
-    )
-    settings = OptimizerConfig(
-        lr=(config.lr or 0.0) * config.step_factor,
-        warmup_ratio=config.warmup_ratio,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        master_weights=config.master_weights,
-        offload=config.offload_optimizer,
-        max_refused=config.max_refused,
-    )
+    loss = loss_config(config)
     scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
     ranks.shard(scorer, config.master_weights)
     per_epoch = sum(scheduled_steps(n_problems, config.batch_size, config.mini_batch))
     n_scheduled = config.epochs * per_epoch
-    return PolicyOptimizer(scorer, loss, settings, n_scheduled, ranks.share, reference)
+    return PolicyOptimizer(
+        scorer, loss, optimizer_config(config), n_scheduled, ranks.share, reference
+    )

@@ -21,6 +21,7 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
+from real.model.policy import on_this_machine
 from real.ranks.distributed import Ranks, joined_ranks
 from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches
@@ -62,7 +63,7 @@ def train(
     Raises:
         UserError: model, problems or folder are wrong.
     """
-    config = config.settled()
+    config, chosen = on_this_machine(config)
     if folder is None and config.log:
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
     with (
@@ -75,7 +76,7 @@ def train(
         require_loggers(config.log)
         if folder is not None:
             check_shared(Path(folder), ranks)
-        run = prepare(config, ranks)
+        run = prepare(config, ranks, chosen)
         with closing(run.engine), closing(run.supervisor):
             manifest = new_manifest(run, arm)
             if folder is None:
@@ -116,9 +117,9 @@ def resume(
         UserError: the folder holds no run that can go on, or settings, model or problems differ.
     """
     folder = Path(folder)
-    given = config or stored_config(folder)
+    config = on_this_machine(config or stored_config(folder))[0]
     with (
-        joined_ranks(given.device, given.rank_timeout) as ranks,
+        joined_ranks(config.device, config.rank_timeout) as ranks,
         _opened(folder, ranks),
         memory_limit("run"),
     ):

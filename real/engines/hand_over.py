@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lab.errors import UserError
 from real.engines.buckets import Entry, Handle, device_handle, file_handle, map_file, n_bytes
+from real.model.allocator import fixed_segments
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import launched
 from real.ranks.sharding import whole_tensor
@@ -86,7 +87,8 @@ class CudaBucket:
     def __init__(self, size: int, device: torch.device) -> None:
         """Allocate it."""
         self.share: tuple[int, int] = (0, 1)
-        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        with fixed_segments():
+            self.memory = torch.empty(size, dtype=torch.uint8, device=device)
 
     def handle(self) -> Handle:
         """Return torch's description of it."""

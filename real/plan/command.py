@@ -10,6 +10,7 @@ from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
 from real.plan.model_size import ModelSize, PlannedModel, read_config
 from real.plan.seconds import ASSUMED, CARDS, Card, step_seconds
 from real.settings.config import TrainConfig
+from real.settings.machine import settled_for
 from real.tiny import starting_checkpoint
 
 
@@ -41,7 +42,7 @@ def plan_lines(config: TrainConfig, machine: Machine, mean_tokens: int) -> tuple
     Raises:
         UserError: the model's config cannot be read.
     """
-    config = config.settled()
+    config = settled_for(config, gpu=True, vllm=True)[0]
     model = PlannedModel(read_config(config.model or str(starting_checkpoint(False))))
     world, card = machine.gpus, int(machine.memory * GIB)
     size = model.size(config.lora_rank, config.lora_targets)

@@ -27,7 +27,7 @@ from real.settings.fields import FieldMap
 LossKind = Literal["dapo", "grpo", "dr_grpo"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
 Labels = Literal["votes", "truth"]
-EngineKind = Literal["transformers", "vllm", "vllm_inprocess", "vllm_server"]
+EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
 ChatTemplate = Literal["auto", "require", "off"]
 LogKind = Literal["tensorboard", "wandb", "trackio"]
 AnswerCheck = Literal["auto", "strings", "math"]
@@ -103,8 +103,9 @@ class TrainConfig:
     """V, responses per visit that vote."""
     n_samples: Annotated[int, Interval("[2, inf)")] = 32
     """K, the first of them that are trained on; a group of one teaches nothing."""
-    engine: EngineKind = "transformers"
-    """Engine that samples: `transformers` with the trainer's model, `vllm` in its own process,
+    engine: EngineKind = "auto"
+    """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
+    `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
     engine_url: str | None = None
     """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
@@ -181,8 +182,7 @@ class TrainConfig:
     would not move otherwise."""
 
     offload_optimizer: bool = False
-    """Keep AdamW's moments and the copies in single precision in main memory, and move the weights
-    block by block: the same numbers, less GPU memory, slower optimizer steps."""
+    """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 
     keep_votes: bool = True
     """Write every answer's votes at every visit, and the answers' texts, into the trace."""
@@ -220,11 +220,10 @@ class TrainConfig:
     """Fixes votes, problem order, guard draws and evaluation draws."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the weights."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the weights; `auto` is bfloat16 for a model on a GPU, else float32."""
     head_dtype: Literal["float32", "model"] = "float32"
-    """Precision of the logits in trainer and engine: single, or that of the weights, which rounds
-    log-probs of bfloat16 weights by up to 0.1."""
+    """Precision of the logits in trainer and engine; bfloat16 rounds log-probs by up to 0.1."""
     threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0
@@ -246,16 +245,12 @@ class TrainConfig:
             raise UserError(
                 f"problems = {self.problems}: needs a model, give a local folder with --model"
             )
-        if self.tiny_verifies and self.problems is not None:
-            raise UserError(
-                f"tiny_verifies = true: problems = {self.problems} are not the tiny task; leave "
-                "one of the two out"
-            )
-        if self.problem_seed and self.problems is not None:
-            raise UserError(
-                f"problem_seed = {self.problem_seed}: problems = {self.problems} are not the tiny "
-                "task; leave one of the two out"
-            )
+        for name in ("tiny_verifies", "problem_seed"):
+            if getattr(self, name) and self.problems is not None:
+                raise UserError(
+                    f"{name} = {str(getattr(self, name)).lower()}: problems = {self.problems} are "
+                    "not the tiny task; leave one of the two out"
+                )
         if "" in self.stop:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
@@ -279,6 +274,8 @@ class TrainConfig:
             "eval_pass_at": tuple(k for k in (4, 16, 64) if k <= self.n_votes),
             "save_model": not tiny,
             "answer_check": "strings" if tiny else "math",
+            "engine": "transformers",
+            "dtype": "float32",
         }
         missing = {n: v for n, v in chosen.items() if getattr(self, n) in (None, "auto")}
         return replace(self, **missing)

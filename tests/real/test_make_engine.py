@@ -52,6 +52,7 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
         "device": "cpu", "threads": 1, "stats": False, "head_dtype": "float32",
+        "reads_text": False,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
