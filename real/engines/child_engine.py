@@ -36,6 +36,7 @@ from real.engines.rollouts import (
     Rollouts,
     Sampling,
     Stages,
+    dealt,
     request_seeds,
 )
 from real.engines.weights import stored_weights
@@ -111,19 +112,22 @@ class ChildEngine:
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, or to every world-th: `share` is rank and world.
+        """Sample `n` responses to each prompt, or those of one rank: see `Shareable`.
 
         Raises:
             UserError: a prompt is empty or too long.
             EngineError: the engine has no weights of the trainer's.
             EngineDied: it died or hung.
         """
-        part = slice(share[0], None, share[1])
+        prompts, seeds = list(map(list, prompts)), request_seeds(generator, len(prompts), n)
+        if share[1] > 1:
+            part = dealt(len(prompts), n, share)
+            prompts, seeds, n = [prompts[p] for p, _ in part], [seeds[p] + i for p, i in part], 1
         self._write_request(
             {
-                "prompts": [list(prompt) for prompt in prompts[part]],
+                "prompts": prompts,
                 "n": n,
-                "seeds": request_seeds(generator, len(prompts), n)[part],
+                "seeds": seeds,
                 "sampling": asdict(sampling),
             }
         )

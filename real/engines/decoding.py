@@ -205,10 +205,10 @@ class BufferedLayer(DynamicLayer):
         """Append (B, heads, new tokens, width) states; return all keys and values so far."""
         start, end = self._length, self._length + key_states.shape[-2]
         if end > self._keys.shape[-2]:
-            self._keys, self._values = (
-                self._buffer(self._keys, end),
-                self._buffer(self._values, end),
-            )
+            # One after the other and without the views: the old buffer of each is freed at once.
+            self.keys = self.values = None
+            self._keys = self._buffer(self._keys, end)
+            self._values = self._buffer(self._values, end)
         self._keys[:, :, start:end] = key_states
         self._values[:, :, start:end] = value_states
         return self._expose(end)

@@ -110,6 +110,27 @@ class Rollouts:
             self.certainty_PV if self.certainty_PV is None else self.certainty_PV[rows],
         )
 
+    def arranged(self, rows_M: torch.Tensor, n: int) -> Rollouts:
+        """Return some of the P x N responses, by their places, as those of prompts with `n` each.
+
+        Args:
+            rows_M: (M,) places among all responses, prompt by prompt.
+            n: of the result; M is a multiple of it.
+        """
+
+        def of(values: torch.Tensor) -> torch.Tensor:
+            return values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
+
+        return Rollouts(
+            of(self.tokens_PNT),
+            of(self.logprobs_PNT),
+            of(self.lengths_PN),
+            of(self.finished_PN),
+            self.version,
+            self.entropy_PV if self.entropy_PV is None else of(self.entropy_PV),
+            self.certainty_PV if self.certainty_PV is None else of(self.certainty_PV),
+        )
+
     def of_version(self, version: int) -> Rollouts:
         """Return the rollouts, if they were drawn by that version of the weights.
 
@@ -190,6 +211,20 @@ def check_prompts(
                 f"prompt {number}: {len(prompt)} tokens and {new_tokens} new ones exceed the "
                 f"model's {positions} positions, lower max_tokens or drop the problem"
             )
+
+
+def dealt(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return prompt and number of the responses that one rank samples, prompt by prompt.
+
+    Every rank gets some responses to each prompt, so that none waits alone for the longest ones.
+
+    Args:
+        n_prompts: P.
+        n: responses to each prompt.
+        share: rank and number of ranks.
+    """
+    rank, world = share
+    return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
 
 
 _SEEDS = 2**62

@@ -23,7 +23,15 @@ from real.engines.decoding import (
     new_cache,
     select_rows,
 )
-from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, check_rows
+from real.engines.rollouts import (
+    Prompts,
+    Rollouts,
+    Sampling,
+    Stages,
+    check_prompts,
+    check_rows,
+    dealt,
+)
 from real.model.policy import max_positions
 
 
@@ -83,11 +91,12 @@ class TransformersEngine:
             sampling: how they are drawn; the log-probs are those before the cut at `top_p`.
             generator: source of all randomness, on any device; advanced by the same amount
                 whatever is sampled.
-            share: rank and number of ranks. Only `prompts[rank::world]` are sampled, with the
-                random numbers that they have among all prompts.
+            share: rank and number of ranks. With several ranks only the responses `dealt` to this
+                one are sampled, with the random numbers that they have among all.
 
         Returns:
-            The responses on the model's device; T is the longest response's length.
+            The responses on the model's device; T is the longest response's length. With several
+            ranks as (M, 1) responses, M those of this rank.
 
         Raises:
             UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
@@ -96,17 +105,20 @@ class TransformersEngine:
         # Whole prompts a chunk where they fit, so that each prompt is read once.
         chunk = self.max_rows // n * n or self.max_rows
         uniforms_RT = _uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
-        part = slice(share[0], None, share[1])
-        prompts = prompts[part]
-        uniforms_RT = uniforms_RT.unflatten(0, (-1, n))[part].flatten(0, 1)
-        prompt_of_row = [prompt for prompt in range(len(prompts)) for _ in range(n)]
-        chunks = [slice(start, start + chunk) for start in range(0, len(prompt_of_row), chunk)]
+        part = dealt(len(prompts), n, share)
+        # Prompts of like length share a batch: it has less padding, or none and needs no mask.
+        order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
+        rows = [part[row] for row in order]
+        parts = []
         with _evaluating(self.model):
-            parts = [
-                self._sample_rows(prompts, prompt_of_row[rows], uniforms_RT[rows], sampling)
-                for rows in chunks
-            ]
-        return join(parts, len(prompts), n, self.pad_token_id)
+            for start in range(0, len(rows), chunk):
+                pairs = rows[start : start + chunk]
+                uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
+                batch = [prompts[p] for p, _ in pairs]
+                parts.append(self._sample_rows(batch, [p for p, _ in pairs], uniforms_BT, sampling))
+        places = torch.tensor(order).argsort()
+        joined = join(parts, len(rows), 1, self.pad_token_id)
+        return joined.arranged(places, n if share[1] == 1 else 1)
 
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""
@@ -132,12 +144,13 @@ class TransformersEngine:
         uniforms_RT: torch.Tensor,
         sampling: Sampling,
     ) -> Rollouts:
-        """Sample one chunk of rows; the shapes are (R, T) and (R,)."""
+        """Sample one chunk of rows, of which those with one number have one prompt."""
         device = self.model.device
         uniforms_TR = uniforms_RT.to(device).T.contiguous()
-        first = prompt_of_row[0]
-        batch = _Batch(self, prompts[first : prompt_of_row[-1] + 1], sampling.max_tokens)
-        batch.expand(torch.tensor(prompt_of_row, device=device) - first)
+        read = dict(zip(prompt_of_row, prompts, strict=True))
+        place = {number: place for place, number in enumerate(read)}
+        batch = _Batch(self, [*read.values()], sampling.max_tokens)
+        batch.expand(torch.tensor([place[number] for number in prompt_of_row], device=device))
         return self._decode(batch, uniforms_TR, sampling)
 
     def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:

@@ -17,6 +17,7 @@ from real.engines.rollouts import (
     Rollouts,
     Sampling,
     Stages,
+    dealt,
 )
 from real.ranks.distributed import Ranks
 from real.ranks.sharding import whole_tensor
@@ -97,11 +98,11 @@ class RestartingEngine:
 
 
 _NO_VERSION = -(2**31)
-"""Version of a rank without a prompt."""
+"""Version of a rank without a response."""
 
 
 class Shareable(Engine, Protocol):
-    """An engine that can sample a part of the prompts, with the draws they have among all."""
+    """An engine that can sample a part of the responses, with the draws they have among all."""
 
     def sample(
         self,
@@ -111,12 +112,12 @@ class Shareable(Engine, Protocol):
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample for `prompts[rank::world]`, `share` being rank and world."""
+        """Sample the (M, 1) responses `dealt` to one rank, `share` being rank and world."""
         ...
 
 
 class RankedEngine:
-    """One engine a rank: rank r samples prompts r, r + world, ...; every rank gets all rollouts."""
+    """One engine a rank: each samples the responses `dealt` to it, and gets those of all ranks."""
 
     def __init__(
         self,
@@ -149,22 +150,29 @@ class RankedEngine:
         """Sample `n` responses to each prompt, with the draws of a single engine."""
         part = self._sample_part(prompts, n, sampling, generator)
         longest = self._ranks.highest(part.tokens_PNT.shape[2])
-        most = -(-len(prompts) // self._ranks.world)
+        world = self._ranks.world
+        parts = [dealt(len(prompts), n, (rank, world)) for rank in range(world)]
+        most = max(map(len, parts))
 
         def together(values: Tensor, fill: float = 0) -> Tensor:
-            """Gather (P, n) or (P, n, T) values of all ranks, in the prompts' order."""
+            """Gather (M, 1) or (M, 1, T) values of all ranks, each padded to as many rows."""
             room = (0, longest - values.shape[2]) if values.ndim == 3 else ()
             size = (*room, 0, 0, 0, most - len(values))
             gathered = self._ranks.gather(torch.nn.functional.pad(values, size, value=fill))
-            return gathered.transpose(0, 1).flatten(0, 1)[: len(prompts)]
+            return gathered.flatten(0, 1)
 
         def optional(values: Tensor | None) -> Tensor | None:
-            """Gather a field that engines may leave out; ranks without a prompt take part."""
+            """Gather a field that engines may leave out; ranks without a response take part."""
             if not sampling.stats or not self._ranks.highest(values is not None):
                 return None
             return together(part.lengths_PN.double() if values is None else values)
 
-        return Rollouts(
+        row_of = {
+            pair: rank * most + row
+            for rank, pairs in enumerate(parts)
+            for row, pair in enumerate(pairs)
+        }
+        found = Rollouts(
             together(part.tokens_PNT, self._pad_token_id),
             together(part.logprobs_PNT),
             together(part.lengths_PN),
@@ -173,6 +181,8 @@ class RankedEngine:
             optional(part.entropy_PV),
             optional(part.certainty_PV),
         )
+        rows = [row_of[p, i] for p in range(len(prompts)) for i in range(n)]
+        return found.arranged(torch.tensor(rows), n)
 
     def release(self) -> None:
         """Give up memory for an update."""
@@ -196,11 +206,11 @@ class RankedEngine:
     def _sample_part(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample this rank's prompts; nothing where there are fewer prompts than ranks."""
+        """Sample this rank's responses; nothing where there are fewer of them than ranks."""
         share = self._ranks.share
-        if share[0] < len(prompts):
+        if dealt(len(prompts), n, share):
             return self.engine.sample(prompts, n, sampling, generator, share)
-        empty = torch.zeros((0, n, 0), dtype=torch.int64)
+        empty = torch.zeros((0, 1, 0), dtype=torch.int64)
         return Rollouts(empty, empty.float(), empty.sum(2), empty.sum(2).bool(), _NO_VERSION)
 
     def _one_version(self, version: int) -> int:

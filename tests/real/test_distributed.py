@@ -7,6 +7,7 @@ tests hold to reference values.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rank_runs import (
 
 from lab.errors import UserError
 from real.engines.make import make_engine
-from real.engines.rollouts import Sampling, request_seeds
+from real.engines.rollouts import Sampling, dealt, request_seeds
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
@@ -229,6 +230,19 @@ def test_engines_that_cannot_be_had_once_a_rank(settings: dict[str, Any], words:
         make_engine(TrainConfig(**settings).settled(), policy, CHECKPOINT, Ranks(0, 2))
 
 
+@pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])
+def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
+    n_prompts: int, n: int, world: int
+) -> None:
+    parts = [dealt(n_prompts, n, (rank, world)) for rank in range(world)]
+    assert sorted(chain(*parts)) == [(p, i) for p in range(n_prompts) for i in range(n)]
+    for part in parts:
+        assert part == sorted(part)
+        per_prompt = np.bincount([p for p, _ in part], minlength=n_prompts)
+        assert per_prompt.min() >= n // world and per_prompt.max() <= -(-n // world)
+    assert max(map(len, parts)) - min(map(len, parts)) <= min(n_prompts, world)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
     policy = load_policy(CHECKPOINT, "cpu")
@@ -241,7 +255,8 @@ def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
     shared: Any = engine
     generator = torch.Generator().manual_seed(5)
     part = shared.sample(prompts, 2, sampling, generator, (place, 3))
-    assert torch.equal(part.tokens_PNT, whole.tokens_PNT[place::3])
+    pairs = dealt(7, 2, (place, 3))
+    assert torch.equal(part.tokens_PNT[:, 0], torch.stack([whole.tokens_PNT[p] for p in pairs]))
     again = torch.Generator().manual_seed(5)
     engine.sample(prompts, 2, sampling, again)
     assert torch.equal(generator.get_state(), again.get_state())

@@ -164,7 +164,8 @@ def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
     engine = TransformersEngine(qwen, max_rows=20)
     monkeypatch.setattr(qwen, "forward", recording)
     engine.sample(PROMPTS, 8, Sampling(3), seeded())
-    assert shapes == [(2, 7), (16, 1), (16, 1), (2, 3), (16, 1), (16, 1)]
+    # Prompts of 1, 3, 3 and 7 tokens, by their lengths.
+    assert shapes == [(2, 3), (16, 1), (16, 1), (2, 7), (16, 1), (16, 1)]
 
 
 def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
@@ -294,3 +295,22 @@ def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
     mask_PNT = found.mask_PNT()
     same_PNT = free.tokens_PNT[..., : mask_PNT.shape[-1]]
     assert torch.equal(found.tokens_PNT[mask_PNT], same_PNT[mask_PNT])
+
+
+def test_prompts_of_one_length_share_a_batch_without_a_mask(
+    qwen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [3, 5, 3, 5]
+    prompts = [[place + 1] * length for place, length in enumerate(lengths)]
+    masked = []
+    forward = qwen.forward
+
+    def recording(*arguments: Any, **options: Any) -> Any:
+        masked.append("attention_mask" in options)
+        return forward(*arguments, **options)
+
+    whole = TransformersEngine(qwen, max_rows=64).sample(prompts, 4, Sampling(6), seeded())
+    monkeypatch.setattr(qwen, "forward", recording)
+    found = TransformersEngine(qwen, max_rows=8).sample(prompts, 4, Sampling(6), seeded())
+    assert masked and not any(masked)
+    assert torch.equal(found.tokens_PNT, whole.tokens_PNT)
