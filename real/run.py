@@ -83,13 +83,19 @@ class Run:
         return n_batches(self.config, len(self.prompts))
 
 
-def prepare(config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = ()) -> Run:
+def prepare(
+    config: TrainConfig,
+    ranks: Ranks = ALONE,
+    notices: Sequence[str] = (),
+    logs: Path | None = None,
+) -> Run:
     """Load the model and the problems and make all parts.
 
     Args:
         config: settled settings.
         ranks: the processes of the run; all prepare it.
         notices: to be told and kept with those of the problems.
+        logs: folder for the logs of engines; they are not kept if None.
 
     Raises:
         UserError: the model or the problems are wrong.
@@ -106,7 +112,7 @@ def prepare(config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = 
     prompts = replace(prompts, notices=(*notices, *_notices(config, policy), *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     shared = config if share is None else replace(config, engine_memory=share or None)
-    engine = make_engine(shared, policy, folder, ranks)
+    engine = make_engine(shared, policy, folder, ranks, logs)
     if share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))

@@ -76,7 +76,7 @@ def train(
         require_loggers(config.log)
         if folder is not None:
             check_shared(Path(folder), ranks)
-        run = prepare(config, ranks, chosen)
+        run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
         with closing(run.engine), closing(run.supervisor):
             manifest = new_manifest(run, arm)
             if folder is None:
@@ -128,7 +128,7 @@ def resume(
         if point is not None:
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
-                run = prepare(point.config, ranks)
+                run = prepare(point.config, ranks, logs=folder)
                 sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from lab.errors import UserError
@@ -84,8 +85,12 @@ def make_tables(path: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether a folder holds nothing, or what is left of a run killed before `run.json`."""
+    """Return whether a folder holds nothing, or what is left of a run killed before `run.json`.
+
+    That is empty tables, and logs of engines, which start before the run.
+    """
     if not path.is_dir():
         return False
-    entries = [entry for entry in path.iterdir() if not entry.name.endswith(TEMPORARY)]
+    left = (f"*{TEMPORARY}", "engine-rank*.log")
+    entries = [e for e in path.iterdir() if not any(fnmatch(e.name, name) for name in left)]
     return all(e.name in TABLES and e.is_dir() and not any(e.iterdir()) for e in entries)

@@ -17,10 +17,12 @@ from dataclasses import asdict
 from functools import cached_property
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 
+from lab.errors import UserError
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,
@@ -69,6 +71,7 @@ class ChildEngine:
         exchange: str | None = None,
         ranks: Ranks = ALONE,
         command: Sequence[str] = COMMAND,
+        log: Path | None = None,
     ) -> None:
         """Start the process and wait until the engine is ready.
 
@@ -82,6 +85,7 @@ class ChildEngine:
             exchange: folder for requests, rollouts and weights, see `exchange_folder`.
             ranks: of the run, which send the weights together.
             command: of the process.
+            log: file to which its output is appended; a temporary one if None.
 
         Raises:
             EngineDied: it did not start.
@@ -90,12 +94,13 @@ class ChildEngine:
         self.device = torch.device(device)
         self.timeout = timeout
         self.weights_dtype = weights_dtype
+        self._log_path = log
+        self._log = _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._ranks = ranks
         self._bucket: Bucket | None = None
         self._pad_token_id = int(settings.get("pad_token_id", 0))
         self._ended = False
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self._process, self._pipe = self._start(command)
         try:
             self._write_request(settings)
@@ -197,6 +202,11 @@ class ChildEngine:
         self._kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._log.close()
+        log = self._log_path
+        if log is not None and log.exists() and not log.stat().st_size:
+            log.unlink()
+            with contextlib.suppress(OSError):  # of a run that was refused
+                log.parent.rmdir()
 
     @property
     def pid(self) -> int:
@@ -234,7 +244,7 @@ class ChildEngine:
         if "error" in answer:
             if answer["kind"] == "died":
                 self._kill()
-                raise EngineDied(answer["error"])
+                raise EngineDied(f"{answer['error']}{self._where()}")
             raise EngineError(answer["error"])
         return answer
 
@@ -262,7 +272,12 @@ class ChildEngine:
     def _last_line(self) -> str:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return f", its last line: {lines[-1].strip()[:300]}" if lines else ""
+        return f", its last line: {lines[-1].strip()[:300]}{self._where()}" if lines else ""
+
+    def _where(self) -> str:
+        """Return the path of the log, if it is a file that stays and holds anything."""
+        log = self._log_path
+        return f"; log: {log}" if log is not None and log.stat().st_size else ""
 
     def _kill(self) -> None:
         """Kill the process and all that it started; only once, since process ids are reused."""
@@ -275,8 +290,26 @@ class ChildEngine:
         self._pipe.close()
 
 
+def _opened(log: Path | None) -> BinaryIO:
+    """Open a log to be appended to, in a folder that may have to be made; None for no file to keep.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if log is None:
+        return tempfile.TemporaryFile()
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("a+b")
+    except OSError as error:
+        raise UserError(
+            f"{log}: cannot be written ({error.strerror}); choose a folder you may write to"
+        ) from error
+
+
 def _environment(device: torch.device) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
+    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
     if device.type == "cuda":
         # The engine sees only this rank's GPU, as the first one.
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]

@@ -25,7 +25,11 @@ from real.settings.config import TrainConfig, needs_stats, rule_of
 
 
 def make_engine(
-    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks = ALONE
+    config: TrainConfig,
+    policy: Policy,
+    folder: str | Path,
+    ranks: Ranks = ALONE,
+    logs: Path | None = None,
 ) -> Engine:
     """Make the engine and wait until it is ready.
 
@@ -34,16 +38,17 @@ def make_engine(
         policy: of the trainer, not yet sharded.
         folder: of the checkpoint that the policy was loaded from.
         ranks: the processes of the run; each makes an engine of its own.
+        logs: folder for the log of an engine's process; it is not kept if None.
 
     Raises:
         UserError: settings contradict each other, or the engine is not installed or cannot start.
     """
     _check(config)
     if ranks.world > 1:
-        return _ranked(config, policy, folder, ranks)
+        return _ranked(config, policy, folder, ranks, logs)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": lambda: _transformers(config, policy, policy.model),
-        "vllm": lambda: _child(config, policy, folder),
+        "vllm": lambda: _child(config, policy, folder, ranks, logs),
         "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
@@ -57,7 +62,9 @@ def make_engine(
     return RestartingEngine(make, config.restart_engine) if config.restart_engine else make()
 
 
-def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks) -> Engine:
+def _ranked(
+    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks, logs: Path | None
+) -> Engine:
     """An engine on every rank.
 
     Raises:
@@ -79,7 +86,7 @@ def _ranked(config: TrainConfig, policy: Policy, folder: str | Path, ranks: Rank
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
-        engine = _child(config, policy, folder, ranks)
+        engine = _child(config, policy, folder, ranks, logs)
     return RankedEngine(engine, ranks, policy.pad_token_id, copied)
 
 
@@ -94,7 +101,7 @@ def _transformers(config: TrainConfig, policy: Policy, model: Any) -> Transforme
 
 
 def _child(
-    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks = ALONE
+    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks, logs: Path | None
 ) -> ChildEngine:
     dtype = getattr(torch, config.dtype)
     return ChildEngine(
@@ -105,6 +112,7 @@ def _child(
         Room.of(policy.model, dtype),
         config.engine_exchange,
         ranks,
+        log=logs and logs / f"engine-rank{ranks.rank}.log",
     )
 
 
