@@ -199,6 +199,13 @@ STEPS = (
         "response tokens trained on by the time of the update",
         required=False,
     ),
+    Column(
+        "gpu_memory_gb",
+        "float64",
+        "GB",
+        "most memory of the first GPU that torch held for the trainer's tensors in the step",
+        required=False,
+    ),
 )
 
 EVALS = (

@@ -28,6 +28,8 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {}
         self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         self._start = time.perf_counter()
 
     @contextlib.contextmanager
@@ -42,7 +44,7 @@ class Clock:
         self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
 
     def columns(self, n_sampled: float, n_trained: float) -> dict[str, float]:
-        """Seconds per phase and of the whole step, and tokens per second.
+        """Seconds per phase and of the whole step, tokens per second, on a GPU its peak memory.
 
         Args:
             n_sampled: response tokens of the phases `rollout` and `further`.
@@ -54,7 +56,13 @@ class Clock:
             "seconds_step": time.perf_counter() - self._start,
             "sampled_per_second": n_sampled / (seconds["seconds_rollout"] + further),
             "trained_per_second": n_trained / seconds["seconds_update"],
+            **self._memory(),
         }
+
+    def _memory(self) -> dict[str, float]:
+        if self._device.type != "cuda":
+            return {}
+        return {"gpu_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9}
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from real.model import allocator
+from real.record.meter import Clock
 from real.settings.config import TrainConfig
 from real.settings.machine import settled_for
 from real.settings.presets import preset
@@ -72,3 +73,19 @@ def test_segments_stay_fixed_elsewhere(
     with allocator.fixed_segments():
         pass
     assert settings == []
+
+
+def test_steps_on_a_gpu_have_their_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 10**9)
+    found: list[dict[str, float]] = []
+    for kind in ("cuda", "cpu"):
+        clock = Clock(torch.device(kind))
+        for name in ("rollout", "update"):
+            with clock.phase(name):
+                pass
+        found.append(clock.columns(1.0, 1.0))
+    assert found[0]["gpu_memory_gb"] == 3.0 and "gpu_memory_gb" not in found[1]
+    assert reset == [torch.device("cuda")]
