@@ -123,7 +123,7 @@ class CompareCommand(SettingsCommand):
         if process is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         from real.compare.arms import compare, compare_steps, n_runs
-        from real.model.policy import on_this_machine
+        from real.model.prepare import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)

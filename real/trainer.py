@@ -21,7 +21,7 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
-from real.model.policy import on_this_machine
+from real.model.prepare import on_this_machine
 from real.ranks.distributed import Ranks, joined_ranks
 from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches

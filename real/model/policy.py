@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from lab.errors import UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import memory_limit
 from real.model.wide_head import widen_head
-from real.settings.config import TrainConfig
-from real.settings.machine import settled_for
 
 _LARGE = 10**7
 """Weights from which on a faster data type is worth a notice."""
@@ -154,12 +151,6 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not has_gpu:
         raise UserError("device = 'cuda': torch sees no GPU here; use cpu or auto")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
-
-
-def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
-    on_gpu = pick_device(config.device).type == "cuda"
-    return settled_for(config, on_gpu, importlib.util.find_spec("vllm") is not None)
 
 
 def _load_tokenizer(folder: Path) -> Any:

@@ -1,12 +1,15 @@
-"""Preparation of a loaded model for training."""
+"""Preparation of settings for this machine, and of a loaded model for training."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from lab.errors import UserError
 from real.model.lora import add_lora
+from real.model.policy import pick_device
 from real.settings.config import TrainConfig
+from real.settings.machine import settled_for
 
 
 def prepare_training(model: Any, config: TrainConfig) -> None:
@@ -24,3 +27,9 @@ def prepare_training(model: Any, config: TrainConfig) -> None:
                 "leave it out and lower micro_tokens"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
+    on_gpu = pick_device(config.device).type == "cuda"
+    return settled_for(config, on_gpu, importlib.util.find_spec("vllm") is not None)
