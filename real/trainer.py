@@ -5,8 +5,7 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +21,7 @@ from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
 from real.model.prepare import on_this_machine
-from real.ranks.distributed import Ranks, joined_ranks
+from real.ranks.distributed import joined_ranks
 from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches
 from real.record.final_model import save_model
@@ -30,7 +29,7 @@ from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, note_faults, reporter, step_row, torch_threads
-from real.record.resuming import fingerprint, reopened, resume_point
+from real.record.resuming import fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
 from real.record.vote_rows import VoteRows
@@ -120,7 +119,7 @@ def resume(
     config = on_this_machine(config or stored_config(folder))[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
-        _opened(folder, ranks),
+        held(folder, ranks),
         memory_limit("run"),
     ):
         point = resume_point(folder, config, ranks)
@@ -135,15 +134,6 @@ def resume(
                     run_in_folder(run, written, folder, progress, point.step)
         ranks.wait()
     return load(folder)
-
-
-@contextmanager
-def _opened(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Hold a run folder that all ranks see."""
-    check_shared(folder, ranks)
-    stored_config(folder)  # before the lock, which would write into any folder
-    with locked(folder) if ranks.first else nullcontext():
-        yield
 
 
 def run_in_folder(

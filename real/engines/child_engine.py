@@ -31,16 +31,8 @@ from real.engines.child import (
     send,
 )
 from real.engines.hand_over import NO_WEIGHTS, Bucket, CudaBucket, Room, exchange_folder, fill
-from real.engines.rollouts import (
-    EngineDied,
-    EngineError,
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-    dealt,
-    request_seeds,
-)
+from real.engines.requests import dealt, request_seeds
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.weights import stored_weights
 from real.ranks.distributed import ALONE, Ranks
 

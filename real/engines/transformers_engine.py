@@ -23,15 +23,8 @@ from real.engines.decoding import (
     new_cache,
     select_rows,
 )
-from real.engines.rollouts import (
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-    check_prompts,
-    check_rows,
-    dealt,
-)
+from real.engines.requests import check_prompts, check_rows, dealt
+from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages
 from real.model.policy import max_positions
 
 

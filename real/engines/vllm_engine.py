@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages, request_seeds
+from real.engines.requests import request_seeds
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.vllm_host import VllmHost, VllmSettings, world_size
 from real.engines.weights import named_weights
 

@@ -19,17 +19,8 @@ import numpy as np
 import torch
 
 from lab.errors import UserError, first_line
-from real.engines.rollouts import (
-    EngineDied,
-    EngineError,
-    Prompts,
-    Response,
-    Rollouts,
-    Sampling,
-    check_prompts,
-    request_params,
-    to_rollouts,
-)
+from real.engines.requests import Response, check_prompts, request_params, to_rollouts
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.token_stats import TokenStatsLog
 from real.engines.vllm_stats import stats_processor
 from real.engines.vllm_version import check_version

@@ -18,19 +18,14 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.rollouts import (
-    EngineDied,
-    EngineError,
-    Prompts,
+from real.engines.requests import (
     Response,
-    Rollouts,
-    Sampling,
-    Stages,
     check_prompts,
     request_params,
     request_seeds,
     to_rollouts,
 )
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.vllm_http import FileTransfer, Http, NcclTransfer, Transfer
 from real.engines.vllm_version import check_version
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from real.engines.requests import dealt
 from real.engines.rollouts import (
     Engine,
     EngineDied,
@@ -17,7 +18,6 @@ from real.engines.rollouts import (
     Rollouts,
     Sampling,
     Stages,
-    dealt,
 )
 from real.ranks.distributed import Ranks
 from real.ranks.sharding import whole_tensor

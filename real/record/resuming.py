@@ -13,16 +13,27 @@ import msgspec
 
 from lab.errors import UserError
 from lab.settings import to_values
+from lab.trace.lock import locked
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.provenance import commit, now
 from lab.trace.store import RunFolder
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
+from real.ranks.nodes import check_shared
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config
 from real.record.terminal import say
 from real.settings.config import TrainConfig
+
+
+@contextlib.contextmanager
+def held(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """Hold a run folder that all ranks see."""
+    check_shared(folder, ranks)
+    stored_config(folder)  # before the lock, which would write into any folder
+    with locked(folder) if ranks.first else contextlib.nullcontext():
+        yield
 
 
 @dataclass(frozen=True, slots=True)

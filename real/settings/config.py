@@ -233,14 +233,10 @@ class TrainConfig:
         """Check every setting."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         check_fields(self, error=UserError)
-        if self.n_samples > self.n_votes:
-            raise UserError(
-                f"n_samples = {self.n_samples}: must be at most n_votes = {self.n_votes}"
-            )
-        if self.eval_pass_at and max(self.eval_pass_at) > self.n_votes:
-            raise UserError(
-                f"eval_pass_at = {max(self.eval_pass_at)}: must be at most n_votes = {self.n_votes}"
-            )
+        most = max(self.eval_pass_at or (0,))
+        for name, value in (("n_samples", self.n_samples), ("eval_pass_at", most)):
+            if value > self.n_votes:
+                raise UserError(f"{name} = {value}: must be at most n_votes = {self.n_votes}")
         if self.problems is not None and self.model is None:
             raise UserError(
                 f"problems = {self.problems}: needs a model, give a local folder with --model"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from guard_core import PolicyStreams
 from guard_core.advantages import standardise
 from guard_core.rules import Observations
-from real.problems import Problem
+from real.problems.problem import Problem
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.settings.seeds import Stream
 from real.update.group import Group

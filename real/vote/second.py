@@ -12,8 +12,7 @@ from torch import Tensor
 
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.label import choose_majority
-from real.problems import Problem
-from real.problems.problem import PromptSet
+from real.problems.problem import Problem, PromptSet
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.settings.seeds import Stream
 from real.tiny.rewording import reworded

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from real.answers.boxes import last_box
-from real.problems import Problem
-from real.problems.problem import Turn
+from real.problems.problem import Problem, Turn
 from real.tiny import judging
 
 _QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.

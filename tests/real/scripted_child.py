@@ -15,15 +15,8 @@ import torch
 
 from lab.errors import UserError
 from real.engines.child import main
-from real.engines.rollouts import (
-    EngineDied,
-    EngineError,
-    Prompts,
-    Response,
-    Rollouts,
-    Sampling,
-    to_rollouts,
-)
+from real.engines.requests import Response, to_rollouts
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 
 class ScriptedHost:

@@ -22,7 +22,8 @@ from lab.trace.parts import is_unused
 from lab.trace.schema import names
 from real.engines import buckets, hand_over
 from real.engines.child_engine import ChildEngine
-from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
+from real.engines.requests import request_seeds
+from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.weights import named_weights
 from real.engines.wrappers import RestartingEngine
 

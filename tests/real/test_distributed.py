@@ -24,7 +24,8 @@ from rank_runs import (
 
 from lab.errors import UserError
 from real.engines.make import make_engine
-from real.engines.rollouts import Sampling, dealt, request_seeds
+from real.engines.requests import dealt, request_seeds
+from real.engines.rollouts import Sampling
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.ranks.distributed import Ranks

@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from lab.errors import UserError
-from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
+from real.engines.requests import Response, to_rollouts
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.problems import Problem

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from real.engines.rollouts import request_seeds
+from real.engines.requests import request_seeds
 from real.settings.seeds import Stream, torch_generator
 
 P, V, STEPS = 8, 64, 200

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from lab.errors import UserError
-from real.engines.rollouts import Sampling, request_params
+from real.engines.requests import request_params
+from real.engines.rollouts import Sampling
 from real.engines.vllm_host import VllmSettings, _arguments
 from real.engines.vllm_http import weight_source
 from real.engines.vllm_version import SUPPORTED, check_version
