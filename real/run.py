@@ -19,6 +19,7 @@ from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
+from real.engines.token_stats import needs_stats
 from real.model.allocator import grow_segments
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, pick_device, precision_notice
@@ -32,7 +33,7 @@ from real.ranks.sharding import shard_of
 from real.record.batches import batches_per_epoch, checkpoint_interval
 from real.record.checkpoint import MASTER, MODEL, OPTIMIZER, State, check_room, read_file
 from real.record.evaluation import Evaluator
-from real.settings.config import TrainConfig, needs_stats, rule_of
+from real.settings.config import TrainConfig, rule_of
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
 from real.update.entropy_loss import EntropyScorer
@@ -293,8 +294,8 @@ def _optimizer(
     scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
     ranks.shard(scorer, config.master_weights)
-    per_epoch = sum(scheduled_steps(n_problems, config.batch_size, config.mini_batch))
-    n_scheduled = config.epochs * per_epoch
+    steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
+    n_scheduled = config.epochs * sum(steps)
     return PolicyOptimizer(
         scorer, loss, optimizer_config(config), n_scheduled, ranks.share, reference
     )

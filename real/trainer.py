@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from real.record.meter import Clock, Progress, note_faults, reporter, step_row, 
 from real.record.resuming import fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
-from real.record.vote_rows import VoteRows
+from real.record.vote_rows import Visited, VoteRows
 from real.run import Run, check_machine, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
@@ -203,17 +203,6 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             asked = stop.agreed(run.ranks.highest)
             log.checkpoint(state, batch.step, asked=batch.ends_run or asked is not None)
             stop.leave_if(asked)
-
-
-class Visited(NamedTuple):
-    """Votes of some problems, as the trace keeps them."""
-
-    problems_P: NDArray[np.int64]
-    """(P,) problem indices."""
-    answers_PV: NDArray[np.int64]
-    """(P, V) answer ids, -1 unparseable."""
-    columns: dict[str, Any]
-    """Columns of the trace's visits, without step and epoch."""
 
 
 def prime(run: Run) -> Visited:

@@ -33,6 +33,20 @@ _ALIVE_SECONDS = 1.0
 """Least time between two signs of life."""
 _PARENT_SECONDS = 1.0
 """Time between two checks that the parent lives."""
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
+"""Variables that are not passed on: an engine belongs to one rank and must not join the group."""
+
+
+def child_environment(device: torch.device) -> dict[str, str]:
+    """Return the environment that the parent starts the process in."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
+    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
+    if device.type == "cuda":
+        # The engine sees only this rank's GPU, as the first one.
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+        index = torch.cuda.current_device() if device.index is None else device.index
+        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+    return environment
 
 
 class Host(Protocol):

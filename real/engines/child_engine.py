@@ -26,6 +26,7 @@ from lab.errors import UserError
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,
+    child_environment,
     read_rollouts,
     receive,
     send,
@@ -40,8 +41,6 @@ COMMAND = (sys.executable, "-m", "real.engines.child")
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
 """Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 _CLOSE_SECONDS = 5.0
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
-"""Variables that are not passed on: an engine belongs to one rank and must not join the group."""
 
 
 class ChildEngine:
@@ -214,7 +213,7 @@ class ChildEngine:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=_environment(self.device),
+            env=child_environment(self.device),
             # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
             start_new_session=True,
         )
@@ -297,14 +296,3 @@ def _opened(log: Path | None) -> BinaryIO:
         raise UserError(
             f"{log}: cannot be written ({error.strerror}); choose a folder you may write to"
         ) from error
-
-
-def _environment(device: torch.device) -> dict[str, str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
-    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
-    if device.type == "cuda":
-        # The engine sees only this rank's GPU, as the first one.
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        index = torch.cuda.current_device() if device.index is None else device.index
-        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
-    return environment

@@ -14,6 +14,7 @@ from lab.errors import UserError
 from real.engines.child_engine import ChildEngine
 from real.engines.hand_over import Room
 from real.engines.rollouts import Engine
+from real.engines.token_stats import needs_stats
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_host import VllmSettings
@@ -21,7 +22,7 @@ from real.engines.vllm_server import VllmServerEngine
 from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
-from real.settings.config import TrainConfig, needs_stats, rule_of
+from real.settings.config import TrainConfig, rule_of
 
 
 def make_engine(

@@ -17,10 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from guard_core.rules.rule import Need, Rule
 from real.engines.rollouts import EngineError
 
 _CACHED = 2**18
 """Logits of a chunk on a CPU."""
+
+
+def needs_stats(rule: Rule) -> bool:
+    """Return whether the rule reads token entropies or certainties, which engines can give."""
+    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
 def entropy_and_certainty(logprobs_BA: Tensor, probs_BA: Tensor) -> tuple[Tensor, Tensor]:

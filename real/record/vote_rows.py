@@ -13,6 +13,17 @@ Ints = NDArray[np.int64]
 Rows = dict[str, Any]
 
 
+class Visited(NamedTuple):
+    """Votes of some problems, as the trace keeps them."""
+
+    problems_P: Ints
+    """(P,) problem indices."""
+    answers_PV: Ints
+    """(P, V) answer ids, -1 unparseable."""
+    columns: Rows
+    """Columns of the trace's visits, without step and epoch."""
+
+
 class VoteTables(NamedTuple):
     """Rows that a batch's votes add to the trace, without step and epoch."""
 

@@ -57,8 +57,7 @@ class TrainConfig:
     rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
     similarity_model: str | None = None
-    """Local folder of the model that embeds responses for rules that compare them (evol_rl); bags
-    of letters if None."""
+    """Local folder of a model that embeds responses, for evol_rl; bags of letters if None."""
 
     model: str | None = None
     """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
@@ -70,8 +69,7 @@ class TrainConfig:
     chat_template: ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
-    """Variables for the chat template, such as enable_thinking; those that it does not read are
-    refused."""
+    """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
     system_prompt: str | None = None
     """First message of every prompt, in place of one in the problem file."""
     problems: str | None = None
@@ -114,9 +112,8 @@ class TrainConfig:
     restart_engine: Natural = 0
     """Restarts of an engine that died or hung, with the last weights."""
     engine_exchange: str | None = None
-    """Folder through which the process of engine `vllm` gets requests and gives responses, and,
-    where CUDA IPC cannot be used, gets weights; if None /dev/shm where it has room, else that for
-    temporary files."""
+    """Folder through which the process of engine `vllm` gets requests, gives responses and, without
+    CUDA IPC, gets weights; if None /dev/shm where it has room, else that of temporary files."""
     engine_memory: PositiveShare | None = None
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
     importance_cap: Positive | None = None
@@ -162,8 +159,7 @@ class TrainConfig:
     kl_coef: NotNegative = 0.0
     """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
     max_refused: Count = 10
-    """So many optimizer steps in a row of which log-probs, loss, gradient or update are not finite
-    end the run."""
+    """Steps in a row without finite log-probs, loss, gradient or update that end the run."""
 
     lora_rank: Natural = 0
     """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
@@ -180,7 +176,6 @@ class TrainConfig:
     master_weights: bool = True
     """Update bfloat16 weights through copies in single precision: at usual learning rates most
     would not move otherwise."""
-
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 
@@ -280,11 +275,6 @@ class TrainConfig:
 def rule_of(config: TrainConfig) -> Rule:
     """Return the run's rule."""
     return make_rule(config.rule, config.rule_options)
-
-
-def needs_stats(rule: Rule) -> bool:
-    """Return whether the rule reads token entropies or certainties, which engines can give."""
-    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
 def _check_rule(config: TrainConfig) -> None:
