@@ -258,6 +258,7 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     """The run's `run.json`; `arm` is found from the settings if None."""
     config = run.config
     name = arm or arm_of(config).name
+    device, world = run.policy.device.type, run.ranks.world
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     return Manifest.new(
         "real",
@@ -268,7 +269,7 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
         config=to_values(config),
         seeds=[config.seed],
         task=run.prompts.name,
-        backend=f"{config.engine} on {_devices(run)}",
+        backend=f"{config.engine} on {device if world == 1 else f'{world} x {device}'}",
         extra={
             "step_factor": config.step_factor,
             "refused_steps": 0,
@@ -276,11 +277,6 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
             **run.prompts.facts(),
         },
     )
-
-
-def _devices(run: Run) -> str:
-    kind, world = run.policy.device.type, run.ranks.world
-    return kind if world == 1 else f"{world} x {kind}"
 
 
 def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:

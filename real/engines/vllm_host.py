@@ -28,10 +28,8 @@ from real.engines.vllm_version import check_version
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
 
-_FORCED = {
-    # The engine core runs in this process: weights are passed as tensors.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+_FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""The engine core runs in this process: weights are passed as tensors."""
 _DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from engine_process import COMMAND, TinyModel
 
 from lab.errors import UserError
-from lab.trace.parts import is_unused
 from lab.trace.schema import names
 from real.engines import buckets, hand_over
 from real.engines.child_engine import ChildEngine
@@ -27,22 +26,8 @@ from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.weights import named_weights
 from real.engines.wrappers import RestartingEngine
 
-COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
 PROMPTS = [[1, 2], [3]]
 TWO = Sampling(2)
-
-
-class TinyModel(torch.nn.Module):
-    """Four weights that sum to `total`."""
-
-    def __init__(self, total: float) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.full((4,), total / 4))
-
-    class config:
-        @staticmethod
-        def get_text_config() -> None:
-            return None
 
 
 @pytest.fixture
@@ -303,25 +288,3 @@ def test_the_vllm_process_refuses_its_settings_in_one_line(
     settings = {"model": "m", "max_model_len": 4, "eos_token_ids": [1], "threads": None}
     with pytest.raises(EngineError, match=r"cannot be imported \(broken here\); pip install"):
         ChildEngine(settings, 120.0)
-
-
-def test_the_log_is_a_file_and_its_path_is_in_the_message(tmp_path: Path):
-    log = tmp_path / "run" / "engine-rank0.log"
-    for _ in range(2):  # the one of an earlier start stays
-        engine = ChildEngine({"load": "exit"}, 20.0, command=COMMAND, log=log)
-        with pytest.raises(EngineDied, match=rf"its last line: .*; log: {re.escape(str(log))}$"):
-            engine.update_weights(TinyModel(1.0), version=0)
-        engine.close()
-    assert log.read_text().count("exit in load") == 2
-    assert is_unused(log.parent)  # a run can still be made there
-
-
-def test_an_empty_log_is_removed(tmp_path: Path):
-    log = tmp_path / "run" / "engine-rank0.log"
-    with pytest.raises(EngineDied, match=r"died during start \(exit code 3\)$"):
-        silent = (sys.executable, "-c", "raise SystemExit(3)")
-        ChildEngine({}, 20.0, command=silent, log=log)
-    assert not log.parent.exists()
-    log.parent.write_text("a file")
-    with pytest.raises(UserError, match=r"engine-rank0\.log: cannot be written"):
-        ChildEngine({}, 20.0, command=COMMAND, log=log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from forked_ranks import PHASES
+from rank_faults import PHASES
 from rank_runs import Ended, Start
 
 from lab.trace.manifest import read_manifest

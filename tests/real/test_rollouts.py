@@ -6,46 +6,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from small_models import decoder_sizes
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from small_decoders import PROMPTS, VOCABULARY, make
 
 from lab.errors import UserError
 from real.engines.rollouts import EngineError, Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-
-VOCABULARY = 13
-PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
-
-
-def shape(**extra: Any) -> dict[str, Any]:
-    wider = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
-    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    return decoder_sizes(VOCABULARY, num_key_value_heads=2, **wider, **tokens, **extra)
-
-
-def make(kind: str) -> Any:
-    torch.manual_seed(0)
-    if kind == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**shape(tie_word_embeddings=True)))
-    if kind == "llama":
-        return LlamaForCausalLM(LlamaConfig(**shape()))
-    if kind == "mistral":  # keys older than the window leave the cache
-        return MistralForCausalLM(MistralConfig(**shape(sliding_window=4)))
-    return GPT2LMHeadModel(  # learned positions
-        GPT2Config(
-            vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64,
-            initializer_range=0.3, bos_token_id=None, eos_token_id=None,
-        )
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,227 @@
+"""Faults of forked ranks, and parts of a run that are replaced in them.
+
+Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, or with the
+n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" and "stuck" make
+the rank sleep, the latter without an ear for signals; "change" kills it, as by kill -9, just before
+the n-th time that it changes its folder's files, or writes the number of these changes into the
+file "counted" without an n.
+
+Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
+must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
+rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
+what that writes itself is no problem. "backends": the process group has one for each kind of
+device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
+"nodes": each rank is on a node of its own. "apart": it also is in a folder of its own.
+"bytes": after the first optimizer step the bytes of the
+weights, and of masters, gradients and moments, that this rank holds are printed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+LIMIT = 300.0
+"""Seconds after which ranks that still run are killed: no test waits for ever."""
+
+
+def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> None:
+    whole, calls = getattr(module, name), 0
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            before(*arguments)
+        result = whole(*arguments, **named)
+        if calls == number:
+            after(*arguments)
+        return result
+
+    setattr(module, name, wrapped)
+
+
+def spoil(scorer: Any, *_: Any) -> None:
+    """A NaN in this rank's part of one gradient."""
+    grad = next(p.grad for p in scorer.parameters() if p.grad is not None)
+    getattr(grad, "_local_tensor", grad).view(-1)[0] = float("nan")
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def in_double() -> None:
+    import real.run
+
+    load = real.run.load_policy
+
+    def load_double(*arguments: Any) -> Any:
+        policy = load(*arguments)
+        policy.model.double()
+        return policy
+
+    real.run.load_policy = load_double
+
+
+PHASES = {
+    "rollout": ("real.engines.wrappers", "RankedEngine", "sample"),
+    "vote": ("real.vote.decide", "Supervisor", "decide"),
+    "update": ("real.update.optimizer", "PolicyOptimizer", "step"),
+    "evaluation": ("real.record.evaluation", "Evaluator", "log"),
+    "checkpoint": ("real.record.checkpoint", "Checkpoints", "save"),
+}
+
+
+def plant(fault: dict[str, Any], folder: str) -> None:
+    import real.update.optimizer
+    from lab.errors import UserError
+
+    def fail(*_: Any) -> None:
+        if fault["what"] == "error":
+            raise UserError("fault: wanted by the test")
+        if fault["what"] == "stuck":  # no handler runs in the main thread
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if fault["what"] in ("sleep", "stuck"):
+            time.sleep(LIMIT)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if fault["what"] == "change":
+        count_changes(folder, fault["call"], fault["counted"])
+    elif fault["what"] == "nan":
+        on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
+    else:
+        module, kind, name = PHASES[fault.get("phase", "vote")]
+        on_call(getattr(importlib.import_module(module), kind), name, fault["call"], fail, nothing)
+
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "open"}
+
+
+def count_changes(folder: str, wanted: int | None, counted: str) -> None:
+    """Count the changes of files in the folder, and die before the wanted one."""
+    count = 0
+
+    def hook(event: str, words: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in CHANGES or folder not in str(words[0]):
+            return
+        if event == "open" and not words[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        count += 1
+        if count == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if wanted is None:
+            with open(counted, "w") as file:
+                file.write(str(count))
+
+    sys.addaudithook(hook)
+
+
+def silent() -> None:
+    from real.engines.transformers_engine import TransformersEngine
+
+    kind: Any = TransformersEngine
+    sample = kind.sample
+
+    def without_stats(*arguments: Any) -> Any:
+        return replace(sample(*arguments), entropy_PV=None, certainty_PV=None)
+
+    kind.sample = without_stats
+
+
+def heard() -> None:
+    from real.vote.judge import Judge
+
+    groups = Judge.groups
+
+    def printed(self: Judge, *arguments: Any) -> Any:
+        made = groups(self, *arguments)
+        asked = self.asked
+        assert asked is not None
+        again = [sum(len(g.lengths_K) > 1 for g in row) for row in made]
+        print("verdicts", asked.verdicts_PQ.tolist(), "again", again)
+        return made
+
+    Judge.groups = printed
+
+
+def reword() -> None:
+    from real.tiny.rewording import reworded
+    from real.vote.second import Paraphrases
+
+    kind: Any = Paraphrases
+    ask = kind._ask
+
+    def usable(self: Any) -> list[str | None]:
+        pairs = zip(self.parts.prompts.problems, ask(self), strict=True)
+        return [reworded(p.prompt) if sum(map(ord, text or "")) % 3 else None for p, text in pairs]
+
+    kind._ask = usable
+
+
+def backends() -> None:
+    import torch.distributed as dist
+
+    start = dist.init_process_group
+
+    def both(_: str, **options: Any) -> None:
+        start("cpu:gloo,cuda:gloo", **options)
+        print(dist.get_backend())
+
+    dist.init_process_group = both
+
+
+def hasty() -> None:
+    import real.ranks.failure
+
+    real.ranks.failure.GRACE_SECONDS = 1.0
+
+
+def print_bytes() -> None:
+    from held_bytes import held_bytes
+
+    from real.update.optimizer import PolicyOptimizer
+
+    kind: Any = PolicyOptimizer
+    step = kind.step
+
+    def then_printed(self: Any, *arguments: Any) -> Any:
+        done = step(self, *arguments)
+        print(json.dumps(held_bytes(self)))
+        return done
+
+    kind.step = then_printed
+
+
+def nodes() -> None:
+    import real.ranks.failure
+
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    real.ranks.failure._machine = lambda: os.environ["RANK"]
+
+
+def apart() -> None:
+    import real.ranks.nodes
+
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    real.ranks.nodes.SEEN_SECONDS = 0.5
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "silent": silent,
+    "heard": heard,
+    "reword": reword,
+    "backends": backends,
+    "hasty": hasty,
+    "nodes": nodes,
+    "apart": apart,
+    "bytes": print_bytes,
+}
