@@ -64,6 +64,7 @@ class Watch:
         self._reason: str | None = None
         self._interrupted = False
         self._ending = False
+        self._speaker = False
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._neighbours = self._exchange()
@@ -109,6 +110,8 @@ class Watch:
             self._linger()
         elif self._process.rank == 0:  # it may be the process that holds the store
             self._linger()
+        elif self._speaker:
+            self._outlive()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if isinstance(error, RankFailed) else exit_code(error))
@@ -151,8 +154,7 @@ class Watch:
         dead = self._dead()
         reason = f"rank {dead[0] if dead else 0}: its process has died; {_REMEDY}"
         if 0 in dead and not self._agent_holds:  # nothing can be read any more
-            living = {self._process.rank, *self._neighbours} - set(dead)
-            if self._process.rank == min(living):
+            if self._speaks_without_store(dead):
                 _print(reason)
             return reason
         try:
@@ -166,9 +168,22 @@ class Watch:
                 _print(reason)
             return reason
         except (RuntimeError, ValueError):  # the process that held the store has died
-            if not dead:
+            # It may not count as dead yet: connections close a little earlier.
+            if not dead and self._speaks_without_store([] if self._agent_holds else [0]):
                 _print(reason)
             return reason
+
+    def _speaks_without_store(self, dead: list[int]) -> bool:
+        """Return whether this is the first living rank of its machine."""
+        living = {self._process.rank, *self._neighbours} - set(dead)
+        self._speaker = self._process.rank == min(living)
+        return self._speaker
+
+    def _outlive(self) -> None:
+        """Wait for the end of the other ranks of this machine: one of them would speak as well."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        while len(self._dead()) < len(self._neighbours) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _is_far(self, reason: str) -> bool:
         """Return whether it was printed on another machine, and this rank is to repeat it."""

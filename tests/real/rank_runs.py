@@ -63,7 +63,8 @@ def server(place: Path) -> Iterator[Start]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # Warnings of a lost connection are those of torch.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
     )
     assert process.stdin and process.stdout
 
