@@ -171,7 +171,7 @@ def exchange_folder(room: Room, chosen: str | None = None) -> Path:
     """
     if chosen is None and _MEMORY.is_dir():
         free = shutil.disk_usage(_MEMORY).free - _SPARE
-        chosen = str(_MEMORY) if min(room.total, room.bucket) <= free else None
+        chosen = str(_MEMORY) if room.bucket <= free else None
     try:
         return Path(tempfile.mkdtemp(prefix="guard-engine-", dir=chosen))
     except OSError as error:

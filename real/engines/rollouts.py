@@ -6,7 +6,7 @@ their version with every sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,29 +84,15 @@ class Rollouts:
 
     def to(self, device: torch.device | str) -> Rollouts:
         """Return the rollouts on another device."""
-        return Rollouts(
-            self.tokens_PNT.to(device),
-            self.logprobs_PNT.to(device),
-            self.lengths_PN.to(device),
-            self.finished_PN.to(device),
-            self.version,
-            self.entropy_PV if self.entropy_PV is None else self.entropy_PV.to(device),
-            self.certainty_PV if self.certainty_PV is None else self.certainty_PV.to(device),
-        )
+        return self._each(lambda values: values.to(device))
 
     def part(self, start: int, end: int) -> Rollouts:
         """Return the rollouts of the prompts from `start` to `end`, as long as their longest."""
-        rows = slice(start, end)
-        longest = int(self.lengths_PN[rows].max())
-        return Rollouts(
-            self.tokens_PNT[rows, :, :longest],
-            self.logprobs_PNT[rows, :, :longest],
-            self.lengths_PN[rows],
-            self.finished_PN[rows],
-            self.version,
-            self.entropy_PV if self.entropy_PV is None else self.entropy_PV[rows],
-            self.certainty_PV if self.certainty_PV is None else self.certainty_PV[rows],
-        )
+        some = self._each(lambda values: values[start:end])
+        longest = int(some.lengths_PN.max())
+        some.tokens_PNT = some.tokens_PNT[..., :longest]
+        some.logprobs_PNT = some.logprobs_PNT[..., :longest]
+        return some
 
     def arranged(self, rows_M: torch.Tensor, n: int) -> Rollouts:
         """Return some of the P x N responses, by their places, as those of prompts with `n` each.
@@ -115,18 +101,20 @@ class Rollouts:
             rows_M: (M,) places among all responses, prompt by prompt.
             n: of the result; M is a multiple of it.
         """
+        return self._each(
+            lambda values: values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
+        )
 
-        def of(values: torch.Tensor) -> torch.Tensor:
-            return values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
-
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
+        """Return rollouts of the same version with every tensor changed."""
         return Rollouts(
-            of(self.tokens_PNT),
-            of(self.logprobs_PNT),
-            of(self.lengths_PN),
-            of(self.finished_PN),
+            change(self.tokens_PNT),
+            change(self.logprobs_PNT),
+            change(self.lengths_PN),
+            change(self.finished_PN),
             self.version,
-            self.entropy_PV if self.entropy_PV is None else of(self.entropy_PV),
-            self.certainty_PV if self.certainty_PV is None else of(self.certainty_PV),
+            None if self.entropy_PV is None else change(self.entropy_PV),
+            None if self.certainty_PV is None else change(self.certainty_PV),
         )
 
     def of_version(self, version: int) -> Rollouts:
