@@ -47,7 +47,7 @@ def run_child(
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
-        send(f"{ERROR}{' '.join(str(error).split())}")
+        send(f"{ERROR}{one_line(error)}")
         sys.exit(1)
 
 
