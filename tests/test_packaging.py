@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import guard_core
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -32,4 +34,9 @@ def test_ci_runs_the_readme_test_command():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().strip().splitlines()[-1] == "make test"
+    assert "make test-verl" in script.read_text()
     assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_the_distribution_has_the_version_of_the_code():
+    assert importlib.metadata.version("ttrl-guard-lab") == guard_core.__version__

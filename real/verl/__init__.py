@@ -1,0 +1,1 @@
+"""TTRL-Guard in verl's PPO trainer on Ray: a plugin of verl, and the commands of `guard-verl`."""
