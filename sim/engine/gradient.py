@@ -109,7 +109,7 @@ def sit_out(
     return Update(gradient_RPA, drop_RP, streams_RSPB)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def logit_gradient(
     samples_RPA: NDArray[Any],
     n_samples: int,
@@ -145,7 +145,7 @@ def logit_gradient(
                 out_RPA[r, p, a] = scale * (out_RPA[r, p, a] - p_RPA[r, p, a] * total)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def sums_gradient(
     sums_RPA: NDArray[np.float64],
     n_samples: int,
@@ -174,7 +174,7 @@ def sums_gradient(
                 out_RPA[r, p, a] = scale * (sums_RPA[r, p, a] - p_RPA[r, p, a] * total)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
     """The direction in the logits that lowers the answers' entropy H, d(-H)/dz_a.
 

@@ -83,7 +83,7 @@ class State(NamedTuple):
         return cls(problems_RN, flips_RNW, np.array(state.match_rates), np.array(state.memory))
 
 
-@_njit(cache=True)
+@_njit(cache=True, nogil=True)
 def decide(
     settings_1: Records,
     problems_RN: Records,
@@ -165,7 +165,7 @@ def _fetch(
     return total
 
 
-@_njit(cache=True)
+@_njit(cache=True, nogil=True)
 def count_hits(
     on_truth: bool,
     truth_RP: NDArray[np.int32],
@@ -201,7 +201,7 @@ def count_hits(
             label_RP[r, p], hits_RP[r, p], rival_hits_RP[r, p] = label, hits, rival_hits
 
 
-@_njit(cache=True)
+@_njit(cache=True, nogil=True)
 def learn(
     settings_1: Records,
     samples_RPA: Counts,

@@ -56,7 +56,7 @@ class Epoch:
     """Votes per answer of the first S replicates, those whose votes are kept."""
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def tally(
     counts_RPA: NDArray[np.int64],
     truth_RN: NDArray[np.int32],
@@ -166,7 +166,7 @@ def _columns(records_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
     return ints_3M[0], columns
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _unpack(
     records_M: NDArray[np.void],
     ints_3M: NDArray[np.int32],

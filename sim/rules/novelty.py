@@ -21,7 +21,7 @@ _NONE = -4.0
 """Below every u."""
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def novelties(
     answers_RPK: NDArray[np.int32],
     label_RP: NDArray[Any],

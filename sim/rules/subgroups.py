@@ -28,7 +28,7 @@ def fills_words(n_votes: int) -> bool:
     return n_votes % LANES == 0 or LANES % n_votes == 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def subgroup_labels(
     seed: int,
     first: int,

@@ -90,7 +90,7 @@ def plane(key: Any, block: Any, bit: Any) -> Any:
     return word(key, block * PLANES + bit)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def fill_lanes(key: Any, out_D: NDArray[np.float64]) -> None:
     """Fill with uniform numbers in [0, 1) with 32 bits, 64 to a block.
 
@@ -122,7 +122,7 @@ def _transpose(row_K: NDArray[np.uint64]) -> None:
         mask ^= mask << np.uint64(shift)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill(seed: int, first: int, purpose: int, epoch: int, out_RN: NDArray[np.float64]) -> None:
     for r in range(out_RN.shape[0]):
         key = stream(seed, first + r, purpose, epoch)

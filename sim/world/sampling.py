@@ -73,7 +73,7 @@ def _sample(
     return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_votes(
     seed: int,
     first: int,

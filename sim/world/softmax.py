@@ -41,7 +41,7 @@ def exp_below_zero(x: Any) -> Any:
     return (1.0 + (r + r * r * q)) * power
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def softmax_rows(z_RPA: NDArray[np.float64]) -> int:
     """Turn logits into probabilities, in place.
 

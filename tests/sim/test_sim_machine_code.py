@@ -3,7 +3,9 @@
 A progress bar says when functions are compiled.
 """
 
+import importlib
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,9 @@ from pathlib import Path
 
 import numba
 import pytest
+from numba.core.registry import CPUDispatcher as Dispatcher
 
+import guard_core
 import sim
 from sim.engine.simulation import Simulation
 from sim.settings.machine_code import compilation_shown, digest, nothing_compiled
@@ -122,3 +126,22 @@ def test_the_bar_of_a_sweep_says_that_workers_compile_on_first_use(
         monkeypatch.setattr(run, "nothing_compiled", lambda first=first: first)
         run.run_sweep(sweep, tmp_path / str(first), progress=True)
         assert ("compiling" in capsys.readouterr().err) == first
+
+
+def test_a_kernel_leaves_the_interpreter_to_other_threads() -> None:
+    """A thread writes a run's parts while its kernels compute; cached ones are called by Python."""
+    modules = [
+        importlib.import_module(found.name)
+        for package in (guard_core, sim)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if not found.name.endswith("__main__")
+    ]
+    kernels = {
+        (value.__module__, value.__name__): value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Dispatcher) and value.stats.cache_path
+    }
+    assert len(kernels) > 40
+    waited = [name for name, kernel in kernels.items() if not kernel.targetoptions.get("nogil")]
+    assert waited == []

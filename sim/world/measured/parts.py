@@ -83,7 +83,7 @@ class Apart:
         return taken
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def move_all(
     start: Weights,
     w_ND: Floats,

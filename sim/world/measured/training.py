@@ -57,7 +57,7 @@ class Batch(NamedTuple):
     """Problems that left the batch."""
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def rows_of(batch: Batch, first: int, last: int) -> Batch:
     """Return the visits `first..last`."""
     at = slice(first, last)
@@ -65,13 +65,13 @@ def rows_of(batch: Batch, first: int, last: int) -> Batch:
     return Batch(*visits, batch.streams_SPB[:, at], batch.drop_P[at])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
     """Return the key of the random numbers that choose a batch's leaves."""
     return stream(seed, replicate, LEAVES, epoch)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_leaves(
     tree: Tree, leaf_p: Floats, problem: int, samples_B: Ints, key: Any, out_L: Ints
 ) -> int:
@@ -111,7 +111,7 @@ def draw_leaves(
     return tokens
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def push(
     tree: Tree,
     problem: int,
@@ -136,14 +136,14 @@ def push(
                 out_E[e] += advantage * ratio
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, nogil=True, fastmath=True)
 def add(factor: Any, vector: Any, out: Any) -> None:
     """Add a multiple of a vector to `out`."""
     for i in range(out.shape[0]):
         out[i] += factor * vector[i]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def to_weights(
     tree: Tree,
     at: Weights,
@@ -173,14 +173,14 @@ def to_weights(
             add(far * directions_K[k], at.basis[k], out_D)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """One AdamW step in place; returns the norm of the change on all weights of the model."""
     take_in(at, gradient_D, adam)
     return move(at, gradient_D, rate, adam, t)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
     """Clip a gradient in place and add it to Adam's mean squared gradient."""
     norm2 = 0.0
@@ -193,7 +193,7 @@ def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
         gradient_D[i] = g
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """Move the weights by a clipped gradient; returns the norm of the change on all weights."""
     far, changed2 = distance(at), 0.0
@@ -213,7 +213,7 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
     return np.sqrt(changed2)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def train_batch(
     tree: Tree, at: Weights, adam: Adam, taken: int, batch: Batch, key: Any, norm_P: Floats
 ) -> int:
@@ -253,7 +253,7 @@ def train_batch(
     return taken
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_batch(
     tree: Tree, at: Weights, batch: Batch, key: Any, before_PE: Floats, leaves_PL: Ints
 ) -> Ints:
@@ -274,7 +274,7 @@ def draw_batch(
     return tokens_P
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def add_gradients(
     tree: Tree, at: Weights, batch: Batch, before_PE: Floats, leaves_PL: Ints, out_D: Floats
 ) -> bool:

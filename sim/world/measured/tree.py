@@ -170,7 +170,7 @@ def draw_curvature(response: Response, rng: np.random.Generator) -> Singles:
     return x_EK * length_E[:, None].astype(np.float32)
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, nogil=True, fastmath=True)
 def dot(a: Any, b: Any) -> float:
     """Return the inner product of two vectors."""
     total = 0.0
@@ -179,20 +179,20 @@ def dot(a: Any, b: Any) -> float:
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def own_features(at: Weights, edge: int) -> Any:
     """Return the features of an edge on the replicate's weights."""
     # Slices of contiguous rows stay contiguous, which lets the compiler use vector instructions.
     return at.features[edge][at.first : at.first + at.w.shape[0]]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def distance(at: Weights) -> float:
     """Return |theta - theta_0| on all weights of the model."""
     return np.sqrt(max(dot(at.moved, at.w), 0.0))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
     """Write log-probabilities of one problem's edges, normalised at each node.
 
@@ -222,7 +222,7 @@ def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
     return last - first
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
     """Write probabilities of one problem's leaves; returns their number."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
@@ -238,7 +238,7 @@ def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
     return last - first
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def answer_probs(
     tree: Tree,
     at: Weights,
@@ -265,7 +265,7 @@ def answer_probs(
     return unseen
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def batch_probs(
     tree: Tree, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
 ) -> None:
@@ -276,7 +276,7 @@ def batch_probs(
         unseen_P[p] = answer_probs(tree, at, problems_P[p], out_PB[p], edges, leaves)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def largest(tree: Tree, problems_P: Ints) -> tuple[int, int]:
     """Return the largest numbers of edges and leaves among some problems."""
     edges, leaves = 0, 0

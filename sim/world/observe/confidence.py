@@ -34,7 +34,7 @@ _FARTHEST = 0.8 / 0.12
 _LEAST = 1e-300
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_confidence(
     seed: int,
     first: int,

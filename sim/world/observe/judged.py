@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sim.world.random import fold, stream, unit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_verdicts(
     purpose: int,
     seed: int,

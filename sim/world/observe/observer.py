@@ -171,7 +171,7 @@ class Observer:
         return c.seed, c.first_replicate, visit.epoch, visit.problems_RP, visit.truth_RP
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill(
     seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPD: Floats
 ) -> None:

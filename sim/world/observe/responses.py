@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def expand(
     counts_RPA: NDArray[np.int64],
     samples_RPA: NDArray[np.int64],

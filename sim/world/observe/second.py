@@ -31,7 +31,7 @@ _HALF, _S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MOST = 2.0**32 - 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_second(
     seed: int,
     first: int,
@@ -137,7 +137,7 @@ class Teacher:
         return q_RPA
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _follow(
     kept_B: Floats,
     batch: int,

@@ -31,7 +31,7 @@ def rank(key: Any, draw: Any) -> Any:
     return np.int64(word(key, draw) >> _S48)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_ordinary(
     seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPK: Floats
 ) -> None:

@@ -101,7 +101,7 @@ def loadings(config: SimConfig) -> Floats:
     return 1 + np.array([spread, config.load_sd]) * np.stack(draws)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _logits(
     z_RNA: Floats,
     place_RN2: Places,
@@ -120,7 +120,7 @@ def _logits(
                 out_RPA[r, p, place_RN2[r, n, s]] += load_RN2[r, n, s] * theta_R2[r, s]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _update_plain(
     z_RNA: Floats,
     place_RN2: Places,
@@ -153,7 +153,7 @@ def _update_plain(
             norm_RP[r, p] = np.sqrt(square)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _update(
     z_RNA: Floats,
     place_RN2: Places,

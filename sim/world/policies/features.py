@@ -64,7 +64,7 @@ def features(config: SimConfig) -> Features_RNDA:
     return phi_RNDA
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _logits(
     z_RNA: Floats,
     phi_RNDA: Features_RNDA,
@@ -86,7 +86,7 @@ def _logits(
             out_RPA[r, p] = z_A
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _update(
     phi_RNDA: Features_RNDA,
     theta_RD: Floats,

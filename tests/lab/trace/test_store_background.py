@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.files import whole
+from lab.files import TEMPORARY, whole
 from lab.trace import store
 from lab.trace.schema import VISITS
 from lab.trace.store import MemoryRun, RunFolder
@@ -130,6 +130,7 @@ def test_a_full_disk_stops_the_run_at_its_next_part(tmp_path, start, disk):
     assert visit == 3
     assert visits_of(tmp_path / "run") == [1]
     assert load(tmp_path / "run").run.status == "running"
+    assert not list((tmp_path / "run").rglob(f"*{TEMPORARY}"))
 
 
 def test_a_full_disk_is_noticed_at_the_end(tmp_path, start, disk):
