@@ -43,42 +43,47 @@ class VoteRows:
             [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
         )
 
-    def count(self, problems_P: Ints, answers_PV: Ints, visit: int) -> VoteTables:
+    def count(self, problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> VoteTables:
         """The rows of one visit of a batch's problems.
 
         Args:
             problems_P: (P,) problem indices.
             answers_PV: (P, V) answer ids of `answer_ids`, -1 unparseable, which gets no row.
-            visit: number of this visit.
+            visit: number of this visit; (P,) where it differs between the problems.
         """
         votes = vote_rows(problems_P, answers_PV, visit)
-        problem, answer = self._new(problems_P)
+        row, problem, answer = self._new(problems_P)
         texts = [
             self._answer_ids.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)
         ]
         names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
-        return VoteTables(votes, {"replicate": 0, "visit": visit, **names})
+        return VoteTables(votes, {"replicate": 0, "visit": _at(row, visit), **names})
 
-    def _new(self, problems_P: Ints) -> tuple[Ints, Ints]:
-        """Problem and id of the answers that were not written down yet, second votes' among them.
+    def _new(self, problems_P: Ints) -> tuple[Ints, Ints, Ints]:
+        """Row, problem and id of the answers that were not written yet, second votes' among them.
 
         Ids follow the order of first appearance, so those beyond the last written one are new.
         """
         new_answers = [
-            (problem, answer)
-            for problem in problems_P.tolist()
+            (row, problem, answer)
+            for row, problem in enumerate(problems_P.tolist())
             for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
         ]
-        rows = np.array(new_answers, np.int64).reshape(-1, 2)
-        np.maximum.at(self._n_written_N, rows[:, 0], rows[:, 1] + 1)
-        return rows[:, 0], rows[:, 1]
+        row, problem, answer = np.array(new_answers, np.int64).reshape(-1, 3).T
+        np.maximum.at(self._n_written_N, problem, answer + 1)
+        return row, problem, answer
 
 
-def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int) -> Rows:
+def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> Rows:
     """Columns of the trace's votes: one row per problem and answer with at least one of V votes."""
     width = 1 + int(answers_PV.max(initial=0))
     key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
     voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
     row, answer = np.divmod(voted, width)
     names = {"problem": problems_P[row], "answer": answer, "count": count}
-    return {"replicate": 0, "visit": visit, **names}
+    return {"replicate": 0, "visit": _at(row, visit), **names}
+
+
+def _at(row: Ints, visit: int | Ints) -> int | Ints:
+    """The visit of each row, where it differs between the problems."""
+    return visit if isinstance(visit, int) else visit[row]

@@ -99,14 +99,14 @@ class Supervisor:
         return {**self._rows(problems, votes, decision, before_training=True), "visit": 0}
 
     def decide(
-        self, problems_P: Ints, answers_PV: Ints, visit: int, observed: Fields
+        self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
     ) -> Decided | None:
         """Record one visit of a batch's problems and decide what to train on.
 
         Args:
             problems_P: (P,) problem indices.
             answers_PV: (P, V) answer ids, -1 unparseable; the first K are trained on.
-            visit: number of this visit, from 1.
+            visit: number of this visit, from 1; (P,) where it differs between the problems.
             observed: observations that the rule reads.
 
         Returns:
@@ -162,7 +162,12 @@ class Supervisor:
         )
 
     def _observations(
-        self, problems_P: Ints, answers_PV: Ints, votes: Votes, visit: int, observed: Fields
+        self,
+        problems_P: Ints,
+        answers_PV: Ints,
+        votes: Votes,
+        visit: int | Ints,
+        observed: Fields,
     ) -> Observations:
         """Return the rule's view of a batch. To be called before the guard's step."""
         n_draws = self.rule.n_draws(answers_PV.shape[1], self.config.n_samples)
@@ -176,16 +181,19 @@ class Supervisor:
         """Return what the guard picks labels by; None for the votes themselves."""
         return None if self.rule.labels_by_votes() else self.rule.scores(obs)
 
-    def _draws(self, problems_P: Ints, visit: int) -> Draws:
+    def _draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
         draws_P3 = self._uniforms(Stream.GUARD, problems_P, visit, 3)
         return Draws(tie=draws_P3[:, 0], skip=draws_P3[:, 1], pick=draws_P3[:, 2])
 
     def _uniforms(
-        self, stream: Stream, problems_P: Ints, visit: int, n: int
+        self, stream: Stream, problems_P: Ints, visit: int | Ints, n: int
     ) -> NDArray[np.float64]:
         """(P, n); one generator per problem and visit, so the order of rows cannot matter."""
-        seed = self.config.seed
-        return np.array([generator(seed, stream, int(p), visit).random(n) for p in problems_P])
+        if n == 0:
+            return np.zeros((len(problems_P), 0))
+        seed, visit_P = self.config.seed, np.broadcast_to(visit, problems_P.shape)
+        places = zip(problems_P.tolist(), visit_P.tolist(), strict=True)
+        return np.array([generator(seed, stream, *place).random(n) for place in places])
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""

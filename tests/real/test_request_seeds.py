@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
 from real.engines.requests import request_seeds
-from real.settings.seeds import Stream, torch_generator
+from real.settings.seeds import Stream, generator, request_seed, torch_generator
 
 P, V, STEPS = 8, 64, 200
 
@@ -33,3 +35,15 @@ def test_seeds_follow_from_the_generator_and_move_it_on() -> None:
     assert first != second
     assert first[:3] == request_seeds(torch_generator(0, Stream.VOTES, 1), 3, V)
     assert max(first) + V < 2**63
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
+def test_generators_are_numpys_of_the_same_numbers(seed: int) -> None:
+    expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
+    assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()
+
+
+def test_a_request_has_a_seed_of_its_own() -> None:
+    places = [(step, p, s) for step in range(4) for p in range(8) for s in range(64)]
+    seeds = {request_seed(0, Stream.VOTES, *place) for place in places}
+    assert len(seeds) == len(places) and min(seeds) >= 0 and max(seeds) < 2**63

@@ -48,7 +48,7 @@ class Visit(NamedTuple):
 
 
 def decide(
-    made: Supervisor, problems_P: Any, answers_PV: Any, visit: int, observed: Fields | None = None
+    made: Supervisor, problems_P: Any, answers_PV: Any, visit: Any, observed: Fields | None = None
 ) -> Visit:
     """Rows and rewards of one visit."""
     decided = made.decide(np.asarray(problems_P), answers_PV, visit, observed or {})
@@ -141,6 +141,17 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
     assert again.tie.tolist() == [base.tie[2], base.tie[0]]
     assert not np.intersect1d(base.skip, two._draws(np.array([0, 1, 2]), 4).skip).size
     assert not np.intersect1d(base.pick, one._draws(np.array([0, 1, 2]), 5).pick).size
+
+
+def test_problems_of_one_batch_may_be_at_different_visits():
+    made = supervisor(GuardConfig(tie_break="random"), ["0"] * 3)
+    mixed = made._draws(np.array([2, 0]), np.array([4, 7]))
+    assert mixed.tie.tolist() == [
+        made._draws(np.array([2]), 4).tie[0],
+        made._draws(np.array([0]), 7).tie[0],
+    ]
+    found = decide(made, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
+    assert found.rows["visit"].tolist() == [4, 7]
 
 
 @pytest.mark.parametrize("rule", ["mm_upt", "disctt", "coverrl"])

@@ -35,6 +35,9 @@ def test_rows_of_one_batch():
     assert rows["problem"].tolist() == [7, 7, 4]
     assert rows["answer"].tolist() == [0, 2, 1]
     assert rows["count"].tolist() == [1, 2, 4]
+    assert rows["visit"] == 2
+    mixed = vote_rows(np.array([7, 3, 4]), answers_PV, visit=np.array([2, 9, 5]))
+    assert mixed["visit"].tolist() == [2, 2, 5]
     nobody = vote_rows(np.array([7]), np.full((1, 4), -1), visit=2)
     assert len(nobody["problem"]) == len(nobody["count"]) == 0
 
@@ -55,6 +58,8 @@ def test_a_text_is_written_once():
     assert texts("5 6", "7 4") == [(0, 2, "6"), (1, 1, "7")]
     count = VoteRows(answer_ids)  # as after a checkpoint
     assert texts("6 8", "7 7") == [(0, 3, "8")]
+    ids_PV = np.stack([answer_ids.ids(p, [f"\\boxed{{{p + 20}}}"]) for p in (0, 1)])
+    assert count.count(both, ids_PV, np.array([3, 8])).answers["visit"].tolist() == [3, 8]
 
 
 def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
