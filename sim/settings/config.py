@@ -38,6 +38,7 @@ _FILES = {
     "lr": ("policy", "measured"),
     "growth": ("policy", "measured"),
     "parts_off": ("policy", "measured"),
+    "kl_coef": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -66,6 +67,9 @@ class SimConfig:
     """Measured policy: parts of the dynamics that are switched off. `leak`: tokens that no sampled
     response has; `own`: the effect of a problem's updates on itself; `others`: that on other
     problems. Labels without feedback are the arm `frozen`."""
+    kl_coef: NotNegative = 0.0
+    """Measured policy: factor on the KL divergence from the model before training, as in the
+    trainer."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
@@ -258,7 +262,8 @@ def _check_population(config: SimConfig) -> None:
 
 def _check_readers(config: SimConfig) -> None:
     for name, (chooser, reader) in _FILES.items():
-        if getattr(config, name) not in (None, ()) and getattr(config, chooser) != reader:
+        default = SimConfig.__dataclass_fields__[name].default
+        if getattr(config, name) != default and getattr(config, chooser) != reader:
             chosen = getattr(config, chooser)
             raise UserError(f"{name}: only {chooser} = {reader} reads it, and {chooser} = {chosen}")
 

@@ -85,7 +85,14 @@ def test_free_populations_ask_for_their_numbers(population, needs):
 
 @pytest.mark.parametrize(
     "given",
-    [{"response": "r.npz"}, {"histogram": "h.csv"}, {"trace": "run"}, {"mixture": ((1, 0.5, 2),)}],
+    [
+        {"response": "r.npz"},
+        {"growth": 0.0},
+        {"kl_coef": 0.1},
+        {"histogram": "h.csv"},
+        {"trace": "run"},
+        {"mixture": ((1, 0.5, 2),)},
+    ],
 )
 def test_what_nothing_would_read_is_refused(given):
     with pytest.raises(UserError, match=f"{next(iter(given))}: only (policy|population) = "):

@@ -8,10 +8,12 @@ from measured_response import A, N, rows, settings, small_response
 
 from guard_core import GuardConfig
 from lab.errors import UserError
+from lab.trace.manifest import Manifest
 from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import simulate
 from sim.cli import main
+from sim.studies.agree.runs import check_classical
 from sim.world.measured.policy import Trust
 
 ARMS = {
@@ -52,6 +54,26 @@ def test_the_engine_setting_and_growth(response_file):
     assert not linear.evals.pass_at_1.equals(fast.evals.pass_at_1)
     # The trust of a linear run is that of the measured growth too.
     assert linear.run.extra["trust"]["growth"] > 0
+
+
+def test_a_penalty_holds_the_policy_near_the_start(response_file):
+    moved = [
+        simulate(
+            settings(response_file, guard=GuardConfig.off(), kl_coef=kl, growth=0.0)
+        ).run.extra["trust"]["growth"]
+        for kl in (0.0, 3.0)
+    ]
+    assert moved[1] < 0.7 * moved[0]
+
+
+def test_classical_policies_do_not_predict_runs_with_a_penalty():
+    sizes = {"n_problems": 1, "n_votes": 2, "seeds": [0], "task": "tiny", "backend": "cpu"}
+    free, held = (
+        Manifest.new("real", "ttrl", "TTRL", config={"kl_coef": kl}, **sizes) for kl in (0.0, 0.2)
+    )
+    check_classical([free])
+    with pytest.raises(UserError, match=r"^real: TTRL has kl_coef = 0.2, the classical policies"):
+        check_classical([held])
 
 
 def test_a_truth_that_no_response_gives_is_one_more_answer(tmp_path):

@@ -48,7 +48,7 @@ class Plain:
         p_L = np.exp(paths @ self.log_p(n))
         return np.bincount(self.r.leaf_answer[leaves] % (A + 1), p_L / p_L.sum(), A + 1)
 
-    def train(self, problems, rates, leaves_of, streams, drop, mini_batch):
+    def train(self, problems, rates, leaves_of, streams, drop, mini_batch, kl_coef):
         before, norms = [self.log_p(n) for n in problems], np.zeros(len(problems))
         for start in range(0, len(problems), mini_batch):
             places = range(start, min(start + mini_batch, len(problems)))
@@ -58,13 +58,13 @@ class Plain:
                     leaves_of[p] @ self.r.leaf_length[self.of(problems[p])[1]] for p in trained
                 )
                 gradient = sum(
-                    self.gradient(problems[p], before[p], leaves_of[p], streams[:, p])
+                    self.gradient(problems[p], before[p], leaves_of[p], streams[:, p], kl_coef)
                     for p in trained
                 )
                 norms[list(places)] = self.step(gradient / total, rates[start])
         return norms
 
-    def gradient(self, n, before_E, leaves_L, streams_SB):
+    def gradient(self, n, before_E, leaves_L, streams_SB, kl_coef):
         edges, leaves, nodes, paths = self.of(n)
         now_E = self.log_p(n)
         ratio_E, push_E = np.exp(now_E - before_E), np.zeros_like(now_E)
@@ -76,6 +76,8 @@ class Plain:
                 (down < 0) & (ratio_E < 0.8)
             ).sum()
             push_E += ratio_E * (up * (ratio_E <= 1.2) + down * (ratio_E >= 0.8))
+        start_E = self.r.log_p0[edges] - nodes.T @ np.log(nodes @ np.exp(self.r.log_p0[edges]))
+        push_E += kl_coef * (leaves_L @ paths) * (np.exp(start_E - now_E) - 1)
         pull_E = push_E - (nodes.T @ (nodes @ push_E)) * np.exp(now_E)
         return pull_E @ (self.features[edges] + self.distance * self.curvature[edges])
 
@@ -92,13 +94,14 @@ class Plain:
         return np.sqrt(self.scale @ change**2)
 
 
-def test_compiled_training_equals_numpy():
+@pytest.mark.parametrize("kl_coef", [0.0, 0.7])
+def test_compiled_training_equals_numpy(kl_coef):
     response, rng = small_response(), np.random.default_rng(5)
     tree, features = tree_of(response), response.features
     weights = draw_weights(response, features, CURVED, np.random.default_rng(1))
     assert len(weights.w) == D // 2 and weights.curvature.any()
     plain, taken = Plain(response, weights), 0
-    adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.array([0, 1, 0, 0, 1, 1], bool)
+    adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
     for batch in range(4):
         problems, rates = rng.permutation(N), np.repeat(rng.uniform(0.02, 0.08, 3), 2)
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
@@ -106,7 +109,7 @@ def test_compiled_training_equals_numpy():
         leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
         given = Batch(problems, rates, samples, streams, drop)
         taken = train_batch(tree, weights, adam, taken, given, key, norm)
-        expected = plain.train(problems, rates, leaves, streams, drop, 2)
+        expected = plain.train(problems, rates, leaves, streams, drop, 2, kl_coef)
         assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
         assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)
         out, unseen = np.empty((N, A + 1)), np.empty(N)

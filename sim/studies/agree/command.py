@@ -22,6 +22,7 @@ from sim.studies.agree.runs import (
     CLASSICAL,
     Classical,
     Prediction,
+    check_classical,
     simulate_arms,
     simulate_classical,
 )
@@ -106,6 +107,8 @@ def agree(
     for comparison in real:  # before the first run
         for runs in comparison.runs.values():
             prediction.of(runs)
+            if classical and BASELINE in comparison.arms:
+                check_classical(runs)
     several = len({comparison.family for comparison in real}) > 1
     parts = []
     bar = tqdm(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)

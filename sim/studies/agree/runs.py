@@ -29,7 +29,7 @@ _TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples
 _TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
-_FIXED |= {"drop_uniform": False, "kl_coef": 0.0, "importance_cap": None, "lora_rank": 0}
+_FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0}
 """Settings of the trainer at the only values that the measured policy has."""
 
 
@@ -61,6 +61,7 @@ class Prediction:
             response=str(self.path),
             growth=self.growth,
             lr=run.config["lr"],
+            kl_coef=run.config.get("kl_coef", 0.0),
             max_grad_norm=run.config["max_grad_norm"],
             n_answers=self.response.n_answers,
         )
@@ -75,7 +76,11 @@ class Prediction:
             policy: which one.
             step: its step size.
             folder: run folder that has the label accuracies before training.
+
+        Raises:
+            UserError: the runs have a KL penalty, and the classical policies have none.
         """
+        check_classical(runs)
         return replace(
             self._shared(runs),
             policy=policy,
@@ -94,6 +99,19 @@ class Prediction:
             n_problems=run.n_problems,
             replicates=self.replicates or len(runs),
             seed=self.seed,
+        )
+
+
+def check_classical(runs: Sequence[Manifest]) -> None:
+    """Refuse runs with settings that only the measured policy has.
+
+    Raises:
+        UserError: they have a KL penalty.
+    """
+    if kl_coef := runs[0].config.get("kl_coef", 0.0):
+        raise UserError(
+            f"real: {runs[0].title} has kl_coef = {kl_coef}, the classical policies have no KL "
+            "penalty; leave the run out, or give --classical without names"
         )
 
 

@@ -71,7 +71,8 @@ class Apart:
         gradient_D = np.empty(self._w_ND.shape[1])
         for p, (one, before_1E, leaves_1L, tokens) in enumerate(drawn):
             n, norm_P[p] = batch.problems_P[p], 0.0
-            if not add_gradients(tree, self.read_by(n), one, before_1E, leaves_1L, gradient_D):
+            given = (adam.kl_coef, one, before_1E, leaves_1L, gradient_D)
+            if not add_gradients(tree, self.read_by(n), *given):
                 norm_P[p] = np.nan
                 return taken
             if tokens:

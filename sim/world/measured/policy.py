@@ -93,6 +93,7 @@ class Measured:
             MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm,
             WEIGHT_DECAY,
             config.mini_batch,
+            config.kl_coef,
         )
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:

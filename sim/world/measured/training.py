@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sim.world.measured.gradient import push, push_to_start, to_weights
 from sim.world.measured.tree import (
     Tree,
     Weights,
@@ -16,7 +17,6 @@ from sim.world.measured.tree import (
     edge_log_probs,
     largest,
     leaf_probs,
-    own_features,
 )
 from sim.world.random import LEAVES, fold, stream, unit
 
@@ -24,8 +24,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-CLIP_LOW, CLIP_HIGH = 0.2, 0.2
-"""The trainer's clip of the probability ratio."""
 WEIGHT_DECAY = 0.01
 """The trainer's weight decay."""
 MAX_GRAD_NORM = 1.0
@@ -33,7 +31,7 @@ MAX_GRAD_NORM = 1.0
 
 
 class Adam(NamedTuple):
-    """Settings of the optimizer."""
+    """Settings of the optimizer and of the loss."""
 
     beta_1: float
     beta_2: float
@@ -41,6 +39,7 @@ class Adam(NamedTuple):
     max_norm: float
     decay: float
     mini_batch: int
+    kl_coef: float = 0.0
 
 
 class Batch(NamedTuple):
@@ -112,68 +111,6 @@ def draw_leaves(
 
 
 @njit(cache=True, nogil=True)
-def push(
-    tree: Tree,
-    problem: int,
-    leaves_L: Ints,
-    advantage_B: Floats,
-    ratio_E: Floats,
-    out_E: Floats,
-) -> None:
-    """Add one stream's clipped surrogate gradient in the edges' log-probabilities to `out_E`."""
-    first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
-    B = advantage_B.shape[0]
-    for leaf in range(first, last):
-        advantage = leaves_L[leaf - first] * advantage_B[tree.leaf_answer[leaf] % B]
-        if advantage == 0.0:
-            continue
-        for k in range(tree.path_start[leaf], tree.path_start[leaf + 1]):
-            e = tree.path_edge[k]
-            ratio = ratio_E[e]
-            if (advantage > 0 and ratio <= 1 + CLIP_HIGH) or (
-                advantage < 0 and ratio >= 1 - CLIP_LOW
-            ):
-                out_E[e] += advantage * ratio
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def add(factor: Any, vector: Any, out: Any) -> None:
-    """Add a multiple of a vector to `out`."""
-    for i in range(out.shape[0]):
-        out[i] += factor * vector[i]
-
-
-@njit(cache=True, nogil=True)
-def to_weights(
-    tree: Tree,
-    at: Weights,
-    problem: int,
-    push_E: Floats,
-    log_p_E: Floats,
-    out_D: Floats,
-) -> None:
-    """Add the gradient in the weights of one problem's push on its edges to `out_D`."""
-    first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
-    directions_K = np.zeros(at.u.shape[0])
-    e = first
-    while e < last:
-        stop, total = e, 0.0
-        while stop < last and tree.edge_node[stop] == tree.edge_node[e]:
-            total += push_E[stop - first]
-            stop += 1
-        for k in range(e, stop):
-            pull = push_E[k - first] - total * np.exp(log_p_E[k - first])
-            if pull != 0.0:
-                add(pull, own_features(at, k), out_D)
-                add(pull, at.curvature[k], directions_K)
-        e = stop
-    if directions_K.shape[0] > 0:
-        far = distance(at)
-        for k in range(directions_K.shape[0]):
-            add(far * directions_K[k], at.basis[k], out_D)
-
-
-@njit(cache=True, nogil=True)
 def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """One AdamW step in place; returns the norm of the change on all weights of the model."""
     take_in(at, gradient_D, adam)
@@ -240,8 +177,8 @@ def train_batch(
         last = min(first + adam.mini_batch, P)
         norm_P[first:last] = 0.0
         tokens = tokens_P[first:last].sum()
-        drawn = (before_PE[first:last], leaves_PL[first:last])
-        if not add_gradients(tree, at, rows_of(batch, first, last), *drawn, gradient_D):
+        rows, drawn = rows_of(batch, first, last), (before_PE[first:last], leaves_PL[first:last])
+        if not add_gradients(tree, at, adam.kl_coef, rows, *drawn, gradient_D):
             norm_P[first:last] = np.nan
             return taken
         if tokens == 0:
@@ -276,7 +213,13 @@ def draw_batch(
 
 @njit(cache=True, nogil=True)
 def add_gradients(
-    tree: Tree, at: Weights, batch: Batch, before_PE: Floats, leaves_PL: Ints, out_D: Floats
+    tree: Tree,
+    at: Weights,
+    kl_coef: float,
+    batch: Batch,
+    before_PE: Floats,
+    leaves_PL: Ints,
+    out_D: Floats,
 ) -> bool:
     """Write the summed gradient of one optimizer step; returns False if a logit is not finite."""
     edges = before_PE.shape[1]
@@ -294,5 +237,7 @@ def add_gradients(
         push_E[:] = 0.0
         for s in range(batch.streams_SPB.shape[0]):
             push(tree, n, leaves_PL[p], batch.streams_SPB[s, p], ratio_E, push_E)
+        if kl_coef > 0:
+            push_to_start(tree, n, leaves_PL[p], kl_coef, now_E, push_E)
         to_weights(tree, at, n, push_E, now_E, out_D)
     return True

@@ -207,6 +207,22 @@ def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
         if not np.isfinite(z):
             return -1
         out_E[e - first] = z
+    normalise(tree, problem, out_E)
+    return last - first
+
+
+@njit(cache=True, nogil=True)
+def start_log_probs(tree: Tree, problem: int, out_E: Floats) -> None:
+    """Write log-probabilities of one problem's edges before training, normalised at each node."""
+    first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
+    out_E[: last - first] = tree.log_p0[first:last]
+    normalise(tree, problem, out_E)
+
+
+@njit(cache=True, nogil=True)
+def normalise(tree: Tree, problem: int, out_E: Floats) -> None:
+    """Turn logits of one problem's edges into log-probabilities at each node, in place."""
+    first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     e = first
     while e < last:
         stop = e
@@ -219,7 +235,6 @@ def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
         for k in range(e, stop):
             out_E[k - first] -= top + np.log(total)
         e = stop
-    return last - first
 
 
 @njit(cache=True, nogil=True)
