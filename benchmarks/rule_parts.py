@@ -25,7 +25,7 @@ from real.engines.decoding import Samples
 from real.engines.token_stats import RunningStats
 from real.engines.transformers_engine import TransformersEngine
 from real.record.batches import Batch
-from real.run import Run
+from real.state import Run
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Decided, Supervisor
 from real.vote.judge import Judge

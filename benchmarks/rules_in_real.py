@@ -25,8 +25,9 @@ from real import TrainConfig
 from real.model.policy import Policy
 from real.record.batches import batches
 from real.record.meter import torch_threads
-from real.run import Run, prepare
+from real.run import prepare
 from real.settings.seeds import Stream, torch_generator
+from real.state import Run
 from real.trainer import prime
 
 PLAIN = "ttrl"

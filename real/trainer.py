@@ -33,9 +33,10 @@ from real.record.resuming import fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
 from real.record.vote_rows import Visited, VoteRows
-from real.run import Run, check_machine, new_manifest, prepare, restore, state_of
+from real.run import new_manifest, prepare
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
+from real.state import Run, check_machine, restore, state_of
 from real.update.mismatch import compared
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS

@@ -1,4 +1,4 @@
-"""The run's batches of problems in order, which follow from the seed."""
+"""The batches of a run in order, and when evaluations and checkpoints follow them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real.record.curve import is_due
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, generator
 
@@ -55,6 +54,21 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
                 ends_epoch=last,
                 ends_run=last and epoch == config.epochs,
             )
+
+
+def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
+    """Return whether an evaluation follows a batch, apart from the one after the last batch.
+
+    Args:
+        config: `eval_steps` counts batches and, where it is above 0, replaces `eval_every`, which
+            counts epochs.
+        step: batches so far.
+        epoch: of the batch.
+        ends_epoch: the batch is the epoch's last.
+    """
+    if config.eval_steps:
+        return step % config.eval_steps == 0
+    return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
 
 
 def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:

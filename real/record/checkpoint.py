@@ -2,7 +2,7 @@
 
     RUN/checkpoints/step-000123/
         NAME.safetensors, NAME.json
-                                the state of the run, see `real.run`
+                                the state of the run, see `real.state`
         NAME.R-of-N.safetensors the shard of rank R, in place of NAME.safetensors, where N ranks
                                 share the tensors; cut along their first dimension
         checkpoint.json         place in the run, settings, digests of the files above

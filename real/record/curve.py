@@ -1,4 +1,4 @@
-"""The schedule of evaluations, and the summary of their curve."""
+"""The summary of the curve of a run's evaluations."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from real.settings.config import TrainConfig
-
-
-def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
-    """Return whether an evaluation follows a batch, apart from the one after the last batch.
-
-    Args:
-        config: `eval_steps` counts batches and, where it is above 0, replaces `eval_every`, which
-            counts epochs.
-        step: batches so far.
-        epoch: of the batch.
-        ends_epoch: the batch is the epoch's last.
-    """
-    if config.eval_steps:
-        return step % config.eval_steps == 0
-    return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
 
 
 def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:

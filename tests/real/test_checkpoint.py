@@ -25,7 +25,8 @@ from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
 from real.record.checkpoint import check_room
-from real.run import checkpoint_bytes, prepare
+from real.run import prepare
+from real.state import checkpoint_bytes
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(

@@ -16,7 +16,8 @@ from lab.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
-from real.record.curve import is_due, lines, summary
+from real.record.batches import is_due
+from real.record.curve import lines, summary
 from real.vote.decide import Supervisor
 
 SMALL = TrainConfig(

@@ -21,7 +21,8 @@ from lab.arms import arm
 from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
-from real.run import Run, prepare
+from real.run import prepare
+from real.state import Run
 from real.tiny import CHECKPOINT
 from real.tiny.rewording import reworded
 from real.tiny.task import EvaluationRule, Expression, evaluate, problems
