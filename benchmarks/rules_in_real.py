@@ -23,8 +23,8 @@ from guard_core.rules import RULES, Need, make_rule
 from lab.arms import arm
 from real import TrainConfig
 from real.model.policy import Policy
+from real.model.prepare import torch_threads
 from real.record.batches import batches
-from real.record.meter import torch_threads
 from real.run import prepare
 from real.settings.seeds import Stream, torch_generator
 from real.state import Run

@@ -20,7 +20,9 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
-from real.model.prepare import on_this_machine
+from real.model.prepare import on_this_machine, torch_threads
+from real.plan.model_size import multiplied
+from real.plan.seconds import update_flops
 from real.ranks.distributed import joined_ranks
 from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches
@@ -28,7 +30,7 @@ from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
 from real.record.loggers import require_loggers
-from real.record.meter import Clock, Progress, note_faults, reporter, step_row, torch_threads
+from real.record.meter import Clock, Progress, note_faults, reporter, sampled_row, step_row
 from real.record.resuming import fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
@@ -267,6 +269,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps)
     n_sampled = responses.n_tokens + further.n_sampled
+    flops = update_flops(multiplied(run.policy.model), config) * sum(s.n_inputs for s in steps)
     row = {
         **means,
         "replicate": 0,
@@ -275,9 +278,9 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         "n_uniform": sum(group.silent and not group.dropped for group in groups),
         "mismatch_kl": mismatch,
         "tokens_sampled": n_sampled,
-        "mean_length": float(responses.rollouts.lengths_PN.float().mean()),
+        **sampled_row(responses.rollouts, config.top_p),
         **(decided.quality if decided else {}),
-        **clock.columns(n_sampled, means["tokens"]),
+        **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
         **stages,
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row

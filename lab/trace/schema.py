@@ -54,6 +54,11 @@ class Column:
         return (0.0, 1.0 + _ROUNDING) if self.unit.startswith("share") else (-np.inf, np.inf)
 
 
+def _measured(name: str, unit: str, meaning: str, *, needs_truth: bool = False) -> Column:
+    """Return an optional column of numbers."""
+    return Column(name, "float64", unit, meaning, required=False, needs_truth=needs_truth)
+
+
 _REPLICATE = Column("replicate", "int16", "index", "replicate of the run, one seed each")
 _STEP = Column("step", "int32", "batches", "batch of the run, the first is 1; 0 before training")
 _EPOCH = Column("epoch", "int32", "passes", "pass over the problems, from 1; 0 before training")
@@ -109,102 +114,93 @@ STEPS = (
     ),
     Column("n_problems", "int32", "problems", "problems in the batch"),
     Column("n_skipped", "int32", "problems", "problems of the batch that sat out"),
-    Column("loss", "float64", "nats", "mean policy loss", required=False),
-    Column("grad_norm", "float64", "L2 norm", "mean norm before clipping", required=False),
-    Column("clip_fraction", "float64", "share of tokens", "tokens at the clip", required=False),
-    Column("entropy", "float64", "nats per token", "mean policy entropy", required=False),
-    Column("kl", "float64", "nats per token", "divergence from the sampler", required=False),
-    Column("mismatch_kl", "float64", "nats per token", "KL(engine || trainer)", required=False),
-    Column("tokens", "float64", "tokens", "response tokens trained on", required=False),
-    Column("tokens_sampled", "float64", "tokens", "response tokens sampled", required=False),
-    Column("n_uniform", "float64", "problems", "groups with equal rewards", required=False),
-    Column("n_updates", "float64", "steps", "optimizer steps made", required=False),
-    Column("n_refused", "float64", "steps", "steps with a number not finite", required=False),
-    Column(
+    _measured("loss", "nats", "mean policy loss"),
+    _measured("grad_norm", "L2 norm", "mean norm before clipping"),
+    _measured("clip_fraction", "share of tokens", "tokens at the clip"),
+    _measured(
+        "entropy",
+        "nats per token",
+        "mean entropy of the distributions that the votes' tokens were drawn from; minus the "
+        "tokens' mean log-prob, an unbiased estimate, where the engine gives no entropies",
+    ),
+    _measured("kl", "nats per token", "divergence from the sampler"),
+    _measured("mismatch_kl", "nats per token", "KL(engine || trainer)"),
+    _measured("tokens", "tokens", "response tokens trained on"),
+    _measured("tokens_sampled", "tokens", "response tokens sampled"),
+    _measured("n_uniform", "problems", "groups with equal rewards"),
+    _measured("n_updates", "steps", "optimizer steps made"),
+    _measured("n_refused", "steps", "steps with a number not finite"),
+    _measured(
         "n_left_out",
-        "float64",
         "tokens",
         "response tokens outside of the loss because a log-prob was not finite",
-        required=False,
     ),
-    Column("mean_length", "float64", "tokens", "mean response length", required=False),
-    Column(
-        "majority_ratio",
-        "float64",
-        "share of votes",
-        "mean match rate of the batch's labels",
-        required=False,
-    ),
-    Column(
+    _measured("mean_length", "tokens", "mean response length"),
+    _measured("truncated", "share of responses", "votes cut at `max_response_tokens`"),
+    _measured("majority_ratio", "share of votes", "mean match rate of the batch's labels"),
+    _measured(
         "label_correct",
-        "float64",
         "share of problems",
         "problems of the batch whose label is the true answer; NaN where none is known",
-        required=False,
         needs_truth=True,
     ),
-    Column(
+    _measured(
         "reward_correct",
-        "float64",
         "share of samples",
-        "rewards of the batch's K samples a problem that the true answer would give, too; NaN"
-        " where none is known",
-        required=False,
+        "rewards of the batch's K samples a problem that the true answer would give, too; NaN "
+        "where none is known",
         needs_truth=True,
     ),
-    Column("seconds_rollout", "float64", "s", "time to sample the responses", required=False),
-    Column(
+    _measured("seconds_rollout", "s", "time to sample the responses"),
+    _measured(
         "seconds_further",
-        "float64",
         "s",
         "time to sample responses other than the votes, which a rule asks for",
-        required=False,
     ),
-    Column(
+    _measured(
         "seconds_grade",
-        "float64",
         "s",
         "time to read the answers, and to observe what a rule reads of the responses",
-        required=False,
     ),
-    Column("seconds_guard", "float64", "s", "time of the guard", required=False),
-    Column("seconds_update", "float64", "s", "time of forward, backward, step", required=False),
-    Column("seconds_sync", "float64", "s", "time to hand over the weights", required=False),
-    Column(
+    _measured("seconds_guard", "s", "time of the guard"),
+    _measured("seconds_update", "s", "time of forward, backward, step"),
+    _measured("seconds_sync", "s", "time to hand over the weights"),
+    _measured(
         "seconds_sync_copy",
-        "float64",
         "s",
         "part of `seconds_sync`: the trainer's, to gather and copy them for an engine's process",
-        required=False,
     ),
-    Column(
+    _measured(
         "seconds_sync_load",
-        "float64",
         "s",
         "part of `seconds_sync`: until the engine's process has loaded them",
-        required=False,
     ),
-    Column("seconds_step", "float64", "s", "time of the whole step", required=False),
-    Column(
+    _measured("seconds_step", "s", "time of the whole step"),
+    _measured(
         "sampled_per_second",
-        "float64",
         "tokens per s",
         "response tokens sampled by the time to sample them",
-        required=False,
     ),
-    Column(
+    _measured(
         "trained_per_second",
-        "float64",
         "tokens per s",
         "response tokens trained on by the time of the update",
-        required=False,
     ),
-    Column(
+    _measured(
         "gpu_memory_gb",
-        "float64",
         "GB",
         "most memory of the first GPU that torch held for the trainer's tensors in the step",
-        required=False,
+    ),
+    _measured(
+        "tokens_per_gpu_second",
+        "tokens per s",
+        "response tokens sampled by the time of the whole step, of each of the trainer's GPUs",
+    ),
+    _measured(
+        "share_of_peak",
+        "share of peak",
+        "operations that the update's products with weights need, by what the GPUs could do in "
+        "its time in bfloat16; NaN for a GPU whose peak is not known",
     ),
 )
 

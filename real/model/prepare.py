@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from lab.errors import UserError
 from real.model.lora import add_lora
@@ -33,3 +37,14 @@ def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
     on_gpu = pick_device(config.device).type == "cuda"
     return settled_for(config, on_gpu, importlib.util.find_spec("vllm") is not None)
+
+
+@contextlib.contextmanager
+def torch_threads(n_threads: int | None) -> Iterator[None]:
+    """Let torch use so many threads; as many as before if None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

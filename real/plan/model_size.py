@@ -32,6 +32,8 @@ class ModelSize:
 
     n_weights: int
     """All, shared ones once."""
+    n_multiplied: int
+    """Of the matrices that every token is multiplied with, see `multiplied`."""
     n_layer: int
     """Of the largest layer."""
     n_outside: int
@@ -67,6 +69,13 @@ def read_config(model: str) -> Any:
             f"model {model}: its config could not be read ({first_line(error)}); "
             "give a causal language model"
         ) from error
+
+
+def multiplied(model: Any) -> int:
+    """Return the weights of a model but for input embeddings of their own, which are looked up."""
+    n_weights = sum(p.numel() for p in model.parameters())
+    inputs, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    return n_weights - (0 if inputs is getattr(head, "weight", None) else inputs.numel())
 
 
 class PlannedModel:
@@ -108,6 +117,7 @@ class PlannedModel:
         adapted = adapted_layers(self._model, lora_targets) if lora_rank else []
         return ModelSize(
             n_weights=n_weights,
+            n_multiplied=multiplied(self._model),
             n_layer=max(layers, default=n_weights),
             n_outside=n_weights - sum(layers),
             n_layers=text.num_hidden_layers,

@@ -28,6 +28,8 @@ CARDS = {
     "h200": Card(141, 989e12, 4.8e12),
 }
 
+_VARIANTS = {"pcie", "nvl", "mig"}
+"""Words in the names of GPUs that are slower than the one of `CARDS`."""
 PEAK_SHARE = 0.4
 """Share of the peak speed that matrix products reach."""
 BANDWIDTH_SHARE = 0.7
@@ -44,6 +46,16 @@ ASSUMED = (
     f"{HAND_OVER / 1e9:.0f} GB/s, {HOST_LINK / 1e9:.0f} GB/s to main memory; none of these was "
     "measured"
 )
+
+
+def card_named(name: str) -> Card | None:
+    """Return the GPU of that name, as CUDA gives it; None if its data sheet is not known here.
+
+    Slower variants, and parts of a card, are not known.
+    """
+    words = set(name.lower().replace("-", " ").split())
+    found = [card for kind, card in CARDS.items() if kind in words]
+    return found[0] if found and not words & _VARIANTS else None
 
 
 class Phase(NamedTuple):
@@ -103,16 +115,30 @@ def _rollout(
     n_steps = (config.max_response_tokens or 1) * waves
     steps = n_steps * (_weights(size) / bandwidth + DECODE_OVERHEAD)
     cache = rows * mean * (prompt + mean / 2) * 2 * size.n_kv / bandwidth
-    products = rows * (prompt + mean) * 2 * size.n_weights / (card.flops * PEAK_SHARE)
+    products = rows * (prompt + mean) * 2 * size.n_multiplied / (card.flops * PEAK_SHARE)
     return steps + cache + products
+
+
+def update_flops(n_multiplied: int, config: TrainConfig) -> float:
+    """Return the operations of an update per token; recomputing is none of its purpose.
+
+    A product with a weight is two operations; its gradients are two more products, or one where
+    the weight is frozen. Attention scores, a few per cent, are left out.
+
+    Args:
+        n_multiplied: weights that each token is multiplied with.
+        config: settled settings.
+    """
+    per_weight = (4 if config.lora_rank else 6) + 2 * (config.importance_cap is not None)
+    return float(per_weight * n_multiplied)
 
 
 def _update(size: ModelSize, config: TrainConfig, world: int, card: Card, tokens: int) -> float:
     """Forward and backward passes of all trained responses."""
-    per_weight = 4 if size.n_adapters else 6
-    per_weight += 2 * config.gradient_checkpointing + 2 * (config.importance_cap is not None)
+    per_token = update_flops(size.n_multiplied, config)
+    per_token += 2 * config.gradient_checkpointing * size.n_multiplied
     n_tokens = config.batch_size * config.n_samples * tokens / world
-    return n_tokens * per_weight * size.n_weights / (card.flops * PEAK_SHARE)
+    return n_tokens * per_token / (card.flops * PEAK_SHARE)
 
 
 def _optimizer(size: ModelSize, config: TrainConfig, world: int, card: Card) -> float:

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from real.engines.rollouts import Rollouts
 from real.model.memory import memory_limit
+from real.plan.seconds import card_named
 from real.record.journal import Journal
 from real.update.step import Fault, Step
 
@@ -43,26 +45,34 @@ class Clock:
         column = f"seconds_{name}"
         self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
 
-    def columns(self, n_sampled: float, n_trained: float) -> dict[str, float]:
-        """Seconds per phase and of the whole step, tokens per second, on a GPU its peak memory.
+    def columns(
+        self, n_sampled: float, n_trained: float, flops: float, world: int
+    ) -> dict[str, float]:
+        """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
         Args:
             n_sampled: response tokens of the phases `rollout` and `further`.
             n_trained: those of the phase `update`.
+            flops: operations of the phase `update`.
+            world: ranks, each with a GPU.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
-        return {
+        whole = time.perf_counter() - self._start
+        columns = {
             **seconds,
-            "seconds_step": time.perf_counter() - self._start,
+            "seconds_step": whole,
             "sampled_per_second": n_sampled / (seconds["seconds_rollout"] + further),
             "trained_per_second": n_trained / seconds["seconds_update"],
-            **self._memory(),
         }
-
-    def _memory(self) -> dict[str, float]:
-        if self._device.type != "cuda":
-            return {}
-        return {"gpu_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9}
+        if self._device.type == "cuda":
+            card = card_named(torch.cuda.get_device_name(self._device))
+            peak = np.nan if card is None else card.flops * world
+            columns |= {
+                "gpu_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9,
+                "tokens_per_gpu_second": n_sampled / (whole * world),
+                "share_of_peak": flops / (seconds["seconds_update"] * peak),
+            }
+        return columns
 
 
 @contextlib.contextmanager
@@ -92,6 +102,35 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
     faults.clear()
 
 
+def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
+    """Return length, truncated share and token entropy of the sampled responses.
+
+    Args:
+        rollouts: (P, V) votes.
+        top_p: nucleus that they were drawn from.
+    """
+    return {
+        "mean_length": float(rollouts.lengths_PN.float().mean()),
+        "truncated": 1.0 - float(rollouts.finished_PN.double().mean()),
+        "entropy": _entropy(rollouts, top_p),
+    }
+
+
+def _entropy(rollouts: Rollouts, top_p: float) -> float:
+    """Return the engine's mean entropy per token, or else its unbiased estimate, in nats.
+
+    The expectation of minus the log-prob of a token is the entropy that it was drawn with, unless
+    a nucleus cut it.
+    """
+    if rollouts.entropy_PV is not None:
+        lengths_PV = rollouts.lengths_PN.double()
+        return float((rollouts.entropy_PV * lengths_PV).sum() / lengths_PV.sum())
+    if top_p < 1:
+        return np.nan
+    logprobs_n = rollouts.logprobs_PNT[rollouts.mask_PNT()].double()
+    return -float(logprobs_n[logprobs_n.isfinite()].mean())
+
+
 def step_row(done: list[Step]) -> dict[str, float]:
     """Means over the scheduled steps, or over those taken where only they have a value."""
     taken = [s for s in done if s.taken]
@@ -111,14 +150,3 @@ def step_row(done: list[Step]) -> dict[str, float]:
         "n_refused": sum(s.refused for s in done),
         "n_left_out": sum(s.n_left_out for s in done),
     }
-
-
-@contextlib.contextmanager
-def torch_threads(n_threads: int | None) -> Iterator[None]:
-    """Let torch use so many threads; as many as before if None."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n_threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

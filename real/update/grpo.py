@@ -99,6 +99,8 @@ class Pass(NamedTuple):
     """Response tokens of which the clip cut the gradient."""
     n_forward: int
     """Response tokens that went through the model, on any rank."""
+    n_inputs: int = 0
+    """The same with their prompts: tokens of which the model's matrices were multiplied."""
     n_left_out: int = 0
     """Response tokens outside of loss and denominator: the sampler's log-prob is not finite."""
     broken: tuple[Place, ...] = ()
@@ -138,7 +140,7 @@ def backward(
     counts = [row_counts(group) for group in groups]
     all_cost = config.kl_coef > 0 or config.objective == "entropy"
     active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
-    passes, bundle = scorer.plan(groups, counts, config.micro_tokens, world, only=active)
+    passes, bundle, n_inputs = scorer.plan(groups, counts, config.micro_tokens, world, only=active)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
@@ -159,6 +161,7 @@ def backward(
         n_tokens=n_tokens,
         n_clipped=int(n_clipped),
         n_forward=n_forward,
+        n_inputs=n_inputs,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
         broken=broken,
         kl=kl / n_forward if n_forward else 0.0,

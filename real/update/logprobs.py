@@ -189,7 +189,7 @@ def _scored(
     """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
     rank, world = share
     counts = [row_counts(group) for group in groups]
-    passes, bundle = scorer.plan(groups, counts, micro_tokens, world, bundled=bundled)
+    passes, bundle, _ = scorer.plan(groups, counts, micro_tokens, world, bundled=bundled)
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         yield places, batch, scorer(batch.rows, temperature, stats)

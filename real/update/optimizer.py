@@ -116,7 +116,7 @@ class PolicyOptimizer:
         done = self._backward(batch)
         counts = {
             name: getattr(done, name)
-            for name in ("n_tokens", "n_clipped", "n_forward", "n_left_out", "kl")
+            for name in ("n_tokens", "n_clipped", "n_forward", "n_inputs", "n_left_out", "kl")
         }
         self.faults[Fault.LOG_PROB] += done.n_left_out
         if done.broken and not done.n_forward:

@@ -53,6 +53,8 @@ class Plan(NamedTuple):
     """As `plan` returns them."""
     bundle: int
     """Most responses behind one prompt; 1 where every response has a prompt of its own."""
+    n_tokens: int
+    """Tokens of all passes, prompts included and padding left out."""
 
 
 def row_counts(group: Group) -> RowCounts:
@@ -83,7 +85,8 @@ def cheapest_plan(
     bundle = 1
     if width is not None:
         bundle = _bundle_size(groups, counts, micro_tokens, width, world, only)
-    return Plan(plan(groups, counts, micro_tokens, layout, world, only, bundle), bundle)
+    passes = plan(groups, counts, micro_tokens, layout, world, only, bundle)
+    return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, only, bundle)))
 
 
 def plan(

@@ -41,6 +41,8 @@ class Step:
     n_tokens: int = 0
     n_clipped: int = 0
     n_forward: int = 0
+    n_inputs: int = 0
+    """Tokens that went through the model, prompts included, see `Pass`."""
     n_left_out: int = 0
     """Response tokens outside of the loss: the engine's or the trainer's log-prob was not finite.
     One such token of the trainer takes its whole response out."""

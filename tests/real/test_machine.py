@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from small_models import decoder_sizes
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from real.model import allocator
+from real.plan.model_size import multiplied
+from real.plan.seconds import CARDS, card_named, update_flops
 from real.record.meter import Clock
 from real.settings.config import TrainConfig
 from real.settings.machine import settled_for
@@ -75,17 +81,56 @@ def test_segments_stay_fixed_elsewhere(
     assert settings == []
 
 
-def test_steps_on_a_gpu_have_their_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reset: list[Any] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 10**9)
-    found: list[dict[str, float]] = []
-    for kind in ("cuda", "cpu"):
+    name = "NVIDIA H200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+
+    def measured(kind: str) -> dict[str, float]:
         clock = Clock(torch.device(kind))
-        for name in ("rollout", "update"):
-            with clock.phase(name):
+        for phase in ("rollout", "update"):
+            with clock.phase(phase):
                 pass
-        found.append(clock.columns(1.0, 1.0))
-    assert found[0]["gpu_memory_gb"] == 3.0 and "gpu_memory_gb" not in found[1]
-    assert reset == [torch.device("cuda")]
+        return clock.columns(100.0, 1.0, flops=1e15, world=4)
+
+    on_gpu, on_cpu = measured("cuda"), measured("cpu")
+    assert on_gpu["gpu_memory_gb"] == 3.0 and reset == [torch.device("cuda")]
+    assert on_gpu["tokens_per_gpu_second"] == pytest.approx(25 / on_gpu["seconds_step"])
+    speed = 1e15 / on_gpu["seconds_update"]
+    assert on_gpu["share_of_peak"] == pytest.approx(speed / (4 * 989e12))
+    assert not {"gpu_memory_gb", "tokens_per_gpu_second", "share_of_peak"} & set(on_cpu)
+    name = "NVIDIA GeForce RTX 4090"
+    assert math.isnan(measured("cuda")["share_of_peak"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("NVIDIA GH200 480GB", None),
+    ],
+)
+def test_a_card_is_known_by_its_name(name: str, kind: str | None) -> None:
+    assert card_named(name) == (None if kind is None else CARDS[kind])
+
+
+def test_operations_of_an_update_are_those_that_torch_counts() -> None:
+    """Embeddings of their own are looked up, a tied head is multiplied; attention is left out."""
+    for tied in (True, False):
+        sizes = decoder_sizes(512, hidden_size=64, intermediate_size=128, initializer_range=0.02)
+        model: Any = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied))
+        with FlopCounterMode(display=False) as counter:
+            model(torch.arange(8)[None], use_cache=False).logits.sum().backward()
+        counts = {str(op): n for op, n in counter.get_flop_counts()["Global"].items()}
+        products = sum(n for op, n in counts.items() if "mm" in op and "bmm" not in op)
+        expected = 8 * update_flops(multiplied(model), TrainConfig())
+        assert products == pytest.approx(expected, rel=0.02)

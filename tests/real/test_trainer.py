@@ -54,6 +54,7 @@ def test_steps_tell_what_was_done(ttrl: Trace):
     # Every response of the tiny task has 22 tokens once it is well formed.
     assert steps["mean_length"].between(15, 22).all()
     assert (steps["tokens_sampled"] == steps["mean_length"] * 64).all()
+    assert (steps["entropy"] > 0).all() and steps["truncated"].between(0, 0.2).all()
     silent = steps["n_uniform"]
     assert (steps["tokens"] <= (4 - silent) * 8 * 22).all()
     phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]

@@ -11,18 +11,28 @@ import plotly.graph_objects as go
 from lab import figures
 from lab.columns import floats, group_mean, ints
 from lab.errors import UserError
-from lab.figures.curves import has_data
+from lab.figures.curves import has_data, rows
 from lab.figures.overhead import overhead_bars
 from lab.figures.sensitivity import sensitivity_curves
 from lab.measures.dynamics import ROUTE_COLUMNS
+from lab.measures.overhead import WARM_UP
 from lab.report.content import derived
 from lab.report.content.digest import ReportedComparison
-from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section
+from lab.report.elements.html import Html
+from lab.report.sections.section import BANDS, Absent, Drawing, Piece, Section, small_table
 from lab.stats.paired import estimate
 from lab.stats.words import mean_sd
 from lab.trace.schema import ROUTES
 
 _GROUP = "The guard"
+_USE = (
+    ("truncated", "responses cut at their limit", "% of votes", 100.0),
+    ("entropy", "policy entropy", "nats per token", 1.0),
+    ("gpu_memory_gb", "peak memory of the trainer", "GB", 1.0),
+    ("tokens_per_gpu_second", "sampled by the whole step", "tokens per GPU second", 1.0),
+    ("share_of_peak", "peak speed used in the update", "%", 100.0),
+)
+"""Column of the steps, name, unit, and factor from the one to the other."""
 
 
 def _routes(world: ReportedComparison) -> list[Piece]:
@@ -72,10 +82,14 @@ def _route_shares(own: pd.DataFrame) -> str:
 
 def _percent(own: pd.DataFrame, column: str) -> str:
     """Share over the whole training with its spread over the replicates."""
-    replicate, values = ints(own, "replicate"), 100 * floats(own, column)
-    _, place = np.unique(replicate, return_inverse=True)
-    value = estimate(group_mean(values, place, 1 + int(place.max())))
-    return f"{mean_sd(value.mean, value.sd)} %"
+    return f"{_mean(own, column, 100.0)} %"
+
+
+def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
+    """Mean over the replicates' means, and their spread; nothing where it was not measured."""
+    _, place = np.unique(ints(own, "replicate"), return_inverse=True)
+    value = estimate(group_mean(factor * floats(own, column), place, 1 + int(place.max())))
+    return mean_sd(value.mean, value.sd) if value.n else ""
 
 
 def _overhead(world: ReportedComparison) -> list[Piece]:
@@ -86,7 +100,24 @@ def _overhead(world: ReportedComparison) -> list[Piece]:
     except UserError as error:
         return [Absent(f"Not measured: {error}.")]
     figure = overhead_bars(seconds, titles=world.titles)
-    return [Drawing(figure, "Time per training step by phase and arm")]
+    return [Drawing(figure, "Time per training step by phase and arm", below=_use(world))]
+
+
+def _use(world: ReportedComparison) -> Html | None:
+    """Table of what the steps tell of responses and of the GPUs; None where they tell nothing."""
+    arms = world.comparison.arms
+    steps = {arm: world.comparison.traces[arm].steps for arm in arms}
+    warm = {arm: rows(table, ints(table, "step") > WARM_UP) for arm, table in steps.items()}
+    found: list[list[str]] = []
+    for column, title, unit, factor in _USE:
+        own = [warm[arm].reindex(columns=["replicate", column]) for arm in arms]
+        cells = [_mean(part, column, factor) if len(part) else "" for part in own]
+        if any(cells):
+            found.append([f"{title} ({unit})", *cells])
+    if not found:
+        return None
+    how = "Mean ± standard deviation over the replicates, the first step left out."
+    return small_table(how, ("", *(world.titles[arm] for arm in arms)), found)
 
 
 def _sensitivity(world: ReportedComparison) -> list[Piece]:

@@ -1,6 +1,7 @@
 """Pages of unfinished, lacking or unusual runs."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -112,3 +113,21 @@ def test_real_runs_stand_below_their_simulation(add_run, tmp_path):
     assert "other half of the seeds" in part and "copy of TTRL" in part
     assert "linearised over its token tree before any" in content
     assert 'id="agreement"' not in page(read([tmp_path / "real"])[0], [])
+
+
+def test_what_the_steps_tell_of_responses_and_gpus_stands_below_their_cost(
+    tmp_path, make_trace, save
+):
+    for arm, seconds in (("ttrl", 2.0), ("guard", 3.0)):
+        trace = make_trace(
+            arm, np.full((2, 3, 10), 0.5), np.full((2, 10), 0.5), world="real", seeds=[0, 1]
+        )
+        trace.steps["seconds_step"] = seconds
+        if arm == "guard":
+            trace.steps["truncated"] = np.where(trace.steps["step"] > 1, 0.25, 1.0)
+        save(trace, tmp_path / arm)
+    content = without_scripts(page(read([tmp_path])[0], []))
+    part = content.split('id="overhead"')[1].split("</section>")[0]
+    cells = re.sub("<[^>]+>", " ", part.split("responses cut at their limit (% of votes)")[1])
+    assert cells.split()[:3] == ["25.0", "±", "0.0"]
+    assert "peak memory" not in part
