@@ -12,7 +12,7 @@ from real.problems.files import read_rows
 from real.problems.hub import HubName, read_hub
 from real.problems.problem import Problem, ProblemSet
 from real.problems.rows import problem_set
-from real.settings.config import TrainConfig
+from real.settings.config import BOX_REQUEST, TrainConfig
 from real.settings.fields import FieldMap
 
 
@@ -44,6 +44,11 @@ def read_problems(config: TrainConfig) -> ProblemSet:
             "add it or train on votes"
         )
     return chosen
+
+
+def suffix_of(problem: Problem, suffix: str | None) -> str:
+    """Return the settings' suffix; by default nothing if the prompt itself asks for a box."""
+    return "" if suffix == BOX_REQUEST and problem.asks_for_box else suffix or ""
 
 
 def load_problems(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -30,6 +30,16 @@ class Problem:
     """Reference answer as written in the source, if it has one. For analysis only."""
     before: tuple[Turn, ...] = ()
     """Earlier messages, such as a system prompt, where the source holds a chat."""
+
+    @property
+    def asks_for_box(self) -> bool:
+        """One of the messages names the box for the final answer."""
+        return any("\\boxed" in text for text in (self.prompt, *(t.content for t in self.before)))
+
+    def under_system(self, text: str) -> Problem:
+        """Return the problem with this system prompt, in place of one of its own."""
+        others = (turn for turn in self.before if turn.role != "system")
+        return replace(self, before=(Turn("system", text), *others))
 
 
 @dataclass(frozen=True, slots=True)

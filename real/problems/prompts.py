@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lab.errors import UserError
 from real.model.policy import Policy
-from real.problems.problem import Problem, ProblemSet, PromptSet, Turn
+from real.problems.load import suffix_of
+from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.problems.templates import chat_text
 from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
 
@@ -40,7 +40,7 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
     tokens: list[list[int]] = []
     left_out: list[str] = []
     for problem in problem_set:
-        ids = _ids(problem, config, policy, _suffix(problem, config), in_template)
+        ids = _ids(problem, config, policy, suffix_of(problem, config.prompt_suffix), in_template)
         if len(ids) > limit:
             left_out.append(problem.id)
             continue
@@ -83,7 +83,7 @@ def prompt_tokens(
         UserError: the tokenizer makes nothing of it.
     """
     in_template = uses_template(policy.tokenizer, config.chat_template)
-    suffix = _suffix(problem, config) if suffix is None else suffix
+    suffix = suffix_of(problem, config.prompt_suffix) if suffix is None else suffix
     return _ids(problem, config, policy, suffix, in_template)
 
 
@@ -91,25 +91,18 @@ def _ids(
     problem: Problem, config: TrainConfig, policy: Policy, suffix: str, in_template: bool
 ) -> list[int]:
     if config.system_prompt is not None:
-        others = tuple(turn for turn in problem.before if turn.role != "system")
-        problem = replace(problem, before=(Turn("system", config.system_prompt), *others))
+        problem = problem.under_system(config.system_prompt)
     return encode(policy.tokenizer, problem, suffix, in_template, config.template_options)
-
-
-def _suffix(problem: Problem, config: TrainConfig) -> str:
-    """Return the settings' suffix; by default nothing if the prompt itself asks for a box."""
-    suffix = config.prompt_suffix or ""
-    return "" if suffix == BOX_REQUEST and _asks_for_box(problem) else suffix
-
-
-def _asks_for_box(problem: Problem) -> bool:
-    return any("\\boxed" in text for text in (problem.prompt, *(t.content for t in problem.before)))
 
 
 def _notices(
     problem_set: ProblemSet, config: TrainConfig, policy: Policy, in_template: bool
 ) -> Iterator[str]:
-    asked = sum(map(_asks_for_box, problem_set)) if config.prompt_suffix == BOX_REQUEST else 0
+    asked = (
+        sum(problem.asks_for_box for problem in problem_set)
+        if config.prompt_suffix == BOX_REQUEST
+        else 0
+    )
     if asked:
         yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"
     # The tiny task is plain text by design.

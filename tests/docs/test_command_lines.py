@@ -14,6 +14,7 @@ import lab.alarm.cli
 import lab.cli
 import lab.report.cli
 import real.cli
+import real.verl.cli
 import sim.cli
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,7 @@ PROGRAMS = {
     "guard-train": real.cli,
     "guard-report": lab.report.cli,
     "guard-alarm": lab.alarm.cli,
+    "guard-verl": real.verl.cli,
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -45,7 +47,7 @@ def commands(path):
         for line in block.replace("\\\n", " ").splitlines():
             line = TORCHRUN.sub("guard-train ", line.strip())
             if line.startswith("guard-"):
-                yield shlex.split(line, comments=True), True
+                yield shlex.split(line.partition(" > ")[0], comments=True), True
     for inline in INLINE.findall(text):
         yield shlex.split(" ".join(inline.split())), False
 

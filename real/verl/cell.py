@@ -1,0 +1,103 @@
+"""A cell of the paper as a shell script for verl, from the presets of the trainer."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lab.errors import UserError
+from real.plan.model_size import PlannedModel, read_config
+from real.problems import NAMED
+from real.settings.options import settings_of
+from real.settings.presets import model_of
+
+_TEMPLATE = Path(__file__).with_name("cell.sh")
+_LOSSES = {
+    "dapo": "token-mean",
+    "grpo": "seq-mean-token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""Average of the loss, the trainer's name to verl's."""
+_VLLM_SHARE, _STATE_SHARE = 0.25, 0.5
+"""Shares of a GPU's memory that its part of vLLM's weights, and of FSDP's state, may take."""
+_STATE_BYTES = 16
+"""Of a weight under FSDP: itself, its gradient and AdamW's moments, in single precision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """GPUs of the nodes of a Ray cluster."""
+
+    nodes: int
+    gpus: int
+    """Of each node."""
+    gpu_memory: float
+    """GiB of each GPU."""
+
+
+def cell_script(preset: str, cluster: Cluster, places: dict[str, str], seed: int) -> str:
+    """Return a script that reproduces a cell of the paper on verl.
+
+    Args:
+        preset: one of `real.settings.presets.NAMES`.
+        cluster: the GPUs to take.
+        places: `model`, `problem_file` and `out`, paths that all nodes see.
+        seed: of the votes, of the guard and of the problems' order.
+
+    Raises:
+        UserError: there is no such preset, or no such number of GPUs can share its mini-batch.
+    """
+    config = settings_of(["--preset", preset], with_model=True)
+    model = PlannedModel(read_config(model_of(preset)))
+    n_batches, left_out = divmod(NAMED[config.problems or ""].n_problems, config.batch_size)
+    values: dict[str, Any] = {
+        **{field.name: getattr(config, field.name) for field in fields(config)},
+        **asdict(cluster),
+        **_sizes(model, config.mini_batch * config.n_samples, cluster),
+        **places,
+        "checkpoints": f"{places['out']}/checkpoints",
+        "preset": preset,
+        "model_name": model_of(preset),
+        "profile": "paper",
+        "seed": seed,
+        "loss": _LOSSES[config.loss],
+        "kl_coef": config.kl_coef > 0,
+        "n_batches": n_batches,
+        "left_out": left_out,
+    }
+    shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
+    shown["address"] = "RAY_ADDRESS=auto " if cluster.nodes > 1 else ""
+    return _TEMPLATE.read_text(encoding="utf-8").format_map(shown)
+
+
+def _sizes(model: PlannedModel, rows: int, cluster: Cluster) -> dict[str, Any]:
+    """Return how a mini-batch of so many rows, vLLM and FSDP's state are spread over the GPUs."""
+    world, card = cluster.nodes * cluster.gpus, cluster.gpu_memory * 2**30
+    heads = model.config.get_text_config().num_attention_heads
+    n_weights = model.size().n_weights
+    shared = [n for n in range(1, world + 1) if world % n == 0 == heads % n]
+    even = next((n for n in shared if rows % (world // n) == 0), None)
+    if even is None:
+        raise UserError(
+            f"nodes, gpus: the {rows} rows of a mini-batch cannot be dealt evenly to {world} GPUs; "
+            "take a power of two"
+        )
+    copies = [n for n in shared if cluster.gpus % n == 0]
+    fits = (n for n in copies if 2 * n_weights / n <= _VLLM_SHARE * card)
+    return {
+        "rows": rows,
+        "data_ranks": world // even,
+        "sequence_ranks": even,
+        "tensor_ranks": next(fits, copies[-1]),
+        "offload": _STATE_BYTES * n_weights / world > _STATE_SHARE * card,
+    }
+
+
+def _written(value: Any) -> str:
+    """Return a value in Hydra's grammar of overrides."""
+    if isinstance(value, str) and not re.fullmatch(r"[\w/.:@+-]+", value):
+        return "'" + value.replace("'", "\\'") + "'"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# The paper's cell {preset} ({model_name}) on {nodes} x {gpus} GPUs of {gpu_memory} GiB, by verl 0.9.
+#
+# Before, once, on a disk that all nodes see:
+#   guard-verl problems {problems} --data-dir FOLDER --out {problem_file}
+# Before, on more than one node:
+#   ray start --head                       on the first node, where this script is to be run
+#   ray start --address=FIRST_NODE:6379    on every other node
+# Settings of verl may follow the name of this script, and win over those below.
+#
+# Two differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
+# batches, others each time; its learning rate moves once a batch, not once an optimizer step.
+settings=(
+  # The plugin. The guard's numbers are those of its profile.
+  trainer.v1.trainer_mode=ttrl_guard
+  actor_rollout_ref.rollout.agent.default_agent_loop=guard_single_turn
+  +guard.profile={profile}
+  +guard.seed={seed}
+  +guard.out={out}
+  # It puts its advantages in place of these.
+  algorithm.adv_estimator=grpo
+  critic.enable=False
+  # Evaluations compare the last boxed answer with the true one.
+  reward.custom_reward_function.path=pkg://real.verl.reward
+  reward.custom_reward_function.name=compute_score
+
+  # From the paper: 64 votes, of which 32 are trained on; 8 optimizer steps a batch.
+  +guard.n_votes={n_votes}
+  actor_rollout_ref.rollout.n={n_samples}
+  data.train_batch_size={batch_size}
+  actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}
+  trainer.total_epochs={epochs}
+  data.max_prompt_length={max_prompt_tokens}
+  data.max_response_length={max_response_tokens}
+  actor_rollout_ref.rollout.temperature={temperature}
+  actor_rollout_ref.actor.optim.lr={lr}
+  actor_rollout_ref.actor.optim.lr_warmup_steps_ratio={warmup_ratio}
+  actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
+  actor_rollout_ref.actor.use_kl_loss={kl_coef}
+  actor_rollout_ref.rollout.val_kwargs.n={eval_samples}
+
+  # From the scripts of its release; the third clip of verl is switched off.
+  actor_rollout_ref.rollout.name={engine}
+  actor_rollout_ref.rollout.top_p={top_p}
+  actor_rollout_ref.rollout.val_kwargs.do_sample=True
+  actor_rollout_ref.rollout.val_kwargs.temperature={eval_temperature}
+  actor_rollout_ref.rollout.val_kwargs.top_p={eval_top_p}
+  trainer.test_freq={eval_steps}
+  actor_rollout_ref.actor.clip_ratio_low={clip_low}
+  actor_rollout_ref.actor.clip_ratio_high={clip_high}
+  actor_rollout_ref.actor.clip_ratio_c=1e6
+  actor_rollout_ref.actor.loss_agg_mode={loss}
+  actor_rollout_ref.actor.optim.weight_decay={weight_decay}
+  actor_rollout_ref.actor.optim.clip_grad={max_grad_norm}
+  actor_rollout_ref.model.enable_gradient_checkpointing={gradient_checkpointing}
+
+  # Chosen here: the files, test-time training on the problems of the evaluation; a checkpoint an
+  # epoch, from which the same command resumes.
+  actor_rollout_ref.model.path={model}
+  data.train_files={problem_file}
+  data.val_files={problem_file}
+  data.filter_overlong_prompts=True
+  data.seed={seed}
+  trainer.default_local_dir={checkpoints}
+  trainer.save_freq={n_batches}
+  trainer.max_actor_ckpt_to_keep={checkpoint_keep}
+  'trainer.logger=[console]'
+  # Weights in single precision, passes in {dtype}.
+  actor_rollout_ref.actor.fsdp_config.dtype={dtype}
+
+  # The cluster: {rows} rows of a mini-batch on {data_ranks} ranks; GPUs that share a row, GPUs that
+  # share a copy of vLLM; FSDP's state in main memory where it would take half of a GPU.
+  trainer.nnodes={nodes}
+  trainer.n_gpus_per_node={gpus}
+  actor_rollout_ref.actor.strategy=fsdp2
+  actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_ranks}
+  actor_rollout_ref.rollout.tensor_model_parallel_size={tensor_ranks}
+  actor_rollout_ref.actor.use_dynamic_bsz=True
+  actor_rollout_ref.actor.ppo_max_token_len_per_gpu={micro_tokens}
+  actor_rollout_ref.actor.fsdp_config.param_offload={offload}
+  actor_rollout_ref.actor.fsdp_config.optimizer_offload={offload}
+)
+{address}python -m verl.trainer.main_ppo "${{settings[@]}}" "$@"

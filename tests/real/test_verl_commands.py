@@ -1,0 +1,159 @@
+"""`guard-verl`: problem sets as verl reads them, and the paper's cells as scripts for verl."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from real.problems.problem import Problem, ProblemSet, Turn
+from real.settings.config import BOX_REQUEST
+from real.settings.presets import NAMES, SHARED, preset
+from real.verl.cli import main
+from real.verl.problems import write_problems
+
+ROWS = [
+    {"prompt": "What is 2 + 2?", "answer": "4", "id": "add"},
+    {"prompt": "Give \\boxed{x}.", "answer": "x", "id": "box"},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sums.json"
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
+
+
+def test_problems_have_one_index_through_all_sets(file: Path, tmp_path: Path, capsys):
+    out = tmp_path / "both.parquet"
+    assert main(["problems", str(file), str(file), "--out", str(out)]) == 0
+    assert "4 problems, extra_info.index 0 to 3" in capsys.readouterr().out
+    rows = rows_of(out)
+    assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
+    assert [row["extra_info"]["id"] for row in rows] == ["add", "box", "add", "box"]
+    assert rows[0] == {
+        "data_source": "sums",
+        "prompt": [{"role": "user", "content": ROWS[0]["prompt"] + BOX_REQUEST}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "4"},
+        "extra_info": {"index": 0, "id": "add"},
+    }
+    # A prompt that asks for a box itself gets no suffix, as under guard-train.
+    assert rows[1]["prompt"][0]["content"] == ROWS[1]["prompt"]
+
+
+def test_messages_and_missing_answers_are_kept(tmp_path: Path):
+    turns = (Turn("system", "Be brief."), Turn("user", "Hi"), Turn("assistant", "Hello"))
+    chat = ProblemSet("chat", [Problem("a", "1 + 1?", None, turns)])
+    for name, prompt, first in (("own", None, "Be brief."), ("other", "Be long.", "Be long.")):
+        write_problems(tmp_path / f"{name}.parquet", [chat], " Box it.", prompt)
+        (row,) = rows_of(tmp_path / f"{name}.parquet")
+        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        middle = [("user", "Hi"), ("assistant", "Hello")]
+        assert said == [("system", first), *middle, ("user", "1 + 1? Box it.")]
+        assert row["reward_model"]["ground_truth"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["problems", "sums.json", "--out", "sums.json"], "sums.json: verl reads Parquet"),
+        (["problems", "sums.json", "--out", "old.parquet"], "old.parquet: exists"),
+        (["problems", "sums.json", "--out", "no/a.parquet"], "its folder does not exist"),
+        (["problems", "--out", "a.parquet"], "sources: name a problem file"),
+        (["problems", "none.json", "--out", "a.parquet"], "none.json: cannot be read"),
+        (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
+        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must be more"),
+        (["config", "--preset", "qwen3-4b/amc", "--gpu-memory", "-1"], "gpu_memory = -1"),
+        (["config", "--preset", "qwen3-4b/amc", "--gpus", "7"], "cannot be dealt evenly to 7"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], message: str, file: Path, monkeypatch, capsys):
+    monkeypatch.chdir(file.parent)
+    Path("old.parquet").write_bytes(b"kept")
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert Path("old.parquet").read_bytes() == b"kept"
+    assert sorted(path.name for path in file.parent.iterdir()) == ["old.parquet", "sums.json"]
+
+
+def words_of(script: str) -> list[str]:
+    """Return the words that the script gives to Python, by running it with another python."""
+    fake = "python() { printf '%s\\0' \"$@\"; }\n"
+    done = subprocess.run(["bash", "-c", fake + script], capture_output=True, check=True, text=True)
+    words = done.stdout.split("\0")[:-1]
+    assert words[:2] == ["-m", "verl.trainer.main_ppo"]
+    return words[2:]
+
+
+def script_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["config", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[5], NAMES[-1]])
+def test_the_script_has_the_preset_s_values(name: str, capsys):
+    script = script_of(capsys, "--preset", name, "--nodes", "2", "--seed", "3")
+    settings = dict(word.split("=", 1) for word in words_of(script))
+    config = preset(name, "somewhere")
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    assert int(settings["+guard.n_votes"]) == config.n_votes
+    assert int(settings[f"{rollout}.n"]) == config.n_samples
+    assert int(settings["trainer.total_epochs"]) == config.epochs
+    assert float(settings[f"{actor}.optim.lr"]) == config.lr
+    assert float(settings[f"{rollout}.val_kwargs.top_p"]) == config.eval_top_p
+    assert settings[f"{actor}.loss_agg_mode"] == "token-mean"
+    assert settings[f"{actor}.use_kl_loss"] == "False"
+    assert settings["+guard.seed"] == settings["data.seed"] == "3"
+    assert settings["trainer.default_local_dir"] == str(Path("runs/verl/checkpoints").absolute())
+    assert "RAY_ADDRESS=auto python -m" in script
+
+
+def test_every_choice_of_the_presets_stands_under_its_source():
+    """A setting of the presets is in the template, in the part named after its source."""
+    template = (Path(__file__).parents[2] / "real" / "verl" / "cell.sh").read_text()
+    titles = {"paper": "From the paper", "release": "From the scripts of its release"}
+    parts = re.split(rf"\n  # ({'|'.join(titles.values())}|Chosen here)", template)
+    text = dict(zip(parts[1::2], parts[2::2], strict=True))
+    elsewhere = {"prompt_suffix", "chat_template"}  # of the problem file, of verl itself
+    for choice in SHARED:
+        if choice.name not in elsewhere:
+            assert f"={{{choice.name}}}" in text[titles.get(choice.source, "Chosen here")]
+
+
+def test_sizes_follow_the_cluster(capsys):
+    def sizes(*words: str) -> list[str]:
+        script = script_of(capsys, "--preset", "qwen2.5-7b/math500", *words)
+        settings = dict(word.split("=", 1) for word in words_of(script))
+        keys = ("actor.ulysses_sequence_parallel_size", "rollout.tensor_model_parallel_size")
+        keys += ("actor.fsdp_config.param_offload",)
+        return [settings[f"actor_rollout_ref.{key}"] for key in keys]
+
+    assert sizes() == ["1", "1", "False"]
+    assert sizes("--nodes", "8") == ["2", "1", "False"]
+    assert sizes("--gpu-memory", "24") == ["1", "4", "True"]
+    assert sizes("--gpus", "1") == ["1", "1", "True"]
+    assert "RAY_ADDRESS" not in script_of(capsys, "--preset", "qwen2.5-7b/math500")
+
+
+def test_names_with_spaces_and_further_settings_reach_verl(capsys):
+    script = script_of(capsys, "--preset", "qwen2.5-7b/amc", "--out", "/my runs/it's")
+    assert "+guard.out='/my runs/it\\'s'" in words_of(script)
+    words = subprocess.run(
+        ["bash", "-c", f'python() {{ echo "${{@: -1}}"; }}\n{script}', "cell.sh", "a.b=1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert words == "a.b=1\n"
