@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from guard_core import GuardConfig
+from lab.arms import matched_target
 from lab.errors import UserError
 from real.plan.model_size import PlannedModel, read_config
 from real.problems import NAMED
+from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import model_of
 
@@ -38,19 +42,25 @@ class Cluster:
     """GiB of each GPU."""
 
 
-def cell_script(preset: str, cluster: Cluster, places: dict[str, str], seed: int) -> str:
+def cell_script(preset: str, arm: str, cluster: Cluster, places: dict[str, str], seed: int) -> str:
     """Return a script that reproduces a cell of the paper on verl.
 
     Args:
         preset: one of `real.settings.presets.NAMES`.
+        arm: of the comparison, such as guard or ttrl.
         cluster: the GPUs to take.
         places: `model`, `problem_file` and `out`, paths that all nodes see.
         seed: of the votes, of the guard and of the problems' order.
 
     Raises:
-        UserError: there is no such preset, or no such number of GPUs can share its mini-batch.
+        UserError: there is no such preset or arm, or so many GPUs cannot share its mini-batch.
     """
-    config = settings_of(["--preset", preset], with_model=True)
+    if matched_target(arm):
+        raise UserError(
+            f"arm {arm!r}: give --arm ttrl, and behind the script's name +guard.step_factor=X with "
+            "the factor that guard-train compare finds"
+        )
+    config = settings_of(["--preset", preset, "--arm", arm], with_model=True)
     model = PlannedModel(read_config(model_of(preset)))
     n_batches, left_out = divmod(NAMED[config.problems or ""].n_problems, config.batch_size)
     values: dict[str, Any] = {
@@ -61,7 +71,7 @@ def cell_script(preset: str, cluster: Cluster, places: dict[str, str], seed: int
         "checkpoints": f"{places['out']}/checkpoints",
         "preset": preset,
         "model_name": model_of(preset),
-        "profile": "paper",
+        "arm": arm,
         "seed": seed,
         "loss": _LOSSES[config.loss],
         "kl_coef": config.kl_coef > 0,
@@ -69,8 +79,25 @@ def cell_script(preset: str, cluster: Cluster, places: dict[str, str], seed: int
         "left_out": left_out,
     }
     shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
+    shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
     shown["address"] = "RAY_ADDRESS=auto " if cluster.nodes > 1 else ""
     return _TEMPLATE.read_text(encoding="utf-8").format_map(shown)
+
+
+def _guard(config: TrainConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the profile closest to the run's guard, what differs from it, and other settings."""
+    wanted = config.guard.to_dict().items()
+    changes = {
+        name: [pair for pair in wanted if pair not in GuardConfig.profile(name).to_dict().items()]
+        for name in ("paper", "release", "off")
+    }
+    profile = min(changes, key=lambda name: len(changes[name]))
+    yield "profile", profile
+    yield from changes[profile]
+    usual = TrainConfig()
+    for name in ("labels", "rule"):
+        if getattr(config, name) != getattr(usual, name):
+            yield name, getattr(config, name)
 
 
 def _sizes(model: PlannedModel, rows: int, cluster: Cluster) -> dict[str, Any]:

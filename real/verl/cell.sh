@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The paper's cell {preset} ({model_name}) on {nodes} x {gpus} GPUs of {gpu_memory} GiB, by verl 0.9.
+# The paper's cell {preset} ({model_name}), arm {arm}, by verl 0.9
+# on {nodes} x {gpus} GPUs of {gpu_memory} GiB.
 #
 # Before, once, on a disk that all nodes see:
 #   guard-verl problems {problems} --data-dir FOLDER --out {problem_file}
@@ -11,18 +12,13 @@
 # Two differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
 # batches, others each time; its learning rate moves once a batch, not once an optimizer step.
 settings=(
-  # The plugin. The guard's numbers are those of its profile.
+  # The plugin. The guard's numbers are those of its profile; its advantages replace GRPO's.
   trainer.v1.trainer_mode=ttrl_guard
-  actor_rollout_ref.rollout.agent.default_agent_loop=guard_single_turn
-  +guard.profile={profile}
+  {guard}
   +guard.seed={seed}
   +guard.out={out}
-  # It puts its advantages in place of these.
   algorithm.adv_estimator=grpo
   critic.enable=False
-  # Evaluations compare the last boxed answer with the true one.
-  reward.custom_reward_function.path=pkg://real.verl.reward
-  reward.custom_reward_function.name=compute_score
 
   # From the paper: 64 votes, of which 32 are trained on; 8 optimizer steps a batch.
   +guard.n_votes={n_votes}

@@ -57,6 +57,8 @@ class ConfigCommand:
 
     preset: str
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+    arm: str = "guard"
+    """Arm of the comparison: ttrl, guard, frozen, memory, truth, ..."""
     nodes: int = 1
     gpus: int = 8
     """GPUs of each node."""
@@ -85,7 +87,7 @@ class ConfigCommand:
             "out": os.path.abspath(self.out),
         }
         cluster = Cluster(nodes=self.nodes, gpus=self.gpus, gpu_memory=self.gpu_memory)
-        print(cell_script(self.preset, cluster, places, self.seed), end="")
+        print(cell_script(self.preset, self.arm, cluster, places, self.seed), end="")
 
 
 COMMANDS = {"problems": ProblemsCommand, "config": ConfigCommand}

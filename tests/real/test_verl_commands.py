@@ -73,6 +73,8 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         (["problems", "--out", "a.parquet"], "sources: name a problem file"),
         (["problems", "none.json", "--out", "a.parquet"], "none.json: cannot be read"),
         (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
+        (["config", "--preset", "qwen3-4b/amc", "--arm", "x"], "arm 'x': unknown"),
+        (["config", "--preset", "qwen3-4b/amc", "--arm", "matched"], "+guard.step_factor=X"),
         (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must be more"),
         (["config", "--preset", "qwen3-4b/amc", "--gpu-memory", "-1"], "gpu_memory = -1"),
         (["config", "--preset", "qwen3-4b/amc", "--gpus", "7"], "cannot be dealt evenly to 7"),
@@ -118,6 +120,23 @@ def test_the_script_has_the_preset_s_values(name: str, capsys):
     assert settings["+guard.seed"] == settings["data.seed"] == "3"
     assert settings["trainer.default_local_dir"] == str(Path("runs/verl/checkpoints").absolute())
     assert "RAY_ADDRESS=auto python -m" in script
+
+
+@pytest.mark.parametrize(
+    ("arm", "guard"),
+    [
+        ("guard", ["profile=paper"]),
+        ("ttrl", ["profile=off"]),
+        ("frozen", ["profile=off", "label_from=frozen"]),
+        ("memory_guard", ["profile=paper", "label_from=memory"]),
+        ("truth", ["profile=off", "labels=truth"]),
+        ("srt", ["profile=off", "rule=srt"]),
+    ],
+)
+def test_an_arm_is_a_profile_and_what_differs_from_it(arm: str, guard: list[str], capsys):
+    words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", arm))
+    own = [word.removeprefix("+guard.") for word in words if word.startswith("+guard.")]
+    assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
 
 
 def test_every_choice_of_the_presets_stands_under_its_source():
