@@ -132,16 +132,25 @@ def policy_streams(
         majority: (..., P, K) or, per answer, (..., P, A + 1).
         minority: as `majority`.
         decision: of the same problems.
-        config: `mix`, `weight_on` and `skip_by` are read.
+        config: `mix`, `negative_scale`, `weight_on` and `skip_by` are read.
     """
     xp = namespace(decision.weight)
     if config.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
+    majority, minority = (
+        lessened(stream, config.negative_scale) for stream in (majority, minority)
+    )
     on_loss = config.weight_on == "loss"
     weight = decision.weight if on_loss else xp.ones_like(decision.weight)
     dropped = decision.skip if config.skip_by == "drop" else xp.zeros_like(decision.skip)
     return PolicyStreams(majority, minority, weight, dropped)
+
+
+def lessened(advantages: Array, scale: float) -> Array:
+    """Return the advantages, negative ones times `scale`."""
+    xp = namespace(advantages)
+    return advantages if scale == 1 else xp.where(advantages < 0, scale * advantages, advantages)
 
 
 class _Pay(NamedTuple):

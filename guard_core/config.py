@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
-from guard_core.checks import ConfigError, Count, Interval, PositiveShare, Share, check_fields
+from guard_core.checks import (
+    ConfigError,
+    Count,
+    Interval,
+    PositiveShare,
+    Share,
+    check_fields,
+)
 
 Part = Literal["frs", "mps", "rcsu"]
 Window = Annotated[int, Interval("[1, 10000]")]
@@ -36,6 +43,8 @@ class GuardConfig:
     """This visit's votes, the majority before training, or the votes summed over all visits."""
     discount: PositiveShare = 1.0
     """Factor in (0, 1] on older votes, with `label_from="memory"`."""
+    hysteresis: Share = 0.0
+    """The old label stays while it has at least `1 - hysteresis` of the winner's votes."""
 
     W: Window = 5
     """History window in visits."""
@@ -87,6 +96,8 @@ class GuardConfig:
 
     advantage_scale: Literal["group", "batch", "none"] = "group"
     """Rewards minus their group mean over the group's std, the batch's std, or nothing."""
+    negative_scale: Share = 1.0
+    """Factor on negative advantages; at 0 training only raises rewarded responses."""
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""

@@ -33,7 +33,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
         scores: (..., P, A); the votes' own `counts`, a rule's scores, or sums over visits.
         old: (..., P) label before this visit, -1 for none.
         tie: (..., P) uniform draws.
-        config: `tie_break` and `label_from` are read.
+        config: `tie_break`, `label_from` and `hysteresis` are read.
     """
     xp = namespace(scores)
     ids = xp.arange(scores.shape[-1], dtype=old.dtype, device=device(old))
@@ -48,6 +48,8 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     if config.tie_break == "incumbent":
         stays = xp.any(tied_PA & (ids == old[..., None]), axis=-1)
         winner = xp.where(stays, old, winner)
+    if config.hysteresis > 0:
+        winner = _kept(xp, scores, top, old, winner, config.hysteresis)
     voted = _voted(xp, votes, top, config)
     label = xp.where(voted, winner, old)
     if config.label_from == "frozen":
@@ -55,6 +57,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     is_label = ids == label[..., None]
     # The winner of the votes themselves has the most of them: nothing needs to be looked up.
     current = config.label_from == "current" and scores is votes.counts
+    current &= config.hysteresis == 0
     got = top if current else _label_votes(xp, votes, label)
     return Label(label, voted & (n_tied > 1), is_label, got)
 
@@ -69,7 +72,18 @@ def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -
         tie: (..., P) uniform draws.
         config: `tie_break` is read.
     """
-    return choose_label(votes, votes.counts, old, tie, replace(config, label_from="current"))
+    return choose_label(
+        votes, votes.counts, old, tie, replace(config, label_from="current", hysteresis=0.0)
+    )
+
+
+def _kept(xp: Any, scores: Array, top: Array, old: Array, winner: Array, share: float) -> Array:
+    """The winner, or the old label where its score is above 0 and close to the highest."""
+    ids = xp.arange(scores.shape[-1], dtype=old.dtype, device=device(old))
+    score = xp.sum(xp.where(ids == old[..., None], scores, xp.zeros_like(scores)), axis=-1)
+    real = xp.float64 if xp.isdtype(scores.dtype, "integral") else scores.dtype
+    close = xp.astype(score, real) >= (1 - share) * xp.astype(top, real)
+    return xp.where((score > 0) & close, old, winner)
 
 
 def _tie_rank(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:

@@ -36,6 +36,8 @@ class Settings(NamedTuple):
     W: int
     T_steady: int
     discount: float
+    hysteresis: float
+    negative_scale: float
     tau_FR: float
     tau_MR: float
     l1: float
@@ -111,6 +113,9 @@ def choose_label(
         tie: uniform number that decides between equal answers.
     """
     top, n_tied, label = winner(scores, old, tie, s.tie_first, s.tie_incumbent)
+    if s.hysteresis > 0 and 0 <= old < len(scores):
+        close = scores[old] >= (1 - s.hysteresis) * top
+        label = old if scores[old] > 0 and close else label
     voted = top > 0
     if s.memory and voted:
         # Remembered sums stay positive for ever: look whether anybody voted now.

@@ -33,6 +33,11 @@ def standardised(s: Settings, hits: float, reward: float, std: float) -> tuple[f
     return (reward - mean) / std, -mean / std
 
 
+def lessened(s: Settings, advantage: float) -> float:
+    """Return the advantage, a negative one times `negative_scale`."""
+    return s.negative_scale * advantage if advantage < 0 else advantage
+
+
 def batch_std(s: Settings, hits: Sequence[float], factor: float, visits: Any) -> float:
     """Return the standard deviation of a batch's rewards, `factor` times the weight or 1 each."""
     n_kept, first, second = 0, 0.0, 0.0
@@ -77,11 +82,12 @@ def answer_advantages(
         _with_bonus(s, visit, label, minority, candidate_votes, hits[0], won, lost, advantages)
         for a in range(len(advantages)):
             # The minority stream is 0, which turns -0.0 into 0.0.
-            advantages[a] = advantages[a] * kept + 0.0
+            advantages[a] = lessened(s, advantages[a] * kept) + 0.0
         return
     rival_won, rival_lost = standardised(s, hits[1], s.minority_reward * reward, stds[1])
     won, lost = (1 - visit.beta) * (won * kept), (1 - visit.beta) * (lost * kept)
     rival_won, rival_lost = visit.beta * (rival_won * kept), visit.beta * (rival_lost * kept)
+    lost, rival_lost = lessened(s, lost), lessened(s, rival_lost)
     rival, other = lost + rival_won, lost + rival_lost
     for a in range(len(advantages)):
         advantages[a] = rival if minority[a] else other

@@ -11,6 +11,7 @@ from lab.arms import (
     BASELINE,
     CUSTOM,
     MATCHED,
+    SIMPLE,
     UNGUARDED,
     WITH_RULES,
     Arm,
@@ -52,14 +53,20 @@ class ArmSettings(Protocol):
         """Settings of that rule; those left out take its defaults."""
         ...
 
+    @property
+    def kl_coef(self) -> float:
+        """Factor on the KL penalty to the start model."""
+        ...
+
 
 Settings = TypeVar("Settings", bound=ArmSettings)
 
 
 def with_arm(settings: Settings, arm: Arm) -> Settings:
-    """Returns the settings with an arm's guard, labels, rule and factor on the step size.
+    """Returns the settings with an arm's guard, labels, rule, KL penalty and factor on the step.
 
-    The options of the rule are kept where the arm has the same rule.
+    The options of the rule are kept where the arm has the same rule, the KL penalty where the arm
+    has none of its own.
     """
     options = settings.rule_options if arm.rule == settings.rule else {}
     return replace(
@@ -69,6 +76,7 @@ def with_arm(settings: Settings, arm: Arm) -> Settings:
         step_factor=arm.step_factor,
         rule=arm.rule,
         rule_options=options,
+        kl_coef=settings.kl_coef if arm.kl_coef is None else arm.kl_coef,
     )
 
 
@@ -87,10 +95,15 @@ def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
     factor = settings.step_factor
     for name in (asked, *_names(settings.rule, factor)):
         known = None if name is None else _known(name, factor)
-        if known is not None and (known.rule, known.guard, known.labels) == (
-            settings.rule,
-            settings.guard,
-            settings.labels,
+        if (
+            known is not None
+            and (known.rule, known.guard, known.labels)
+            == (
+                settings.rule,
+                settings.guard,
+                settings.labels,
+            )
+            and known.kl_coef in (None, settings.kl_coef)
         ):
             return known
     name = CUSTOM if settings.rule == BASELINE else f"{settings.rule}+{CUSTOM}"
@@ -102,7 +115,7 @@ def _names(rule: str, factor: float) -> tuple[str, ...]:
     if factor != 1:
         return (MATCHED,) if rule == BASELINE else ()
     if rule == BASELINE:
-        return tuple(dict.fromkeys((*ALL_ARMS, *UNGUARDED)))
+        return tuple(dict.fromkeys((*ALL_ARMS, *UNGUARDED, *SIMPLE)))
     return (rule, *(f"{rule}+{other}" for other in WITH_RULES if can_combine(rule, other)))
 
 

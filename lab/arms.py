@@ -35,6 +35,8 @@ class Arm:
     """Constant factor on the learning rate."""
     rule: str = "ttrl"
     """Name of the rule that pays the responses, see `guard_core.rules`."""
+    kl_coef: float | None = None
+    """Factor on the KL penalty to the start model; None leaves that of the settings."""
 
 
 GUARD = "guard"
@@ -73,7 +75,18 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
         "votes",
     ),
     "truth": ("True labels (ceiling)", _OFF, "truth"),
+    "positive": ("Positive only", lambda: replace(_OFF(), negative_scale=0.0), "votes"),
+    "kl": ("KL penalty", _OFF, "votes"),
+    "memory_kl": (
+        "Vote memory + KL penalty",
+        lambda: replace(_OFF(), label_from="memory"),
+        "votes",
+    ),
 }
+_KL_COEF = {"kl": 0.2, "memory_kl": 0.2}
+SIMPLE = ("positive", *_KL_COEF)
+"""The simplest alternatives to a guard, other than the labels that an arm trains on
+(docs/method.md, section 16)."""
 
 
 UNGUARDED = {
@@ -133,7 +146,8 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
     _, guard, labels = _ARMS[other]
     settings = guard_alone(rule) if other == BASELINE else guard()
-    return Arm(name, title(name), settings, labels, step_factor, rule.name)
+    kl_coef = _KL_COEF.get(name)
+    return Arm(name, title(name), settings, labels, step_factor, rule.name, kl_coef)
 
 
 def can_combine(rule: str, other: str) -> bool:

@@ -14,7 +14,7 @@ STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
 of them make one family."""
 
 _OF_ARM_AND_SEED = frozenset(
-    {"guard", "labels", "rule", "rule_options", "skip_rate", "step_factor", "seed"}
+    {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
     | {"replicates", "first_replicate"}
 )
 _COMPUTATIONAL: dict[str, frozenset[str]] = {

@@ -40,14 +40,13 @@ def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
     if (path := read_option(argv, "--config")) is not None:
         values = with_arm_options(argv, toml_values(Path(path)))
         # The measured policy needs both, so the file's settings alone need not be complete.
-        values |= {} if response is None else {"response": response}
-        if (lr := read_option(argv, "--lr")) is not None:
-            with suppress(ValueError):
-                values["lr"] = float(lr)
+        values |= _measured(argv)
         file = values.get("response")
         sizes = _sizes(file) if isinstance(file, str) else {}
         return from_values(sizes | values, SimConfig, path)
     changes = with_arm_options(argv, {} if response is None else _sizes(response))
+    if "kl_coef" in changes and (policy := read_option(argv, "--policy")) is not None:
+        changes |= {"policy": policy, **_measured(argv)}  # an arm's penalty needs the policy
     if "guard" in changes:
         changes["guard"] = GuardConfig.from_dict(changes["guard"])
     elif "rule" in changes:
@@ -57,6 +56,17 @@ def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
         law = NAMED[name]
         changes |= {"population": name, "n_problems": law.n_problems, "epochs": law.epochs}
     return replace(base, **changes)
+
+
+def _measured(argv: Sequence[str]) -> dict[str, str | float]:
+    """Response file and learning rate of the options, as far as they are given."""
+    values: dict[str, str | float] = {}
+    if (response := read_option(argv, "--response")) is not None:
+        values["response"] = response
+    if (lr := read_option(argv, "--lr")) is not None:
+        with suppress(ValueError):
+            values["lr"] = float(lr)
+    return values
 
 
 def _sizes(path: str) -> dict[str, int]:

@@ -174,6 +174,8 @@ def configs() -> st.SearchStrategy[GuardConfig]:
         "tie_break": st.sampled_from(["random", "first", "incumbent"]),
         "label_from": st.sampled_from(["current", "current", "frozen", "memory"]),
         "discount": st.sampled_from([1.0, 0.75, 0.5]),
+        "hysteresis": st.sampled_from([0.0, 0.0, 0.25, 0.6]),
+        "negative_scale": st.sampled_from([1.0, 1.0, 0.3, 0.0]),
         "W": st.integers(1, 6),
         "flip_rate": st.sampled_from(["windowed", "instant"]),
         "weight_on": st.sampled_from(["loss", "advantage", "reward"]),

@@ -51,6 +51,18 @@ def net_advantages(answers: list[list[int]], config: GuardConfig) -> np.ndarray:
     return streams.majority + streams.minority
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.25])
+def test_negative_advantages_are_scaled_in_both_streams(scale: float) -> None:
+    ids, decision = flipped_to([ANSWERS], ALERT)
+    majority, minority = group_advantages(ids, decision, ALERT)
+    config = replace(ALERT, negative_scale=scale)
+    streams = policy_streams(majority, minority, decision, config)
+    plain = policy_streams(majority, minority, decision, ALERT)
+    for scaled, full in ((streams.majority, plain.majority), (streams.minority, plain.minority)):
+        assert (full < 0).any() and (full > 0).any()
+        assert np.array_equal(scaled, np.where(full < 0, scale * full, full))
+
+
 def test_16_8_8_minority_is_still_punished() -> None:
     guarded, plain = (net_advantages([ANSWERS], c)[0] for c in (ALERT, GuardConfig.off()))
     assert guarded[16] == pytest.approx(-0.18, abs=0.005)

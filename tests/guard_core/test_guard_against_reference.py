@@ -73,7 +73,9 @@ def compare_advantages(
         share * streams[f"{name}_answer"][:, :width]
         for share, name in zip(shares, ("A1", "A2"), strict=True)
     )
-    np.testing.assert_array_equal(majority + minority, [values[:width] for values in advantages])
+    scale = config.negative_scale
+    both = sum(np.where(part < 0, scale * part, part) for part in (majority, minority))
+    np.testing.assert_array_equal(both, [values[:width] for values in advantages])
     weights = [v.weight if config.weight_on == "loss" else 1.0 for v in verdicts]
     assert streams["policy_weight"].tolist() == weights
     dropped = [v.skipped and config.skip_by == "drop" for v in verdicts]

@@ -31,6 +31,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("l2", False, "must be of type float"),
     ("discount", 0.0, POSITIVE),
     ("discount", 1.5, POSITIVE),
+    ("hysteresis", 1.5, UNIT),
+    ("negative_scale", 1.5, UNIT),
     ("minority_reward", 0, POSITIVE),
     ("minority_reward", math.inf, POSITIVE),
     ("frs", 1, "must be of type bool"),

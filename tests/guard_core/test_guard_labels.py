@@ -219,3 +219,13 @@ def test_the_plateau_ends_at_four_tenths() -> None:
 def test_routes_have_fixed_codes() -> None:
     codes = {route.name: int(route) for route in Route}
     assert codes == {"STABLE": 0, "AT_RISK": 1, "HIGH_RISK": 2, "SKIPPED": 3}
+
+
+def test_hysteresis_keeps_a_label_that_is_nearly_as_frequent() -> None:
+    history = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
+    assert labels(GuardConfig(hysteresis=0.4), history, [40, 24]) == [0, 1, 1, 1, 1]
+    assert labels(GuardConfig(hysteresis=1.0), history, [40, 24]) == [0, 0, 0, 1, 1]
+    remembers = GuardConfig(hysteresis=0.1, label_from="memory")
+    # Sums: 70 and 58, 92 and 100, 126 and 130, 126 and 194.
+    assert labels(remembers, history, [40, 24]) == [0, 0, 0, 1, 1]
+    assert labels(GuardConfig(label_from="memory"), history, [40, 24]) == [0, 1, 1, 1, 1]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from guard_core import GuardConfig
@@ -44,6 +46,13 @@ def test_what_each_arm_trains_on():
     assert [name for name in ALL_ARMS if arm(name).labels == "truth"] == ["truth"]
     for name in ("frs", "mps", "rcsu"):
         assert arm(name).guard == GuardConfig.only(name)
+
+
+def test_the_simple_alternatives():
+    assert arm("positive").guard == replace(GuardConfig.off(), negative_scale=0.0)
+    assert (arm("kl").guard, arm("kl").kl_coef) == (GuardConfig.off(), 0.2)
+    assert arm("memory_kl").guard == arm("memory").guard and arm("memory_kl").kl_coef == 0.2
+    assert arm("ttrl").kl_coef is None
 
 
 def test_the_step_factor_is_kept():

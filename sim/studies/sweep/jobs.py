@@ -114,8 +114,10 @@ def _needed(guard: GuardConfig) -> GuardConfig:
         tie_break=guard.tie_break,
         label_from=guard.label_from,
         discount=guard.discount,
+        hysteresis=guard.hysteresis,
         skip_by=guard.skip_by,
         advantage_scale=guard.advantage_scale,
+        negative_scale=guard.negative_scale,
     )
 
 
