@@ -18,6 +18,7 @@ from real.ranks.sharding import shard_of
 from real.record.batches import batches_per_epoch, checkpoint_interval
 from real.record.checkpoint import MASTER, MODEL, OPTIMIZER, State, check_room, read_file
 from real.record.evaluation import Evaluator
+from real.record.final_model import model_bytes
 from real.settings.config import TrainConfig
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Supervisor
@@ -138,10 +139,10 @@ def check_machine(run: Run, folder: Path) -> list[str]:
 def _check_disk(run: Run, folder: Path) -> list[str]:
     config = run.config
     every = checkpoint_interval(config, len(run.prompts))
-    if not every:
-        return []
-    n_written = 1 - (-run.n_steps // (1 if config.checkpoint_minutes else every))
-    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written)
+    least = 1 if config.checkpoint_minutes else every
+    n_written = 1 - (-run.n_steps // least) if every else 0
+    final = model_bytes(run.policy.model) if config.save_model else 0
+    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
 
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:

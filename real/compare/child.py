@@ -13,7 +13,7 @@ from types import FrameType
 import msgspec
 
 from lab.errors import EXIT_INTERRUPTED, UserError, exit_code, one_line
-from lab.signals import STOP_SIGNALS, stop, stops_raised
+from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_raised
 from lab.trace.manifest import FILE_NAME
 from real.compare.places import VISIBLE, Place
 from real.record.terminal import send_notices
@@ -32,6 +32,7 @@ def run_child(
     if place:
         os.environ[VISIBLE] = ",".join(place)
     if len(place) > 1:
+        stop_with_parent()
         # The pipe is closed by this: the parent reads the progress from the run folder.
         os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
 

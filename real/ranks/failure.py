@@ -3,7 +3,7 @@
 A rank that waits in NCCL for another one that is gone waits for ever, and so does the clean-up of
 its group. Therefore the first rank to fail writes the reason into the store that all ranks share.
 A thread of every other rank reads it there, interrupts its rank, and ends the process if that is
-stuck. Processes that die without a word are noticed by the ranks on the same machine.
+stuck. For ranks that fail without a word see `real.ranks.others`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -27,17 +25,14 @@ import torch.distributed as dist
 from lab.errors import UserError, exit_code, first_line, one_line
 from lab.signals import STOP_SIGNALS
 from real.ranks.launched import Launched
+from real.ranks.others import DIED, POLL_SECONDS, REASON, TOLD, Others
 
-POLL_SECONDS = 0.3
-"""Time between two looks at the store."""
 GRACE_SECONDS = 10.0
 """Time that a rank has to end by itself once another one has failed."""
 _LOST_SECONDS = 2.0
 """Time in which the reason for a lost connection becomes known."""
 _LINGER_SECONDS = 3.0
 """Longest time that a process waits, before it ends, for the others to know."""
-_REASON, _TOLD = "guard-train/failed", "guard-train/told"
-"""Keys of the store: the reason of the first failure, and the number of ranks that know it."""
 _REMEDY = "go on with guard-train resume"
 _SIGNAL = getattr(signal, "SIGURG", None)
 """Interrupts the main thread. Nobody else sends it, and by default it does nothing."""
@@ -67,7 +62,7 @@ class Watch:
         self._speaker = False
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._neighbours = self._exchange()
+        self._others = Others(self._store, process.rank, process.world)
         self._handler = _handle(self._interrupt)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -76,6 +71,7 @@ class Watch:
         """Stop to watch."""
         self._over.set()
         self._thread.join()
+        self._others.stop()
         if self._handler is not None and _SIGNAL is not None:
             signal.signal(_SIGNAL, self._handler)
 
@@ -118,8 +114,10 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._over.wait(POLL_SECONDS):
+            self._others.look()
             if self._found() is None:
                 continue
+            self._others.end_stopped()
             deadline = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < deadline:
                 if self._handler is not None and _SIGNAL is not None:
@@ -151,77 +149,61 @@ class Watch:
             return self._reason
 
     def _look(self) -> str | None:
-        dead = self._dead()
-        reason = f"rank {dead[0] if dead else 0}: its process has died; {_REMEDY}"
-        if 0 in dead and not self._agent_holds:  # nothing can be read any more
-            if self._speaks_without_store(dead):
-                _print(reason)
-            return reason
-        try:
-            if dead and self._is_first(reason):
-                _print(reason)
-            if not self._store.check([_REASON]):
-                return None
-            self._store.add(_TOLD, 1)
-            reason = self._store.get(_REASON).decode()
-            if self._is_far(reason):
-                _print(reason)
-            return reason
-        except (RuntimeError, ValueError):  # the process that held the store has died
+        others, lost = self._others, self._others.lost()
+        rank = min(lost, default=0)
+        reason = f"rank {rank}: {lost.get(rank, DIED)}; {_REMEDY}"
+        if others.reason is not None:
+            if self._is_far(others.reason):
+                _print(others.reason)
+            return others.reason
+        if others.cut_off or others.mute or (0 in lost and not self._agent_holds):
             # It may not count as dead yet: connections close a little earlier.
-            if not dead and self._speaks_without_store([] if self._agent_holds else [0]):
+            if self._speaks_without_store(lost or ([] if self._agent_holds else [0])):
                 _print(reason)
             return reason
+        if not lost or (others.paused(0) and not self._agent_holds):  # nothing can be asked of it
+            return None
+        far = rank not in others.neighbours
+        if (far and not self._speaks_without_store(lost)) or not self._is_first(reason):
+            return None  # it will be heard
+        _print(reason)
+        return reason
 
-    def _speaks_without_store(self, dead: list[int]) -> bool:
+    def _speaks_without_store(self, lost: Iterable[int]) -> bool:
         """Return whether this is the first living rank of its machine."""
-        living = {self._process.rank, *self._neighbours} - set(dead)
+        living = {self._process.rank, *self._others.neighbours} - set(lost)
         self._speaker = self._process.rank == min(living)
         return self._speaker
 
     def _outlive(self) -> None:
         """Wait for the end of the other ranks of this machine: one of them would speak as well."""
         deadline = time.monotonic() + _LINGER_SECONDS
-        while len(self._dead()) < len(self._neighbours) and time.monotonic() < deadline:
+        others = self._others
+        while len(others.dead()) < len(others.neighbours) and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def _is_far(self, reason: str) -> bool:
         """Return whether it was printed on another machine, and this rank is to repeat it."""
         found = re.match(r"rank (\d+):", reason)
-        here = {self._process.rank, *self._neighbours}
+        here = {self._process.rank, *self._others.neighbours}
         return self._process.local_rank == 0 and found is not None and int(found[1]) not in here
 
     def _is_first(self, reason: str) -> bool:
         """Give the reason to all ranks; return whether no other rank was first."""
         try:
-            return self._store.compare_set(_REASON, "", reason).decode() == reason
+            return self._store.compare_set(REASON, "", reason).decode() == reason
         except (RuntimeError, ValueError):
             return True
 
     def _linger(self) -> None:
         """Wait until the others know, before connections break."""
         deadline = time.monotonic() + _LINGER_SECONDS
-        self._found()
         with contextlib.suppress(RuntimeError, ValueError):
-            alive = self._process.world - len(self._dead())
-            while self._store.add(_TOLD, 0) < alive and time.monotonic() < deadline:
+            alive = self._process.world - len(self._others.dead())
+            while self._store.add(TOLD, 0) < alive and time.monotonic() < deadline:
                 time.sleep(0.05)
         if self._process.rank == 0:  # others may be about to read the same number
             time.sleep(0.5)
-
-    def _exchange(self) -> dict[int, int]:
-        """Return the process ids of the other ranks on this machine."""
-        mine, machine = self._process.rank, _machine()
-        self._store.set(f"guard-train/process/{mine}", f"{os.getpid()} {machine}")
-        neighbours = {}
-        for rank in range(self._process.world):
-            pid, _, theirs = self._store.get(f"guard-train/process/{rank}").decode().partition(" ")
-            if rank != mine and theirs == machine:
-                neighbours[rank] = int(pid)
-        return neighbours
-
-    def _dead(self) -> list[int]:
-        return [rank for rank, pid in self._neighbours.items() if not _alive(pid)]
 
 
 def is_lost(error: BaseException) -> bool:
@@ -267,23 +249,3 @@ def _ignore_stops() -> None:
         for number in STOP_SIGNALS:
             # Not SIG_IGN: Python complains of a pending signal without a function.
             signal.signal(number, lambda *_: None)
-
-
-def _machine() -> str:
-    """Return a name of this machine, or container: process ids are only known within it."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        # Also true of a process that has ended, until its parent notices.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except OSError:  # not Linux, or another user's
-        return True

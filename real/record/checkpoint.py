@@ -154,7 +154,9 @@ class Checkpoints:
         }
 
 
-def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> list[str]:
+def check_room(
+    run_folder: Path, n_bytes: int, keep: int, n_written: int, final: int = 0
+) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
     Args:
@@ -162,10 +164,11 @@ def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> lis
         n_bytes: of one checkpoint.
         keep: number of checkpoints that stay on disk.
         n_written: number of checkpoints that the whole run writes.
+        final: bytes of the trained model, which is written at the end.
 
     Raises:
         UserError: the disk has too little room; a new checkpoint is written before the oldest one
-            is deleted.
+            is deleted, and the trained model beside those that are kept.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -175,6 +178,13 @@ def check_room(run_folder: Path, n_bytes: int, keep: int, n_written: int) -> lis
             f"{run_folder}: the disk has {_size(free)} free, and up to {most} checkpoints of "
             f"{_size(n_bytes)} need {_size(most * n_bytes)}; lower checkpoint_keep, set lora_rank, "
             "or write none with checkpoint_every 0"
+        )
+    if free < (needed := kept * n_bytes + final):
+        beside = f" beside {kept} checkpoints of {_size(n_bytes)}" if kept else ""
+        raise UserError(
+            f"{run_folder}: the disk has {_size(free)} free, and the trained model of "
+            f"{_size(final)}{beside} needs {_size(needed)}; lower checkpoint_keep, or write no "
+            "model with save_model false"
         )
     if kept * n_bytes < TOLD_FROM:
         return []

@@ -44,6 +44,11 @@ def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
     return target
 
 
+def model_bytes(model: Any) -> int:
+    """Return the bytes of the weights that `save_model` writes, and of any adapters."""
+    return sum(p.numel() * computed_with(p, model).itemsize for p in model.parameters())
+
+
 def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
     """Return the weights to write in place of the model's own; None to write its own.
 

@@ -23,6 +23,8 @@ from typing import Any
 
 from rank_faults import LIMIT, PARTS, in_double, plant
 
+from real.ranks.others import _state
+
 
 def sample_scripted(config: Any) -> None:
     import torch
@@ -103,7 +105,7 @@ def start(request: dict[str, Any], rank: int) -> int:
 
 
 def wait_for(pids: list[int]) -> list[int]:
-    """Exit codes; those still running at the limit are killed."""
+    """Exit codes; those still running at the limit are killed, and those stopped at the end."""
     deadline = time.monotonic() + LIMIT
     codes: dict[int, int] = {}
     while len(codes) < len(pids):
@@ -113,6 +115,10 @@ def wait_for(pids: list[int]) -> list[int]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
+        if all(_state(pid) == "T" for pid in set(pids) - codes.keys()):
+            for pid in set(pids) - codes.keys():
+                os.kill(pid, signal.SIGABRT)
+                os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
     return [codes[pid] for pid in pids]
 

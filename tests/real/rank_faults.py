@@ -2,15 +2,17 @@
 
 Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, or with the
 n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" and "stuck" make
-the rank sleep, the latter without an ear for signals; "change" kills it, as by kill -9, just before
-the n-th time that it changes its folder's files, or writes the number of these changes into the
-file "counted" without an n.
+the rank sleep, the latter without an ear for signals; "stop" stops it, until somebody kills it;
+"hold" lets it hold Python's lock for 3 seconds; "change" kills it, as by kill -9, just before the
+n-th time that it changes its folder's files, or writes the number of these changes into the file
+"counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
 must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
 what that writes itself is no problem. "backends": the process group has one for each kind of
 device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
+"impatient": ranks that are stopped or silent are lost after 1.5 seconds.
 "nodes": each rank is on a node of its own. "apart": it also is in a folder of its own.
 "bytes": after the first optimizer step the bytes of the
 weights, and of masters, gradients and moments, that this rank holds are printed.
@@ -18,6 +20,7 @@ weights, and of masters, gradients and moments, that this rank holds are printed
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -84,14 +87,16 @@ def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
     from lab.errors import UserError
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any) -> Any:
         if fault["what"] == "error":
             raise UserError("fault: wanted by the test")
         if fault["what"] == "stuck":  # no handler runs in the main thread
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if fault["what"] in ("sleep", "stuck"):
             time.sleep(LIMIT)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if fault["what"] == "hold":
+            return ctypes.PyDLL(None).sleep(3)
+        os.kill(os.getpid(), signal.SIGSTOP if fault["what"] == "stop" else signal.SIGKILL)
 
     if fault["what"] == "change":
         count_changes(folder, fault["call"], fault["counted"])
@@ -185,6 +190,12 @@ def hasty() -> None:
     real.ranks.failure.GRACE_SECONDS = 1.0
 
 
+def impatient() -> None:
+    import real.ranks.others
+
+    real.ranks.others.LOST_SECONDS = 1.5
+
+
 def print_bytes() -> None:
     from held_bytes import held_bytes
 
@@ -202,10 +213,10 @@ def print_bytes() -> None:
 
 
 def nodes() -> None:
-    import real.ranks.failure
+    import real.ranks.others
 
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    real.ranks.failure._machine = lambda: os.environ["RANK"]
+    real.ranks.others._machine = lambda: os.environ["RANK"]
 
 
 def apart() -> None:
@@ -221,6 +232,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "reword": reword,
     "backends": backends,
     "hasty": hasty,
+    "impatient": impatient,
     "nodes": nodes,
     "apart": apart,
     "bytes": print_bytes,

@@ -25,6 +25,7 @@ from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
 from real.record.checkpoint import check_room
+from real.record.final_model import model_bytes
 from real.run import prepare
 from real.state import checkpoint_bytes
 from real.tiny import CHECKPOINT
@@ -241,6 +242,8 @@ def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"
     assert len(saved) == 2 and 0.999 * written < told <= written
     n_weights = sum(p.numel() for p in parts.policy.model.parameters())
     assert told == n_weights * 12
+    model = sum(t.nbytes for t in load_file(tmp_path / "run/model/model.safetensors").values())
+    assert model == model_bytes(parts.policy.model)
 
 
 def test_its_size_is_told_and_a_disk_without_room_refused(
@@ -255,7 +258,13 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
     assert check_room(out, 250_000, keep=2, n_written=2) == []
     with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
         check_room(out, 200_000, keep=2, n_written=5)
+    assert check_room(out, 100_000, keep=2, n_written=5, final=300_000) == []
+    told = r"model of 0\.4 MB beside 2 checkpoints of 0\.1 MB needs 0\.6 MB; .* save_model"
+    with pytest.raises(UserError, match=told):
+        check_room(out, 100_000, keep=2, n_written=5, final=400_000)
     free.free = 1000
+    with pytest.raises(UserError, match=r"and the trained model of 0\.4 MB needs 0\.4 MB"):
+        train(replace(SMALL, checkpoint_every=0), out, progress=False)
     with pytest.raises(UserError, match="lower checkpoint_keep"):
         train(SMALL, out, progress=False)
     assert not out.parent.exists()

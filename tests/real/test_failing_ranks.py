@@ -75,6 +75,33 @@ def test_the_rank_that_holds_the_store_dies(ranks: Start) -> None:
     assert ended.codes == [-9, 1, 1] and ended.seconds < 20
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_rank_is_ended_with_all_others(ranks: Start, rank: int) -> None:
+    fault = {"rank": rank, "what": "stop", "phase": "update"}
+    ended = failed(ranks, f"stopped-{rank}", fault, parts=("impatient",))
+    stopped = f"rank {rank}: its process was stopped 2 seconds ago"
+    said = [f"guard-train: {stopped}; go on with guard-train resume"]
+    assert ended.lines[1 - rank] == said and ended.lines[rank] == []
+    assert ended.codes[rank] == -9 and ended.codes[1 - rank] == 1
+    assert ended.seconds < 30
+
+
+def test_a_rank_that_computes_for_long_without_letting_go_is_waited_for(ranks: Start) -> None:
+    fault = {"rank": 1, "what": "hold", "phase": "update"}
+    ended = failed(ranks, "holding", fault, parts=("impatient",))
+    assert ended.codes == [0, 0] and ended.lines == [[], []]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_silent_machine_ends_the_others(ranks: Start, rank: int) -> None:
+    """The first one also holds the store, which is silent then."""
+    fault = {"rank": rank, "what": "stop", "phase": "update"}
+    ended = failed(ranks, f"far-{rank}", fault, parts=("impatient", "hasty", "nodes"))
+    silent = f"rank {rank}: its machine has been silent for 2 seconds"
+    assert ended.lines[1 - rank] == [f"guard-train: {silent}; go on with guard-train resume"]
+    assert ended.codes[1 - rank] == 1 and ended.codes[rank] == -6
+
+
 def test_errors_of_all_ranks_are_told_once(ranks: Start) -> None:
     faults = [{"rank": rank, "phase": "update", "what": "error"} for rank in (0, 1)]
     ended = failed(ranks, "both", *faults)

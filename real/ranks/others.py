@@ -1,0 +1,167 @@
+"""Ranks that no longer run: processes that died or were stopped, and machines that are silent.
+
+A rank sees the processes of its own machine and needs no sign of life of theirs: one that is busy
+for minutes runs, even in a kernel that holds Python's lock. Machines beat: every rank of a machine
+adds to the machine's count in the store, and watches the count of the next machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+POLL_SECONDS = 0.3
+"""Time between two looks at the store, and at the processes of this machine."""
+LOST_SECONDS = 15.0
+"""Time after which a process that is stopped, as by SIGSTOP, and a machine without a beat count as
+lost."""
+REASON, TOLD = "guard-train/failed", "guard-train/told"
+"""Keys of the store: the reason of the first failure, and the number of ranks that know it."""
+DIED = "its process has died"
+_BEAT = "guard-train/beat/{}"
+"""Key of the count of a machine, which its first rank names."""
+
+
+class Others:
+    """The other ranks: whether their processes run, and whether their machines answer.
+
+    A thread of its own talks to the store, which may be silent as well. Times are counted in
+    looks: while this process is stopped itself, as all may be, they do not pass.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        """Meet the others and start to listen; all ranks must call this.
+
+        Args:
+            store: that all ranks share; a connection of its own.
+            rank: of this process.
+            world: number of ranks.
+        """
+        self.reason: str | None = None
+        """Of the first failure, as the store has it."""
+        self.cut_off = False
+        """The connection to the store is lost."""
+        self._store = store
+        self.neighbours, machines = _met(store, rank, world)
+        own = next(i for i, ranks in enumerate(machines) if rank in ranks)
+        following = machines[(own + 1) % len(machines)]
+        self._machine, self._next = min(machines[own]), min(following)
+        self._n_answers = self._beat = 0
+        self._seen = (0, 0)
+        self._looks = Counter[str | int]()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._over.set()
+        self._thread.join()
+
+    def dead(self) -> list[int]:
+        """Return the ranks of this machine whose process has ended."""
+        return [rank for rank, pid in self.neighbours.items() if _state(pid) in "ZX"]
+
+    def look(self) -> None:
+        """Count for how long others were stopped or silent; to be called every `POLL_SECONDS`."""
+        for rank, pid in self.neighbours.items():
+            self._count(rank, _state(pid) == "T")
+        if self._next == self._machine:
+            return
+        n_answers, beat = self._seen
+        self._seen = self._n_answers, self._beat
+        answered = self._n_answers != n_answers
+        self._count("store", not answered)
+        if answered:
+            self._count("beat", self._beat == beat)
+
+    def lost(self) -> dict[int, str]:
+        """Return the ranks that no longer run, each with what happened to it."""
+        stopped = f"its process was stopped {LOST_SECONDS:.0f} seconds ago"
+        silent = f"its machine has been silent for {LOST_SECONDS:.0f} seconds"
+        found = dict.fromkeys(self._silent(), silent)
+        found |= dict.fromkeys(self._stopped(), stopped)
+        return found | dict.fromkeys(self.dead(), DIED)
+
+    def paused(self, rank: int) -> bool:
+        """Return whether the process of a rank of this machine is stopped, since whenever."""
+        return self._looks[rank] > 0
+
+    @property
+    def mute(self) -> bool:
+        """The store, on another machine, does not answer."""
+        return self._machine != 0 and self._for_long("store")
+
+    def end_stopped(self) -> None:
+        """Kill the processes of this machine that count as lost since they are stopped."""
+        for rank in self._stopped():
+            with contextlib.suppress(OSError):
+                os.kill(self.neighbours[rank], signal.SIGKILL)
+
+    def _stopped(self) -> list[int]:
+        return [rank for rank in self.neighbours if self._for_long(rank)]
+
+    def _silent(self) -> list[int]:
+        """Return the first rank of a machine that is silent; the store is on that of rank 0."""
+        if self.mute:
+            return [0]
+        return [self._next] if self._for_long("beat") else []
+
+    def _count(self, name: str | int, still: bool) -> None:
+        self._looks[name] = self._looks[name] + 1 if still else 0
+
+    def _for_long(self, name: str | int) -> bool:
+        return self._looks[name] * POLL_SECONDS >= LOST_SECONDS
+
+    def _listen(self) -> None:
+        try:
+            while not self._over.wait(POLL_SECONDS):
+                if self._next != self._machine:
+                    self._store.add(_BEAT.format(self._machine), 1)
+                    self._beat = self._store.add(_BEAT.format(self._next), 0)
+                self._n_answers += 1
+                if self.reason is None and self._store.check([REASON]):
+                    self.reason = self._store.get(REASON).decode()
+                    self._store.add(TOLD, 1)
+        except (RuntimeError, ValueError):  # the process that held the store has died
+            self.cut_off = True
+
+
+def _met(store: Any, mine: int, world: int) -> tuple[dict[int, int], list[list[int]]]:
+    """Return the process ids of the other ranks on this machine, and the ranks of all machines."""
+    store.set(f"guard-train/process/{mine}", f"{os.getpid()} {_machine()}")
+    ids: list[int] = []
+    machines: dict[str, list[int]] = {}
+    for rank in range(world):
+        pid, _, machine = store.get(f"guard-train/process/{rank}").decode().partition(" ")
+        ids.append(int(pid))
+        machines.setdefault(machine, []).append(rank)
+    found = list(machines.values())
+    here = next(ranks for ranks in found if mine in ranks)
+    return {rank: ids[rank] for rank in here if rank != mine}, found
+
+
+def _machine() -> str:
+    """Return a name of this machine, or container: process ids are only known within it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _state(pid: int) -> str:
+    """Return Linux's letter for the state of a process: T stopped, Z or X ended; R if unknown."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return "X"
+    except OSError:  # not Linux, or another user's
+        return "R"

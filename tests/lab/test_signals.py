@@ -1,0 +1,55 @@
+"""A process that must not outlive the one that started it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import multiprocessing, os, sys, time
+from lab.signals import stop_with_parent
+
+def become(place):
+    stop_with_parent()
+    code = "import os, time; open({!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    os.execv(sys.executable, [sys.executable, "-c", code.format(place)])
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=become, args=(sys.argv[1],)).start()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of such an end")
+def test_a_process_ends_with_a_killed_parent_whatever_it_became(tmp_path: Path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    place = tmp_path / "pid"
+    parent = subprocess.Popen([sys.executable, tmp_path / "script.py", place], cwd=Path.cwd())
+    try:
+        _wait(lambda: place.is_file() and place.read_text() != "")
+    finally:
+        parent.kill()
+        parent.wait()
+    pid = int(place.read_text())
+    _wait(lambda: not _runs(pid))
+
+
+def _wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
