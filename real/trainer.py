@@ -21,6 +21,7 @@ from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
 from real.model.prepare import on_this_machine, torch_threads
+from real.plan.card import card_held
 from real.plan.model_size import multiplied
 from real.plan.seconds import update_flops
 from real.ranks.distributed import joined_ranks
@@ -70,6 +71,7 @@ def train(
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
+        card_held(config),
         torch_threads(config.threads),
         memory_limit("run"),
     ):
@@ -122,6 +124,7 @@ def resume(
     config = on_this_machine(config or stored_config(folder))[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
+        card_held(config),
         held(folder, ranks),
         memory_limit("run"),
     ):
