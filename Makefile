@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs vllm verl test-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs vllm verl test-verl newest-verl lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
 	@echo "make verl    install verl and Ray for CPUs, in an environment of their own"
 	@echo "make test-verl  the tests of the verl plugin there (10 minutes)"
+	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
@@ -45,6 +46,9 @@ verl: .venv-verl/stamp
 test-verl: .venv-verl/stamp
 	.venv-verl/bin/pyright -p tests/verl
 	.venv-verl/bin/python -m pytest tests/verl
+
+newest-verl: .venv-verl/stamp
+	.venv-verl/bin/python tests/verl/newest.py
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -13,7 +13,9 @@
 # batches, others each time; its learning rate moves once a batch, not once an optimizer step.
 settings=(
   # The plugin. The guard's numbers are those of its profile; its advantages replace GRPO's.
+  # The agent loop seeds the votes, and refuses another trainer_mode, which would run unguarded.
   trainer.v1.trainer_mode=ttrl_guard
+  actor_rollout_ref.rollout.agent.default_agent_loop=guard_single_turn
   {guard}
   +guard.seed={seed}
   +guard.out={out}
