@@ -20,12 +20,14 @@ from real.model.allocator import grow_segments
 from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
-from real.plan.advice import checked_engine_share
+from real.plan.advice import checked_engine_memory
 from real.problems.load import read_problems
 from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
+from real.ranks.launched import local_world
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, rule_of
+from real.settings.machine import check_engine_tp
 from real.state import Run, n_batches
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
@@ -60,20 +62,20 @@ def prepare(
     Raises:
         UserError: the model or the problems are wrong.
     """
+    check_engine_tp(config, local_world())
     rule = rule_of(config)
     problems = read_problems(config)
     tiny = starting_checkpoint(config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
-    share = checked_engine_share(config, folder, ranks.world)
+    memory = checked_engine_memory(config, folder, ranks.world)
     policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
     prompts = replace(prompts, notices=(*notices, *_notices(config, policy), *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
-    shared = config if share is None else replace(config, engine_memory=share or None)
-    engine = make_engine(shared, policy, folder, ranks, logs)
-    if share:
+    engine = make_engine(config, policy, folder, ranks, logs, memory)
+    if memory and memory.share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)

@@ -7,7 +7,7 @@ memory, which is bytes and integers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,54 @@ class Entry(NamedTuple):
         dtype: torch.dtype = getattr(torch, self.dtype)
         end = self.start + n_bytes(self.shape, dtype)
         return memory[self.start : end].view(dtype).view(self.shape)
+
+
+class Sent(NamedTuple):
+    """A bucket's contents, as plain values that go to all processes of an engine."""
+
+    buckets: list[Handle]
+    """One, or the bucket of each process."""
+    entries: list[Entry]
+    last: bool
+    """No weights follow. Else the buckets are filled again when these have been taken."""
+
+    def weights(self, process: int = 0) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight.
+
+        Args:
+            process: number of the engine's process that takes them.
+        """
+        memory = opened(self.buckets[process if len(self.buckets) > 1 else 0])
+        for entry in self.entries:
+            weight = entry.view(memory)
+            # An engine may wait for the rest of a layer; until then the bucket is filled again.
+            yield entry.name, weight if self.last else weight.clone()
+        if memory.is_cuda:
+            torch.cuda.synchronize()
+
+
+class Delivery:
+    """Weights as they arrive, bucket by bucket."""
+
+    def __init__(self, parts: Iterator[Sent], progress: Callable[[], None]) -> None:
+        """Set up.
+
+        Args:
+            parts: waits for the next bucket.
+            progress: called for every weight.
+        """
+        self._parts, self._progress = parts, progress
+
+    def parts(self) -> Iterator[Sent]:
+        """Yield the buckets' contents, for processes that open them."""
+        return self._parts
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight, for this process."""
+        for part in self._parts:
+            for weight in part.weights():
+                self._progress()
+                yield weight
 
 
 def file_handle(path: Path, size: int) -> Handle:

@@ -14,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.buckets import Entry, opened
+from real.engines.buckets import Delivery, Entry, Handle, Sent
 from real.engines.rollouts import EngineDied, Prompts, Rollouts, Sampling
 
 REQUEST = "request.json"
@@ -37,15 +37,23 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC",
 """Variables that are not passed on: an engine belongs to one rank and must not join the group."""
 
 
-def child_environment(device: torch.device) -> dict[str, str]:
-    """Return the environment that the parent starts the process in."""
+def child_environment(device: torch.device, n_gpus: int = 1) -> dict[str, str]:
+    """Return the environment that the parent starts the process in.
+
+    Args:
+        device: of the trainer.
+        n_gpus: of the engine; they follow the trainer's, which is the first.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
     environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
+    # Huge pages: on a CPU vLLM packs all weights into new memory after each update.
+    environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     if device.type == "cuda":
-        # The engine sees only this rank's GPU, as the first one.
+        # The engine sees only its own GPUs, this rank's as the first one.
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
         index = torch.cuda.current_device() if device.index is None else device.index
-        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+        seen = [visible[i] if visible else str(i) for i in range(index, index + n_gpus)]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment
 
 
@@ -63,8 +71,12 @@ class Host(Protocol):
         """Sample, and call `progress` now and then."""
         ...
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def load(self, weights: Delivery, version: int) -> None:
         """Replace all weights."""
+        ...
+
+    def refusal(self, buckets: list[Handle]) -> str | None:
+        """Return why buckets of the trainer cannot be opened; None if they can."""
         ...
 
     def release(self) -> None:
@@ -134,35 +146,21 @@ def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:
     )
 
 
-def received(
-    pipe: Connection, folder: Path, message: Mapping[str, Any], progress: Callable[[], None]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and value of every weight, bucket by bucket.
+def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[Sent]:
+    """Yield what is in the buckets, again and again.
 
     Args:
-        pipe: brings word of the next bucket.
-        folder: holds what is in it, in place of a request.
-        message: of the first bucket.
-        progress: called for every weight.
+        pipe: brings word of the next contents.
+        folder: holds their list, in place of a request.
+        message: of the first ones.
     """
-    memory = opened(message["bucket"])
     while True:
         entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
-        for entry in entries:
-            progress()
-            weight = entry.view(memory)
-            # An engine may wait for the rest of a layer; until then the bucket is filled again.
-            yield entry.name, weight if message["last"] else weight.clone()
-        _synchronize(memory)
+        yield Sent(message["buckets"], entries, message["last"])
         if message["last"]:
             return
         send(pipe, {"taken": len(entries)})
         message = receive(pipe)
-
-
-def _synchronize(memory: torch.Tensor) -> None:
-    if memory.is_cuda:
-        torch.cuda.synchronize()
 
 
 def main(make_host: Callable[[dict[str, Any]], Host], arguments: Sequence[str]) -> None:
@@ -203,7 +201,7 @@ def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], 
 def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> dict[str, Any]:
     progress = _signs_of_life(pipe)
     if message["do"] == "open":
-        return {"refusal": _refusal(message["bucket"])}
+        return {"refusal": host.refusal(message["buckets"])}
     if message["do"] == "sample":
         request = json.loads((folder / REQUEST).read_text())
         sampling = Sampling(**request["sampling"])
@@ -213,22 +211,10 @@ def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> 
         write_rollouts(folder / ROLLOUTS, rollouts)
         return {"version": rollouts.version}
     if message["do"] == "load":
-        host.load(received(pipe, folder, message, progress), message["version"])
-        if "cuda" in message["bucket"]:
-            torch.cuda.synchronize()
-            torch.cuda.ipc_collect()
+        host.load(Delivery(_parts(pipe, folder, message), progress), message["version"])
     else:
         host.release()
     return {}
-
-
-def _refusal(bucket: dict[str, Any]) -> str | None:
-    """Return why a bucket cannot be opened; None if it can."""
-    try:
-        opened(bucket)
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-    return None
 
 
 def _signs_of_life(pipe: Connection) -> Callable[[], None]:
@@ -252,7 +238,8 @@ def _watch_parent(parent: int, folder: Path) -> None:
 
 
 def _vllm_host(settings: dict[str, Any]) -> Host:
-    from real.engines.vllm_host import VllmHost, VllmSettings
+    from real.engines.vllm_host import VllmHost
+    from real.engines.vllm_settings import VllmSettings
 
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])

@@ -11,10 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,15 +29,13 @@ from real.engines.child import (
     receive,
     send,
 )
-from real.engines.hand_over import NO_WEIGHTS, Bucket, CudaBucket, Room, exchange_folder, fill
+from real.engines.hand_over import NO_WEIGHTS, Room, exchange_folder
 from real.engines.requests import dealt, request_seeds
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
-from real.engines.weights import stored_weights
+from real.engines.weights import WeightSender
 from real.ranks.distributed import ALONE, Ranks
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
-COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
-"""Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -84,13 +80,14 @@ class ChildEngine:
         """
         self.device = torch.device(device)
         self.timeout = timeout
-        self.weights_dtype = weights_dtype
         self._log_path = log
         self._log = _opened(log)
         self._folder = exchange_folder(room, exchange)
-        self._ranks = ranks
-        self._bucket: Bucket | None = None
         self._pad_token_id = int(settings.get("pad_token_id", 0))
+        self._n_gpus = int(settings.get("n_gpus", 1))
+        self._sender = WeightSender(
+            self._folder, self.device, weights_dtype, ranks, self._n_gpus, self._hand
+        )
         self._ended = False
         self._process, self._pipe = self._start(command)
         try:
@@ -135,53 +132,9 @@ class ChildEngine:
         """Free the GPU's memory."""
         self._ask({"do": "release"})
 
-    @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the model's weights, bucket by bucket.
-
-        Raises:
-            UserError: there is no room for a bucket.
-            EngineDied: the engine died or hung.
-        """
-        stages = {COPY: -time.perf_counter(), LOAD: 0.0}
-        room = Room.of(model, self.weights_dtype)
-        bucket = self._bucket = self._bucket or self._make_bucket(room)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # the engine needs the memory again
-        weights = stored_weights(model, self.weights_dtype)
-        message = {"do": "load", "version": version, "bucket": bucket.handle()}
-        for entries, last in fill(bucket, weights):
-            started = time.perf_counter()
-            self._write_request(entries)
-            answer = self._ask({**message, "last": last})
-            if ("taken" in answer) == last:
-                raise EngineDied("engine: it did not take all weights")
-            stages[LOAD] += time.perf_counter() - started
-        if isinstance(bucket, CudaBucket):
-            bucket.close()
-            self._bucket = None
-        stages[COPY] += time.perf_counter() - stages[LOAD]
-        return stages
-
-    def _make_bucket(self, room: Room) -> Bucket:
-        """Return memory of the GPU where the engine can open it, else of the host."""
-        if self.device.type == "cuda" and self._opens_gpu:
-            return CudaBucket(room.bucket, self.device)
-        return room.host_bucket(self._folder, self._ranks)
-
-    @cached_property
-    def _opens_gpu(self) -> bool:
-        """True if the engines of all ranks can open memory of their trainers' GPUs."""
-        probe = CudaBucket(1, self.device)
-        refusal = self._ask({"do": "open", "bucket": probe.handle()})["refusal"]
-        probe.close()
-        if refusal is not None:
-            warnings.warn(
-                f"engine: CUDA IPC does not work here ({refusal}); weights go through memory of "
-                "the host, which takes longer",
-                stacklevel=4,
-            )
-        return not self._ranks.highest(refusal is not None)
+        """Send the model's weights, bucket by bucket; see `WeightSender.send`."""
+        return self._sender.send(model, version)
 
     def close(self) -> None:
         """End the process; may be called twice."""
@@ -213,7 +166,7 @@ class ChildEngine:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=child_environment(self.device),
+            env=child_environment(self.device, self._n_gpus),
             # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
             start_new_session=True,
         )
@@ -222,6 +175,10 @@ class ChildEngine:
 
     def _write_request(self, request: Any) -> None:
         (self._folder / REQUEST).write_text(json.dumps(request))
+
+    def _hand(self, message: Mapping[str, Any], entries: Sequence[Any]) -> dict[str, Any]:
+        self._write_request(entries)
+        return self._ask(message)
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         doing = message["do"]
@@ -279,6 +236,47 @@ class ChildEngine:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._pipe.close()
+
+
+class GroupMember:
+    """A rank without an engine: its group shares that of the group's first rank.
+
+    It takes part in gathering and sending the weights.
+    """
+
+    queues = True
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        weights_dtype: torch.dtype | None,
+        ranks: Ranks,
+        n_gpus: int,
+    ) -> None:
+        """Set up.
+
+        Args:
+            device: of the trainer.
+            weights_dtype: dtype in which weights are sent; unchanged if None.
+            ranks: of the run.
+            n_gpus: ranks of a group.
+        """
+        # No folder: the first rank of a machine, whose folder counts, has an engine.
+        self._sender = WeightSender(Path(), torch.device(device), weights_dtype, ranks, n_gpus)
+
+    def sample(self, *_: Any) -> Rollouts:
+        """Refuse: the group's responses are dealt to its first rank."""
+        raise EngineError("engine: another rank of the group samples its responses")
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Send this rank's part of the weights."""
+        return self._sender.send(model, version)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _opened(log: Path | None) -> BinaryIO:

@@ -84,9 +84,16 @@ class HostBucket:
 class CudaBucket:
     """Memory of a GPU, opened by the engine's process on the same GPU through CUDA IPC."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        """Allocate it."""
+    def __init__(self, size: int, device: torch.device, ranks: Ranks = ALONE) -> None:
+        """Allocate it.
+
+        Args:
+            size: in bytes.
+            device: this rank's.
+            ranks: those that fill such buckets at the same time, for one engine.
+        """
         self.share: tuple[int, int] = (0, 1)
+        self._ranks = ranks
         with fixed_segments():
             self.memory = torch.empty(size, dtype=torch.uint8, device=device)
 
@@ -95,8 +102,9 @@ class CudaBucket:
         return device_handle(self.memory)
 
     def wait(self) -> None:
-        """Wait for the copies into it."""
+        """Wait for the copies into it, and for the other ranks."""
         torch.cuda.synchronize(self.memory.device)
+        self._ranks.wait()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -217,10 +225,16 @@ def fill(
 
 def _of_machine(folder: Path, ranks: Ranks) -> Path:
     """Return the folder of this machine's first rank."""
-    name = os.fsencode(folder)
+    process = launched()
+    first = 0 if process is None else process.rank - process.local_rank
+    return Path(os.fsdecode(gathered_bytes(os.fsencode(folder), ranks)[first]))
+
+
+def gathered_bytes(values: bytes, ranks: Ranks) -> list[bytes]:
+    """Return the bytes of all ranks, at most 4096 each, none of them 0."""
     padded = torch.zeros(4096, dtype=torch.uint8)
-    padded[: len(name)] = torch.tensor(list(name), dtype=torch.uint8)
-    return Path(os.fsdecode(bytes(_gathered(padded, ranks).tolist()).rstrip(b"\0")))
+    padded[: len(values)] = torch.tensor(list(values), dtype=torch.uint8)
+    return [bytes(row.tolist()).rstrip(b"\0") for row in ranks.gather(padded)]
 
 
 def _gathered(tensor: Tensor, ranks: Ranks) -> Tensor:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from lab.errors import UserError
-from real.engines.child_engine import ChildEngine
+from real.engines.child_engine import ChildEngine, GroupMember
 from real.engines.hand_over import Room
 from real.engines.rollouts import Engine
 from real.engines.token_stats import needs_stats
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
-from real.engines.vllm_host import VllmSettings
 from real.engines.vllm_server import VllmServerEngine
+from real.engines.vllm_settings import EngineMemory, VllmSettings
 from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
@@ -31,6 +31,7 @@ def make_engine(
     folder: str | Path,
     ranks: Ranks = ALONE,
     logs: Path | None = None,
+    memory: EngineMemory | None = None,
 ) -> Engine:
     """Make the engine and wait until it is ready.
 
@@ -40,17 +41,18 @@ def make_engine(
         folder: of the checkpoint that the policy was loaded from.
         ranks: the processes of the run; each makes an engine of its own.
         logs: folder for the log of an engine's process; it is not kept if None.
+        memory: of the GPU that vLLM may take; by the settings if None.
 
     Raises:
         UserError: settings contradict each other, or the engine is not installed or cannot start.
     """
     _check(config)
     if ranks.world > 1:
-        return _ranked(config, policy, folder, ranks, logs)
+        return _ranked(config, policy, folder, ranks, logs, memory)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": lambda: _transformers(config, policy, policy.model),
-        "vllm": lambda: _child(config, policy, folder, ranks, logs),
-        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder)),
+        "vllm": lambda: _child(config, policy, folder, ranks, logs, memory),
+        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder, memory)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
             config.engine_timeout,
@@ -64,9 +66,14 @@ def make_engine(
 
 
 def _ranked(
-    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks, logs: Path | None
+    config: TrainConfig,
+    policy: Policy,
+    folder: str | Path,
+    ranks: Ranks,
+    logs: Path | None,
+    memory: EngineMemory | None,
 ) -> Engine:
-    """An engine on every rank.
+    """An engine on every rank, or on the first one of each group of ranks.
 
     Raises:
         UserError: the engine serves one process only, or restarts are allowed: new weights come
@@ -83,12 +90,15 @@ def _ranked(
             "out, and go on with guard-train resume should an engine die"
         )
     copied = None
-    if config.engine == "transformers":
+    if ranks.rank % config.engine_tp:
+        dtype = getattr(torch, config.dtype)
+        engine = GroupMember(policy.device, dtype, ranks, config.engine_tp)
+    elif config.engine == "transformers":
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
-        engine = _child(config, policy, folder, ranks, logs)
-    return RankedEngine(engine, ranks, policy.pad_token_id, copied)
+        engine = _child(config, policy, folder, ranks, logs, memory)
+    return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
 
 
 def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
@@ -102,11 +112,22 @@ def _transformers(config: TrainConfig, policy: Policy, model: Any) -> Transforme
 
 
 def _child(
-    config: TrainConfig, policy: Policy, folder: str | Path, ranks: Ranks, logs: Path | None
+    config: TrainConfig,
+    policy: Policy,
+    folder: str | Path,
+    ranks: Ranks,
+    logs: Path | None,
+    memory: EngineMemory | None,
 ) -> ChildEngine:
+    heads = policy.model.config.get_text_config().num_attention_heads
+    if heads % config.engine_tp:
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
+            "take a divisor of them"
+        )
     dtype = getattr(torch, config.dtype)
     return ChildEngine(
-        asdict(_settings(config, policy, folder)),
+        asdict(_settings(config, policy, folder, memory)),
         config.engine_timeout,
         policy.device,
         dtype,
@@ -142,7 +163,9 @@ def engine_notices(config: TrainConfig) -> list[str]:
     return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]
 
 
-def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSettings:
+def _settings(
+    config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
+) -> VllmSettings:
     longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
     return VllmSettings(
         model=str(folder),
@@ -152,9 +175,12 @@ def _settings(config: TrainConfig, policy: Policy, folder: str | Path) -> VllmSe
         dtype=config.dtype,
         head_dtype=config.head_dtype,
         max_rows=config.max_rows,
-        memory=config.engine_memory or 0.5,  # on a GPU the memory plan has set it
+        memory=memory.share if memory else config.engine_memory or 0.5,
+        cache=memory and memory.cache,
+        n_gpus=config.engine_tp,
         device=policy.device.type,
         threads=config.threads,
         reads_text=bool(config.stop),
-        stats=needs_stats(rule_of(config)),
+        # An engine of several processes cannot return them; the trainer computes them then.
+        stats=config.engine_tp == 1 and needs_stats(rule_of(config)),
     )

@@ -9,7 +9,8 @@ import torch
 from lab.errors import UserError
 from real.engines.requests import request_seeds
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
-from real.engines.vllm_host import VllmHost, VllmSettings, world_size
+from real.engines.vllm_host import VllmHost, world_size
+from real.engines.vllm_settings import VllmSettings
 from real.engines.weights import named_weights
 
 

@@ -12,18 +12,19 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from lab.errors import UserError, first_line
+from real.engines import vllm_worker
+from real.engines.buckets import Delivery, Handle
 from real.engines.requests import Response, check_prompts, request_params, to_rollouts
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.token_stats import TokenStatsLog
+from real.engines.vllm_settings import VllmSettings, check_version, vllm_arguments
 from real.engines.vllm_stats import stats_processor
-from real.engines.vllm_version import check_version
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -38,33 +39,6 @@ _DEFAULTS = {
     # Threads that vLLM binds to cores would stay bound for the trainer too.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings:
-    """Settings of a vLLM engine; plain values, since it may live in another process."""
-
-    model: str
-    """Folder of the checkpoint; its weights are replaced by the trainer's before sampling."""
-    max_model_len: int
-    """Longest prompt and response together, tokens."""
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end a response; no others do."""
-    pad_token_id: int = 0
-    dtype: str = "float32"
-    head_dtype: str = "model"
-    """Precision of the logits: `float32`, or `model` for that of the weights."""
-    max_rows: int = 512
-    """Largest number of responses that are decoded at once."""
-    memory: float = 0.5
-    """Share of the GPU's memory."""
-    device: str = "cpu"
-    threads: int | None = None
-    """Threads of torch on a CPU; unchanged if None."""
-    reads_text: bool = False
-    """Be able to end a response at a text (`Sampling.stop`)."""
-    stats: bool = False
-    """Be able to compute what `Sampling.stats` asks for."""
 
 
 class VllmHost:
@@ -87,7 +61,7 @@ class VllmHost:
         self._stats_log = TokenStatsLog() if settings.stats else None
         with _died("starting"), _process_unchanged():
             processors = None if self._stats_log is None else [stats_processor(self._stats_log)]
-            self._llm = vllm.LLM(**_arguments(settings), logits_processors=processors)
+            self._llm = vllm.LLM(**vllm_arguments(settings), logits_processors=processors)
 
     def sample(
         self,
@@ -124,7 +98,7 @@ class VllmHost:
             rollouts.entropy_PV, rollouts.certainty_PV = (m.view(-1, n) for m in means)
         return rollouts
 
-    def load(self, weights: Weights, version: int) -> None:
+    def load(self, weights: Weights | Delivery, version: int) -> None:
         """Replace all weights, empty the prefix cache of the old ones, and name the new ones.
 
         Raises:
@@ -135,14 +109,18 @@ class VllmHost:
             if self.settings.device == "cuda":
                 torch.cuda.empty_cache()
             self._llm.wake_up(["weights"])
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-            self._llm.collective_rpc(_repack_tied_head)
+            self._load(weights)
             if not self._llm.wake_up(["kv_cache"]):
                 raise EngineDied("vLLM: did not wake up")
             if not self._llm.reset_prefix_cache():
                 raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
             self._llm.update_weight_version(str(version))
         self.version = version
+
+    def refusal(self, buckets: list[Handle]) -> str | None:
+        """Return why buckets of the trainer cannot be opened; None if they can."""
+        refusals = self._llm.collective_rpc(vllm_worker.refusal, args=(buckets,))
+        return next((why for why in refusals if why is not None), None)
 
     def release(self) -> None:
         """Free the GPU of weights and cache; does nothing on a CPU."""
@@ -158,6 +136,21 @@ class VllmHost:
         del self._llm
         if self._owns_group:
             parallel_state.cleanup_dist_env_and_memory()
+
+    def _load(self, weights: Weights | Delivery) -> None:
+        rpc = self._llm.collective_rpc
+        if self.settings.n_gpus == 1:
+            rpc("reload_weights", kwargs={"weights_iterator": weights})
+            rpc(vllm_worker.repack_tied_head)
+            rpc(vllm_worker.collect_buckets)
+            return
+        # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
+        if not isinstance(weights, Delivery):
+            raise TypeError("several GPUs load from buckets alone")
+        rpc(vllm_worker.start_loading)
+        for part in weights.parts():
+            rpc(vllm_worker.load_part, args=(part,))
+        rpc(vllm_worker.end_loading)
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Progress
@@ -202,44 +195,6 @@ class _Drawn(NamedTuple):
         tokens = np.array(output.token_ids, np.int32)
         versions = {span.version for span in output.weight_versions or ()}
         return cls(Response(tokens, logprobs, ended_by == "stop"), versions, ended_by)
-
-
-def _arguments(settings: VllmSettings) -> dict[str, Any]:
-    common = {
-        "model": settings.model,
-        # The trainer's weights replace them before anything is sampled.
-        "load_format": "dummy",
-        "skip_tokenizer_init": not settings.reads_text,
-        "dtype": settings.dtype,
-        "hf_overrides": {"head_dtype": settings.head_dtype},
-        "seed": 0,
-        "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_rows,
-        "logprobs_mode": "processed_logprobs",
-        "generation_config": "vllm",
-        "disable_log_stats": True,
-    }
-    if settings.device == "cuda":
-        return common | {"gpu_memory_utilization": settings.memory, "enable_sleep_mode": True}
-    return common | {
-        "enforce_eager": True,
-        "block_size": 32,
-        "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
-        # A prompt read in pieces draws tokens that are dropped and rewinds a seed's generator,
-        # which generators on a CPU cannot do.
-        "enable_chunked_prefill": False,
-    }
-
-
-def _repack_tied_head(worker: Any) -> None:
-    """Pack the new embeddings for a tied output head.
-
-    On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that get
-    weights; a tied head gets none, and would keep the old ones.
-    """
-    head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
-    if hasattr(head, "cpu_linear"):
-        head.quant_method.process_weights_after_loading(head)
 
 
 def _import_vllm() -> Any:

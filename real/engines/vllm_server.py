@@ -27,7 +27,7 @@ from real.engines.requests import (
 )
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.vllm_http import FileTransfer, Http, NcclTransfer, Transfer
-from real.engines.vllm_version import check_version
+from real.engines.vllm_settings import check_version
 
 _POLL_SECONDS = 0.5
 _CONNECTIONS = 256

@@ -117,7 +117,10 @@ class Shareable(Engine, Protocol):
 
 
 class RankedEngine:
-    """One engine a rank: each samples the responses `dealt` to it, and gets those of all ranks."""
+    """One engine a rank: each samples the responses `dealt` to it, and gets those of all ranks.
+
+    Where groups of ranks share engines, responses are dealt to the first rank of each group.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class RankedEngine:
         ranks: Ranks,
         pad_token_id: int,
         copy: Any | None = None,
+        group: int = 1,
     ) -> None:
         """Set up.
 
@@ -135,8 +139,10 @@ class RankedEngine:
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
                 needs all of them.
+            group: ranks that share an engine; divides their number.
         """
         self.engine, self._ranks, self._copy = engine, ranks, copy
+        self._group = group
         self._pad_token_id = pad_token_id
 
     @property
@@ -150,8 +156,7 @@ class RankedEngine:
         """Sample `n` responses to each prompt, with the draws of a single engine."""
         part = self._sample_part(prompts, n, sampling, generator)
         longest = self._ranks.highest(part.tokens_PNT.shape[2])
-        world = self._ranks.world
-        parts = [dealt(len(prompts), n, (rank, world)) for rank in range(world)]
+        parts = [self._dealt(len(prompts), n, rank) for rank in range(self._ranks.world)]
         most = max(map(len, parts))
 
         def together(values: Tensor, fill: float = 0) -> Tensor:
@@ -187,6 +192,8 @@ class RankedEngine:
     def release(self) -> None:
         """Give up memory for an update."""
         self.engine.release()
+        if self._group > 1:
+            self._ranks.wait()  # until the engine has left the GPUs of the whole group
 
     @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
@@ -207,11 +214,19 @@ class RankedEngine:
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample this rank's responses; nothing where there are fewer of them than ranks."""
-        share = self._ranks.share
-        if dealt(len(prompts), n, share):
-            return self.engine.sample(prompts, n, sampling, generator, share)
+        if self._dealt(len(prompts), n, self._ranks.rank):
+            share = self._ranks.rank // self._group, self._ranks.world // self._group
+            found = self.engine.sample(prompts, n, sampling, generator, share)
+            # The only engine gives them prompt by prompt.
+            return found.arranged(torch.arange(found.lengths_PN.numel()), 1)
         empty = torch.zeros((0, 1, 0), dtype=torch.int64)
         return Rollouts(empty, empty.float(), empty.sum(2), empty.sum(2).bool(), _NO_VERSION)
+
+    def _dealt(self, n_prompts: int, n: int, rank: int) -> list[tuple[int, int]]:
+        """Return prompt and number of the responses that a rank samples."""
+        if rank % self._group:
+            return []
+        return dealt(n_prompts, n, (rank // self._group, self._ranks.world // self._group))
 
     def _one_version(self, version: int) -> int:
         """Return the version of all ranks that sampled anything.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lab.errors import UserError
+from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
 from real.plan.model_size import PlannedModel, read_config
@@ -26,7 +27,7 @@ class _Change(NamedTuple):
     world: int | None = None
 
 
-def checked_engine_share(config: TrainConfig, folder: Path, world: int) -> float | None:
+def checked_engine_memory(config: TrainConfig, folder: Path, world: int) -> EngineMemory | None:
     """Check that a run fits on this machine's GPUs before anything is loaded.
 
     Args:
@@ -35,7 +36,7 @@ def checked_engine_share(config: TrainConfig, folder: Path, world: int) -> float
         world: ranks of the run.
 
     Returns:
-        The share of the GPU that vLLM may take; None where the run is on a CPU.
+        The memory of the GPU that vLLM may take; None where the run is on a CPU.
 
     Raises:
         UserError: the run does not fit; the message names settings that would.
@@ -43,11 +44,13 @@ def checked_engine_share(config: TrainConfig, folder: Path, world: int) -> float
     if pick_device(config.device).type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info()
-    return engine_share(config, folder, world, free, total)
+    return engine_memory(config, folder, world, free, total)
 
 
-def engine_share(config: TrainConfig, folder: Path, world: int, free: int, total: int) -> float:
-    """Return the share of a GPU that vLLM may take, 0 for other engines.
+def engine_memory(
+    config: TrainConfig, folder: Path, world: int, free: int, total: int
+) -> EngineMemory:
+    """Return what vLLM may take of a GPU: what the trainer leaves, or the share of the settings.
 
     Args:
         config: settled settings.
@@ -60,6 +63,7 @@ def engine_share(config: TrainConfig, folder: Path, world: int, free: int, total
         UserError: the run does not fit.
     """
     model, taken = PlannedModel(read_config(str(folder))), total - free
+    asked = config.engine_memory is not None
     shared = taken > RESERVE * total
     of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
     card = free if shared else total
@@ -67,7 +71,7 @@ def engine_share(config: TrainConfig, folder: Path, world: int, free: int, total
         config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
     plan = plan_memory(model, config, world, card)
     require_fit(plan, model, config, world, of)
-    return plan.engine_share * card / total
+    return EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
 
 
 def require_fit(

@@ -10,7 +10,7 @@ from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
 from real.plan.model_size import ModelSize, PlannedModel, read_config
 from real.plan.seconds import ASSUMED, CARDS, Card, step_seconds
 from real.settings.config import TrainConfig
-from real.settings.machine import settled_for
+from real.settings.machine import check_engine_tp, settled_for
 from real.tiny import starting_checkpoint
 
 
@@ -40,9 +40,10 @@ def plan_lines(config: TrainConfig, machine: Machine, mean_tokens: int) -> tuple
         mean_tokens: mean length of a response, for the estimate of the time.
 
     Raises:
-        UserError: the model's config cannot be read.
+        UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
+    check_engine_tp(config, machine.gpus)
     model = PlannedModel(read_config(config.model or str(starting_checkpoint(False))))
     world, card = machine.gpus, int(machine.memory * GIB)
     size = model.size(config.lora_rank, config.lora_targets)

@@ -20,6 +20,8 @@ CONTEXT = GIB
 """Taken by CUDA's and NCCL's libraries in each process on a GPU. Assumed, not measured."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's activations and CUDA graphs while it samples. Assumed, not measured."""
+HOST_PROCESS = 3 * GIB
+"""Main memory of a process without its weights. Assumed, not measured."""
 LEAST_ROWS = 8
 """Responses of full length that an engine's cache must hold."""
 
@@ -47,6 +49,8 @@ class MemoryPlan:
     """Tokens whose keys and values an engine holds; negative where its weights do not even fit."""
     least_tokens: int
     """Tokens that it must hold."""
+    cache: int
+    """Bytes of each GPU for vLLM's cache; negative as `cache_tokens`, 0 for other engines."""
     engine_share: float
     """Share of the GPU that vLLM takes, weights and cache and all."""
     host: int
@@ -90,13 +94,14 @@ def plan_memory(model: PlannedModel, config: TrainConfig, world: int, card: int)
     parts = [*state, _pass_part(model, size, config), *_gathered(size, config, world)]
     parts.append(Part("libraries", CONTEXT, CONTEXT))
     needed = sum(part.sampling for part in parts)
-    engine, tokens, share = _engine(size, config, world, card, needed)
+    engine = _engine(size, config, world, card, needed)
     return MemoryPlan(
-        parts=tuple(part for part in (*parts, *engine) if part.update or part.sampling),
+        parts=tuple(part for part in (*parts, *engine.parts) if part.update or part.sampling),
         card=card,
-        cache_tokens=tokens,
+        cache_tokens=engine.tokens,
         least_tokens=LEAST_ROWS * longest(config),
-        engine_share=share,
+        cache=engine.cache,
+        engine_share=engine.share,
         host=_host(size, config, world),
         checkpoint=checkpoint_bytes(size, config),
     )
@@ -180,30 +185,25 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
     return [Part("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
 
 
-def _engine(
-    size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
-) -> tuple[list[Part], int, float]:
-    """Parts of the engine, tokens of its cache, and its share of the GPU."""
-    narrow = _widths(config)[0]
-    per_token = size.n_kv * narrow
-    weights = size.n_weights * narrow
+class _Engine(NamedTuple):
+    parts: list[Part]
+    tokens: int
+    """Of an engine's cache."""
+    cache: int = 0
+    share: float = 0.0
+
+
+def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed: int) -> _Engine:
+    """Return what an engine takes of each GPU."""
     least = LEAST_ROWS * longest(config)
     if config.engine == "vllm_server":
-        return [], least, 0.0
+        return _Engine([], least)
     if config.engine == "transformers":
-        rows = min(config.max_rows, config.n_votes * config.batch_size)
-        tokens = rows * longest(config)
-        logits = rows * size.vocabulary * (narrow + 8)
-        copy = weights if world > 1 else 0
-        note = f"{rows} responses, {longest(config)} tokens each"
-        return (
-            [
-                Part("engine: weights", copy, copy),
-                Part("engine: cache", 0, tokens * per_token + logits, note),
-            ],
-            max(tokens, least),
-            0.0,
-        )
+        return _transformers(size, config, world)
+    narrow, n_gpus = _widths(config)[0], config.engine_tp
+    # GPUs beyond the number of heads hold copies of them.
+    per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
+    weights = size.n_weights * narrow // n_gpus
     usable = int(card * (1 - RESERVE))
     context = 0 if config.engine == "vllm_inprocess" else CONTEXT
     fixed = weights + ENGINE_OVERHEAD + context
@@ -211,21 +211,29 @@ def _engine(
     cache = taken - fixed
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
-    return (
-        [
-            Part("engine: weights", 0, weights),
-            Part("engine: cache", 0, max(0, cache), note),
-            Part("engine: libraries", context, ENGINE_OVERHEAD + context, "asleep in the update"),
-        ],
-        tokens,
-        taken / card,
-    )
+    parts = [
+        Part("engine: weights", 0, weights, f"of {n_gpus} GPUs" if n_gpus > 1 else ""),
+        Part("engine: cache", 0, max(0, cache), note),
+        Part("engine: libraries", context, ENGINE_OVERHEAD + context, "asleep in the update"),
+    ]
+    return _Engine(parts, tokens, cache, taken / card)
+
+
+def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
+    narrow = _widths(config)[0]
+    rows = min(config.max_rows, config.n_votes * config.batch_size)
+    tokens = rows * longest(config)
+    cache = tokens * size.n_kv * narrow + rows * size.vocabulary * (narrow + 8)
+    copy = size.n_weights * narrow if world > 1 else 0
+    note = f"{rows} responses, {longest(config)} tokens each"
+    parts = [Part("engine: weights", copy, copy), Part("engine: cache", 0, cache, note)]
+    return _Engine(parts, max(tokens, LEAST_ROWS * longest(config)))
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
-    """Main memory: all ranks load the whole model, engine processes read it; offloaded state."""
+    """Main memory: all ranks load the whole model, engines start without weights."""
     narrow, wide = _widths(config)
-    weights = size.n_weights * narrow * (2 if config.engine == "vllm" else 1)
+    processes = 2 * world if config.engine == "vllm" else world
     per_weight = 2 * wide + (wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
-    return world * (weights + 3 * GIB) + offloaded
+    return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded

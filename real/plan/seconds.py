@@ -108,14 +108,15 @@ def _rollout(
     prompt: int,
 ) -> float:
     """Steps of decoding, each reading the weights; the cache once per token; the products."""
-    rows = -(-config.batch_size // world) * config.n_votes
+    n_gpus = config.engine_tp  # of each engine
+    rows = -(-config.batch_size * config.n_votes * n_gpus // world)
     at_once = plan.cache_tokens / (prompt + mean / 2)
     waves = max(1.0, rows / max(1.0, at_once))
-    bandwidth = card.bandwidth * BANDWIDTH_SHARE
+    bandwidth = card.bandwidth * BANDWIDTH_SHARE * n_gpus
     n_steps = (config.max_response_tokens or 1) * waves
     steps = n_steps * (_weights(size) / bandwidth + DECODE_OVERHEAD)
     cache = rows * mean * (prompt + mean / 2) * 2 * size.n_kv / bandwidth
-    products = rows * (prompt + mean) * 2 * size.n_multiplied / (card.flops * PEAK_SHARE)
+    products = rows * (prompt + mean) * 2 * size.n_multiplied / (card.flops * PEAK_SHARE * n_gpus)
     return steps + cache + products
 
 

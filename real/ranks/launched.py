@@ -38,6 +38,12 @@ def launched() -> Launched | None:
         raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
 
 
+def local_world() -> int:
+    """Return the number of the run's processes on this machine."""
+    process = launched()
+    return 1 if process is None else process.local_world
+
+
 def speaks() -> bool:
     """True for the process that prints messages."""
     process = launched()

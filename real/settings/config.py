@@ -116,6 +116,8 @@ class TrainConfig:
     CUDA IPC, gets weights; if None /dev/shm where it has room, else that of temporary files."""
     engine_memory: PositiveShare | None = None
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
+    engine_tp: Count = 1
+    """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
     importance_cap: Positive | None = None
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
     for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
@@ -168,8 +170,7 @@ class TrainConfig:
     lora_targets: str = "all-linear"
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: bool = False
-    """Keep no activations of the layers and compute them again: about a third slower, far smaller.
-    """
+    """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     attention: Attention = "auto"
     """Kernel; `auto` is the library's choice (sdpa). With flash_attention_2 or _3, and its package,
     rows are packed without any padding; else rows of like length are padded."""
@@ -208,8 +209,7 @@ class TrainConfig:
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
     log: tuple[LogKind, ...] = ()
-    """Destinations of metrics other than the run folder: tensorboard, wandb (offline unless
-    WANDB_MODE says otherwise), trackio."""
+    """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     seed: Natural = 0
     """Fixes votes, problem order, guard draws and evaluation draws."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lab.errors import UserError
 from real.settings.config import TrainConfig
 
 
@@ -30,3 +31,27 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
     lacks = "engine" in chosen and not vllm
     hint = "; vLLM, which is not installed, samples many times faster" if lacks else ""
     return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
+
+
+def check_engine_tp(config: TrainConfig, ranks: int) -> None:
+    """Refuse engines that cannot be dealt over the ranks of a machine.
+
+    Args:
+        config: settled settings.
+        ranks: of this machine, one for each GPU.
+
+    Raises:
+        UserError: the engine is not vLLM in its own process, or groups of ranks do not come out.
+    """
+    if config.engine_tp == 1:
+        return
+    if config.engine != "vllm":
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: belongs to engine = 'vllm', not to "
+            f"{config.engine!r}; leave it out"
+        )
+    if ranks % config.engine_tp:
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: does not divide the {ranks} ranks of a machine; take "
+            "a divisor of them, or start as many ranks with torchrun --nproc-per-node"
+        )

@@ -36,7 +36,10 @@ def sample_scripted(config: Any) -> None:
     from real.run import prepare
 
     command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))
-    real.engines.make._child = lambda *a: ChildEngine({}, 60.0, ranks=a[3], command=command)
+    groups = {"n_gpus": config.engine_tp}
+    real.engines.make._child = lambda *a: ChildEngine(
+        groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=command
+    )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)
         with closing(run.engine):

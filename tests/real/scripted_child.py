@@ -78,6 +78,9 @@ class ScriptedHost:
         self.total = sum(float(weight.float().sum()) for _, weight in weights)
         self.version = version
 
+    def refusal(self, buckets: list[Any]) -> str | None:
+        return None
+
     def release(self) -> None:
         self.misbehave("release")
         self.version = -1

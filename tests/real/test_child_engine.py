@@ -224,7 +224,7 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
         with torch.no_grad():
             model.weight.fill_(factor)
         stages = engine.update_weights(model, version)
-        assert len(engine._bucket.memory) == 2048
+        assert len(engine._sender._bucket.memory) == 2048
         total = 256 * factor + 512 + 1536
         assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == total
         assert all(seconds > 0 for seconds in stages.values())

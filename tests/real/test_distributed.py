@@ -205,9 +205,12 @@ def test_offloaded_state_of_two_ranks_is_that_of_one(start: Start, alone: Ended)
     assert_close(two.tensors(2, "optimizer"), alone.tensors(2, "optimizer"))
 
 
-def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(start: Start) -> None:
+@pytest.mark.parametrize("group", [1, 2])
+def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(
+    start: Start, group: int
+) -> None:
     """A scripted engine's tokens are made of each response's seed and of the sum of all weights."""
-    ended = start("engines", do="sample", engine="vllm")
+    ended = start(f"engines-{group}", do="sample", engine="vllm", engine_tp=group)
     assert ended.codes == [0, 0]
     assert ended.lines[0] == ended.lines[1]
     tokens = np.array(json.loads(ended.lines[0][0]))

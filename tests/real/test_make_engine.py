@@ -11,9 +11,12 @@ from lab.errors import UserError
 from real import TrainConfig
 from real.engines import make
 from real.engines.transformers_engine import TransformersEngine
+from real.engines.vllm_settings import EngineMemory, VllmSettings, vllm_arguments
 from real.engines.weights import named_weights
 from real.engines.wrappers import RestartingEngine
 from real.model.policy import load_policy
+from real.ranks.distributed import Ranks
+from real.settings.machine import check_engine_tp
 from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()
@@ -52,10 +55,46 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
         "device": "cpu", "threads": 1, "stats": False, "head_dtype": "float32",
-        "reads_text": False,
+        "reads_text": False, "cache": None, "n_gpus": 1,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
+
+
+def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
+    config = replace(CONFIG, engine="vllm", engine_memory=0.3)
+    memory = EngineMemory(0.6, 123_456)
+    make.make_engine(config, policy, CHECKPOINT, memory=memory)
+    assert (made[0][0]["memory"], made[0][0]["cache"]) == (0.6, 123_456)
+    arguments = vllm_arguments(VllmSettings(**{**made[0][0], "device": "cuda"}))
+    assert arguments["kv_cache_memory_bytes"] == 123_456
+    assert arguments["gpu_memory_utilization"] == 0.6
+
+
+def test_a_group_of_ranks_has_one_engine(policy: Any, made: list[Any]) -> None:
+    config = replace(
+        CONFIG, engine="vllm", engine_tp=2, rule="intuitor", guard=arm("intuitor").guard
+    )
+    for rank in range(4):
+        engine: Any = make.make_engine(config, policy, CHECKPOINT, Ranks(rank, 4))
+        assert (engine.engine == f"engine {len(made)}") is (rank % 2 == 0)
+    assert [(call[0]["n_gpus"], call[0]["stats"]) for call in made] == [(2, False)] * 2
+    three = replace(config, engine_tp=3)
+    with pytest.raises(UserError, match="engine_tp = 3: does not divide the model's 2 attention"):
+        make.make_engine(three, policy, CHECKPOINT, Ranks(0, 3))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "words"),
+    [
+        (3, {"engine": "vllm"}, "engine_tp = 2: does not divide the 3 ranks"),
+        (1, {"engine": "vllm"}, "engine_tp = 2: does not divide the 1 ranks"),
+        (2, {"engine": "transformers"}, "engine_tp = 2: belongs to engine = 'vllm'"),
+    ],
+)
+def test_groups_of_ranks_come_out(ranks: int, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_engine_tp(replace(CONFIG, engine_tp=2, **settings), ranks)
 
 
 @pytest.mark.parametrize(("rule", "stats"), [("intuitor", True), ("scrl", True), ("ttrl", False)])

@@ -151,7 +151,7 @@ def test_neither_way_holds_all_logits():
 
 
 class Threads(Ranks):
-    """Two ranks of one process, a thread each."""
+    """Ranks of one process, a thread each."""
 
     met: dict[int, Tensor]
     barrier: Barrier
@@ -190,6 +190,27 @@ def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
                 assert close(found.certainty_PV, expected.certainty_PV)
             else:
                 assert found.entropy_PV is None and found.certainty_PV is None
+
+
+def test_responses_are_dealt_to_the_first_ranks_of_groups(policy: Policy):
+    prompts, sampling, asked = PROMPTS[:5], Sampling(22, 0.6), []
+    Threads.met, Threads.barrier = {}, Barrier(4)
+
+    class Recording(TransformersEngine):
+        def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
+            asked.append(arguments[-1])
+            return super().sample(prompts, n, *arguments)
+
+    def one(rank: int) -> Rollouts:
+        made = Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
+        ranked = RankedEngine(made, Threads(rank, 4), policy.pad_token_id, group=2)
+        return ranked.sample(prompts, N, sampling, seeded(3))
+
+    alone = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+    expected = alone.sample(prompts, N, sampling, seeded(3))
+    with ThreadPoolExecutor(4) as pool:
+        assert all(f.tokens_PNT.equal(expected.tokens_PNT) for f in pool.map(one, range(4)))
+    assert sorted(asked) == [(0, 2), (1, 2)]
 
 
 def test_ranks_share_the_passes(policy: Policy):

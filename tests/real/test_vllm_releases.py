@@ -20,9 +20,8 @@ import torch
 from lab.errors import UserError
 from real.engines.requests import request_params
 from real.engines.rollouts import Sampling
-from real.engines.vllm_host import VllmSettings, _arguments
 from real.engines.vllm_http import weight_source
-from real.engines.vllm_version import SUPPORTED, check_version
+from real.engines.vllm_settings import SUPPORTED, VllmSettings, check_version, vllm_arguments
 from real.engines.weights import named_weights
 
 TREES = os.environ.get("VLLM_TREES")
@@ -74,6 +73,9 @@ def fields(file: Path, name: str) -> set[str]:
         ("v1/engine/llm_engine.py", "LLMEngine.step", set()),
         ("v1/worker/gpu_model_runner.py", "GPUModelRunner.reload_weights", {"weights_iterator"}),
         ("v1/worker/gpu/model_runner.py", "GPUModelRunner.reload_weights", {"weights_iterator"}),
+        ("config/vllm.py", "set_current_vllm_config", {"vllm_config"}),
+        ("model_executor/model_loader/reload/layerwise.py", "initialize_layerwise_reload", set()),
+        ("model_executor/model_loader/reload/layerwise.py", "finalize_layerwise_reload", set()),
         ("v1/worker/gpu_model_runner.py", "GPUModelRunner.get_model", set()),
         ("v1/worker/gpu/model_runner.py", "GPUModelRunner.get_model", set()),
         (
@@ -99,7 +101,7 @@ def test_what_is_called_is_there(tree: Path, file: str, name: str, used: set[str
 def test_the_settings_of_an_engine_are_arguments_of_vllm(tree: Path, device: str) -> None:
     settings = VllmSettings(model="m", max_model_len=8, eos_token_ids=(1,), device=device)
     known = fields(tree / "engine/arg_utils.py", "EngineArgs")
-    assert {*_arguments(settings), "logits_processors"} <= known
+    assert {*vllm_arguments(settings), "logits_processors"} <= known
 
 
 def test_the_params_of_a_request_are_those_of_vllm(tree: Path) -> None:

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from lab.errors import UserError
 from real.cli import main
-from real.plan.advice import engine_share
-from real.plan.memory import GIB, plan_memory, state_parts
+from real.plan.advice import engine_memory
+from real.plan.memory import GIB, HOST_PROCESS, plan_memory, state_parts
 from real.plan.model_size import PlannedModel, read_config
 from real.plan.rehearsal import LiveBytes
 from real.ranks.sharding import shard
@@ -76,6 +76,28 @@ def test_offloaded_state_is_counted_in_main_memory() -> None:
     assert not kept.fits and moved.fits
     assert kept.update - moved.update == 12 * n_weights
     assert moved.host - kept.host == 12 * n_weights
+
+
+def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
+    config = preset("qwen2.5-7b/math500", "folder").settled()
+    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    plans = [plan_memory(model, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
+    weights = [next(p.sampling for p in plan.parts if "weights" in p[0][7:]) for plan in plans]
+    assert weights == [weights[0], weights[0] // 4, weights[0] // 8]
+    # Four heads of keys and values: eight GPUs hold two copies of each.
+    per_token = [plan.cache / plan.cache_tokens for plan in plans]
+    assert per_token == pytest.approx([per_token[0], per_token[0] / 4, per_token[0] / 4], rel=1e-3)
+
+
+def test_main_memory_holds_the_model_once_for_each_rank() -> None:
+    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    config = preset("qwen2.5-7b/math500", "folder").settled()
+    hosts = [
+        plan_memory(model, replace(config, engine=engine), 8, 80 * GIB).host
+        for engine in ("transformers", "vllm")
+    ]
+    processes = 8 * HOST_PROCESS
+    assert hosts == [8 * 2 * model.size().n_weights + n * processes for n in (1, 2)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -164,24 +186,29 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) 
     with pytest.raises(
         UserError, match=r"^memory: the update needs 138 GiB.*--offload-optimizer \| --lora-rank 16"
     ) as e:
-        engine_share(config, folder_of(tmp_path), 1, total, total)
+        engine_memory(config, folder_of(tmp_path), 1, total, total)
     assert "\n" not in str(e.value)
-    share = engine_share(replace(config, lora_rank=16), folder_of(tmp_path), 1, total, total)
-    assert 0.7 < share < 0.9
+    adapted = replace(config, lora_rank=16)
+    memory = engine_memory(adapted, folder_of(tmp_path), 1, total, total)
+    assert 0.7 < memory.share < 0.9
+    plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")), adapted, 1, total)
+    assert memory.cache == plan.cache > 0
+    assert plan.sampling <= plan.usable
 
 
 def test_other_tenants_of_a_gpu_are_named(tmp_path: Path) -> None:
     config = preset("qwen2.5-7b/math500", "folder", lora_rank=16).settled()
     with pytest.raises(UserError, match="120 GiB of the GPU are in use"):
-        engine_share(config, folder_of(tmp_path), 1, 20 * GIB, 140 * GIB)
+        engine_memory(config, folder_of(tmp_path), 1, 20 * GIB, 140 * GIB)
 
 
 def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
     config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
     folder = folder_of(tmp_path)
-    assert engine_share(config, folder, 1, 140 * GIB, 140 * GIB) == pytest.approx(0.4, abs=1e-6)
+    memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)
+    assert memory.share == pytest.approx(0.4, abs=1e-6) and memory.cache is None
     with pytest.raises(UserError, match="no --engine-memory"):
-        engine_share(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
+        engine_memory(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
 
 
 def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +225,7 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "message"),
     [
         (["--gpus", "0"], "gpus = 0"),
+        (["--preset", "qwen2.5-7b/math500", "--gpus", "8", "--engine-tp", "3"], "engine_tp = 3"),
         (["--gpu-memory", "-3"], "gpu_memory = -3"),
         (["--model", "nowhere"], "no such folder"),
         (["--preset", "gpt-9/math500"], "unknown"),

@@ -12,7 +12,7 @@ from lab.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import VllmEngine
-from real.engines.vllm_host import VllmSettings
+from real.engines.vllm_settings import VllmSettings
 
 VOCABULARY = 32
 SHORT = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11]]

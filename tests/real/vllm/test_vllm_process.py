@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
+from real.engines import hand_over
 from real.engines.child_engine import ChildEngine
-from real.engines.rollouts import EngineDied, Rollouts
+from real.engines.rollouts import EngineDied, Rollouts, Sampling
+from real.engines.vllm_settings import VllmSettings
 from real.engines.wrappers import RestartingEngine
 
 CONFIG = TrainConfig(
@@ -130,3 +135,25 @@ def test_training_with_vllm_in_the_same_process(
     assert (run(monkeypatch, config, watch).steps.mismatch_kl < 1e-6).all()
     assert watch.rollouts[0].tokens_PNT.equal(undisturbed[1][0].tokens_PNT[:4])
     assert {r.version for r in watch.rollouts} == {0, 1}
+
+
+def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
+    folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In buckets that are filled again and again, as where there is little room."""
+    monkeypatch.setattr(hand_over, "BUCKET", 20_000)
+    monkeypatch.setattr(hand_over, "_SPARE", 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
+    model = tools.make_model()
+    settings = VllmSettings(
+        model=str(folder), max_model_len=256, eos_token_ids=(5, 6), n_gpus=2, threads=1
+    )
+    prompts, sampling = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]], Sampling(12, 0.7)
+    engine = ChildEngine(asdict(settings), 240.0)
+    for version in (0, 1):
+        engine.update_weights(model, version)
+        found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
+        assert tools.logprob_gap(model, prompts, found, 0.7) < 5e-5
+        assert found.version == version
+        tools.change(model)
+    engine.close()

@@ -20,7 +20,7 @@ from real.engines import make, vllm_host
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.token_stats import TokenStatsLog, fused_stats, stats_of_logits
 from real.engines.vllm_engine import VllmEngine
-from real.engines.vllm_host import VllmSettings
+from real.engines.vllm_settings import VllmSettings
 from real.engines.vllm_stats import BatchRows, stats_processor
 from real.update.logprobs import Scorer
 from real.vote.token_stats import token_stats
@@ -44,7 +44,7 @@ def seen() -> Seen:
 @pytest.fixture(scope="module")
 def engine(folder: Path, seen: Seen) -> Iterator[VllmEngine]:
     """Room for 8 of 64 responses at once, and a cache that four long ones fill."""
-    arguments, update = vllm_host._arguments, BatchRows.update
+    arguments, update = vllm_host.vllm_arguments, BatchRows.update
 
     def tight(settings: VllmSettings) -> dict[str, Any]:
         return arguments(settings) | {"num_gpu_blocks_override": 16}
@@ -57,7 +57,7 @@ def engine(folder: Path, seen: Seen) -> Iterator[VllmEngine]:
         model=str(folder), max_model_len=256, eos_token_ids=(5,), max_rows=8, stats=True
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vllm_host, "_arguments", tight)
+        patch.setattr(vllm_host, "vllm_arguments", tight)
         patch.setattr(BatchRows, "update", counting)
         made = VllmEngine(settings)
         scheduler = made.host._llm.llm_engine.engine_core.engine_core.scheduler
