@@ -1,0 +1,208 @@
+"""Sections on right numbers and right endings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from record import Report
+from shapes import Setup, free_port
+from torch import Tensor
+
+from lab.errors import UserError
+from lab.trace.trace import Trace
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.model.policy import load_policy
+from real.ranks.failure import Watch
+from real.ranks.launched import Launched
+from real.record.checkpoint import read_file
+from real.settings.config import TrainConfig
+from real.tiny import CHECKPOINT, problems
+from real.tiny.vocabulary import encode
+from real.trainer import resume, train
+from real.update.group import Group
+from real.update.grpo import LossConfig, backward
+from real.update.logprobs import Scorer, group_logprobs
+
+WHOLE = 2**20
+"""Tokens of a pass that holds all rows."""
+
+
+def numbers(setup: Setup, report: Report) -> None:
+    """Log-probs, loss and gradients of the tiny model against double precision on the CPU."""
+    groups = _sampled_groups()
+    exact = _gradients(_scorer("cpu", "float32", double=True), groups)
+    single = _scorer(setup.device.type, "float32")
+    near = [_moved(group, setup.device) for group in groups]
+    all_rows = _gradients(single, near)
+    report.check("loss, single precision", abs(all_rows[0] - exact[0]), 1e-5)
+    report.check("gradient, single precision", _gap(all_rows[1], exact[1]), 1e-4)
+    one_row = _gradients(single, near, micro_tokens=32)
+    report.check("gradient, row by row and at once", _gap(one_row[1], all_rows[1]), 1e-4)
+    single.bundle_width = None
+    alone = _gradients(single, near)
+    report.check("gradient, prompts shared and not", _gap(alone[1], all_rows[1]), 1e-4)
+    for head in ("float32", "model"):
+        scorer = _scorer(setup.device.type, "bfloat16", head=head)
+        rounded = _scorer("cpu", "bfloat16", double=True)
+        gap = _logprob_gap(scorer, near, rounded, groups)
+        report.add(f"log-probs, bfloat16, logits in {head}: largest error", gap, "nats")
+        grads = _gradients(scorer, near)[1]
+        report.add(f"gradient, bfloat16, logits in {head}", _gap(grads, exact[1]))
+
+
+def _sampled_groups() -> list[Group]:
+    """Groups of the tiny model's own responses, whose policy has moved a little since."""
+    policy = load_policy(CHECKPOINT, "cpu")
+    prompts = [encode(one.prompt) for one in problems(4)]
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+    draws = torch.Generator().manual_seed(0)
+    drawn = engine.sample(prompts, 8, Sampling(22, 1.0), draws)
+    noise = 0.1 * torch.randn(drawn.logprobs_PNT.shape, generator=draws)
+    advantages_K = torch.linspace(-1, 1, 8)
+    return [
+        Group(
+            prompt_L=torch.tensor(prompt),
+            tokens_KT=drawn.tokens_PNT[p],
+            old_KT=drawn.logprobs_PNT[p] + noise[p],
+            lengths_K=drawn.lengths_PN[p],
+            majority_K=0.8 * advantages_K,
+            minority_K=0.2 * advantages_K.flip(0),
+        )
+        for p, prompt in enumerate(prompts)
+    ]
+
+
+def _scorer(device: str, dtype: str, double: bool = False, head: str = "float32") -> Scorer:
+    model = load_policy(CHECKPOINT, device, dtype, head_dtype=head).model
+    return Scorer(model.double() if double else model)
+
+
+def _moved(group: Group, device: torch.device) -> Group:
+    tensors = {n: v for n in Group.__slots__ if isinstance(v := getattr(group, n), Tensor)}
+    return replace(group, **{name: value.to(device) for name, value in tensors.items()})
+
+
+def _gradients(
+    scorer: Scorer, groups: list[Group], micro_tokens: int = WHOLE
+) -> tuple[float, Tensor]:
+    """Loss, and gradient of all weights in double precision."""
+    scorer.zero_grad()
+    done = backward(scorer, groups, LossConfig(micro_tokens=micro_tokens))
+    grads = [p.grad.double().flatten().cpu() for p in scorer.parameters() if p.grad is not None]
+    return done.loss, torch.cat(grads)
+
+
+def _gap(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def _logprob_gap(
+    scorer: Scorer, groups: list[Group], exact: Scorer, exact_groups: list[Group]
+) -> float:
+    pairs = zip(
+        group_logprobs(scorer, groups, 0.6, WHOLE),
+        group_logprobs(exact, exact_groups, 0.6, WHOLE),
+        strict=True,
+    )
+    return max(float((a.cpu() - b).abs().nan_to_num().max()) for a, b in pairs)
+
+
+def tiny(setup: Setup, report: Report) -> None:
+    """The tiny task from start to end, the same killed and resumed, and messages of failures."""
+    config = TrainConfig(
+        n_problems=setup.pick(32, 4),
+        n_votes=16,
+        n_samples=8,
+        batch_size=2,
+        epochs=setup.pick(2, 4),
+        eval_samples=2,
+        checkpoint_every=1,
+        device=setup.pick("cuda", "cpu"),
+    )
+    whole, broken = setup.folder / "whole", setup.folder / "broken"
+    report.add("checkpoints before the kill", _killed(setup, config, broken))
+    expected = train(config, whole, progress=False)
+    report.add("seconds of a step", float(np.median(expected.steps["seconds_step"])), "s")
+    _compare(report, expected, resume(broken, progress=False), whole, broken)
+    _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_refused=2))
+    if not setup.dry:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1e-4)
+        _refusal(report, "no GPU memory", config)
+
+
+def _killed(setup: Setup, config: TrainConfig, folder: Path) -> int:
+    """Start a run in a process of its own and kill it at its third checkpoint, or soon after."""
+    process = setup.process(train, config, folder, False)
+    checkpoints = folder / "checkpoints"
+    while process.is_alive() and not any(p.name >= "step-000003" for p in checkpoints.glob("s*")):
+        time.sleep(0.001)
+    process.kill()
+    process.join()
+    if process.exitcode != -signal.SIGKILL:
+        raise RuntimeError(f"the run ended before it was killed, exit code {process.exitcode}")
+    return len(list(checkpoints.iterdir()))
+
+
+def _compare(report: Report, whole: Trace, broken: Trace, *folders: Path) -> None:
+    same = whole.visits.equals(broken.visits)
+    report.add("visits of the resumed run", "the same" if same else "different")
+    last = [max((folder / "checkpoints").iterdir()) / "model.safetensors" for folder in folders]
+    a, b = (read_file(path) for path in last)
+    gap = max(float((a[name] - b[name]).abs().max()) for name in a)
+    report.add("weights of the resumed run: largest difference", gap)
+
+
+def _refusal(report: Report, name: str, config: TrainConfig) -> None:
+    """Report the message of a run that cannot go on."""
+    try:
+        train(config, progress=False)
+    except UserError as error:
+        report.add(f"message: {name}", str(error))
+        return
+    raise RuntimeError(f"{name}: the run did not end with a message")
+
+
+def ends(setup: Setup, report: Report) -> None:
+    """The end of a rank with an error while its GPU is busy and NCCL has work queued."""
+    errors = setup.folder / "ends.txt"
+    began = time.monotonic()
+    process = setup.process(_fail, setup, errors)
+    process.join()
+    report.check("from the start to the end", time.monotonic() - began, 30.0, "s")
+    report.add("exit code", process.exitcode)
+    report.add("message", (errors.read_text().strip().splitlines() or ["none"])[-1])
+
+
+def _fail(setup: Setup, errors: Path) -> None:
+    sys.stderr = errors.open("w")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    os.environ |= dict(zip(_RANK, "0101", strict=True))
+    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=600))
+    watch = Watch(Launched(0, 1, 0, 1))
+    try:
+        with watch.reasons():
+            ones = torch.ones(1, device=setup.device)
+            dist.all_reduce(ones)
+            if not setup.dry:
+                spin: Any = torch.cuda._sleep
+                spin(2**38)  # minutes
+            dist.all_reduce(ones, async_op=True)
+            raise UserError(f"planned failure, backend {dist.get_backend()}")
+    except BaseException as error:
+        watch.end(error)
+
+
+_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

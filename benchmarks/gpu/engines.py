@@ -1,0 +1,299 @@
+"""Sections on vLLM: its answers, its memory, the weights' way to it, its deaths, its speed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from record import Report
+from shapes import Setup, groups_of, make_model, model_config, model_folder
+
+from real.engines.child_engine import COPY, LOAD, ChildEngine
+from real.engines.hand_over import Room
+from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
+from real.engines.vllm_engine import VllmEngine
+from real.engines.vllm_host import VllmSettings
+from real.engines.wrappers import RestartingEngine
+from real.update.logprobs import Scorer, group_logprobs, group_stats
+
+EAGER = """
+import functools, runpy, vllm
+vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
+runpy.run_module("real.engines.child", run_name="__main__")
+"""
+"""Program of an engine's process that starts faster: without compiling and CUDA graphs."""
+WHOLE = 2**14
+"""Tokens of a pass of the trainer."""
+PROMPTS: Prompts = [[40, 41, 42], [(7 * i) % 400 + 40 for i in range(60)], [45] * 9]
+
+
+def vllm(setup: Setup, report: Report) -> None:
+    """Compare vLLM in this process with the trainer's own log-probs, in single precision."""
+    model = make_model(setup, "0.5B", torch.float32)
+    sampling = Sampling(setup.pick(64, 12), 0.7)
+    with closing(_inprocess(setup, "0.5B", "float32", 0.3)) as engine:
+        report.add("message: no weights yet", _refusal(engine, sampling))
+        for version, released in ((0, False), (1, True), (2, False)):
+            if version:
+                _change(model)
+            if released:
+                engine.release()
+            engine.update_weights(model, version)
+            drawn = engine.sample(PROMPTS, 8, sampling, _draws())
+            report.check(f"version {version}: log-probs", _gap(setup, model, drawn, 0.7), 1e-3)
+            report.check(f"version {version}: version", abs(drawn.version - version), 0)
+        again = engine.sample(PROMPTS, 8, sampling, _draws())
+        report.add("equal seeds: share of equal tokens", _equal(drawn, again))
+        other = engine.sample(PROMPTS, 8, sampling, _draws(1))
+        report.check("other seeds: share of equal tokens", _equal(drawn, other), 0.5)
+        lengths = drawn.lengths_PN.float()
+        report.add("lengths: shortest, longest", f"{lengths.min():.0f}, {lengths.max():.0f}")
+        engine.release()
+        report.add("message: asleep", _refusal(engine, sampling))
+
+
+def sleep(setup: Setup, report: Report) -> None:
+    """Free GPU memory over cycles of sleep; entropies of vLLM against the trainer's."""
+    model = make_model(setup, "0.5B", torch.float32)
+    with closing(_inprocess(setup, "0.5B", "float32", 0.3, stats=True)) as engine:
+        engine.update_weights(model, 0)
+        free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
+        times: dict[str, list[float]] = {"falling asleep": [], "waking with new weights": []}
+        for version in range(1, setup.pick(21, 3)):
+            times["falling asleep"].append(setup.seconds(engine.release, warm=0))
+            free["asleep"].append(_free(setup))
+            wake = functools.partial(engine.update_weights, model, version)
+            times["waking with new weights"].append(setup.seconds(wake, warm=0))
+            free["awake"].append(_free(setup))
+        for name, values in free.items():
+            report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
+            lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
+            report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
+        for name, values in times.items():
+            report.add(name, statistics.median(values), "s")
+        sampling = Sampling(setup.pick(64, 12), 0.7, stats=True)
+        drawn = engine.sample(PROMPTS, 8, sampling, _draws())
+        report.check("log-probs after the cycles", _gap(setup, model, drawn, 0.7), 1e-3)
+        stats = group_stats(Scorer(model), groups_of(PROMPTS, drawn, setup.device), 0.7, WHOLE)
+        found = [drawn.entropy_PV, drawn.certainty_PV]
+        for kind, name in enumerate(("entropy", "self-certainty")):
+            expected_PV = torch.stack([of_group[kind].cpu() for of_group in stats])
+            seen = found[kind]
+            gap = float("inf") if seen is None else float((seen - expected_PV).abs().max())
+            report.check(f"{name} of responses, largest difference", gap, 1e-2, "nats")
+
+
+def sync(setup: Setup, report: Report) -> None:
+    """Seconds in which new weights reach vLLM, awake again and ready to sample."""
+    dtype = setup.pick(torch.bfloat16, torch.float32)
+    for shape in setup.pick(("3B", "7B"), ("7B",)):
+        setup.free()
+        model = make_model(setup, shape, dtype)
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        report.add(f"{shape}: weights", size / 1e9, "GB")
+        with closing(_child(setup, shape, 0.4)) as engine:
+            seconds = _synced(setup, report, engine, model, f"{shape}, first way")
+            opens = engine.__dict__.get("_opens_gpu", False)
+            report.add(f"{shape}, first way is", "CUDA IPC" if opens else "memory of the host")
+            if opens:
+                engine.__dict__["_opens_gpu"] = False
+                _synced(setup, report, engine, model, f"{shape}, memory of the host")
+        if shape == "7B":
+            report.target("seconds for 7B", seconds, "s", at_most=1.0)
+            with closing(
+                _inprocess(setup, shape, setup.pick("bfloat16", "float32"), 0.4)
+            ) as inside:
+                _synced(setup, report, inside, model, f"{shape}, one process")
+
+
+def failures(setup: Setup, report: Report) -> None:
+    """Engines that are killed are replaced, and give the same responses."""
+    model = make_model(setup, "0.5B", torch.float32)
+    notices: list[str] = []
+    sampling = Sampling(setup.pick(64, 12), 0.7)
+    engine = RestartingEngine(lambda: _child(setup, "0.5B", 0.2, "float32"), 3)
+    engine.notice = notices.append
+    with closing(engine):
+        engine.update_weights(model, 0)
+        expected = engine.sample(PROMPTS, 8, sampling, _draws())
+        if not setup.dry:  # starts take long
+            _kill(engine)
+            seconds = setup.seconds(lambda: engine.sample(PROMPTS, 8, sampling, _draws()), warm=0)
+            report.add("killed awake: seconds to the next responses", seconds, "s")
+            engine.release()
+            _kill(engine)
+            seconds = setup.seconds(lambda: engine.update_weights(model, 0), warm=0)
+            report.add("killed asleep: seconds to new weights", seconds, "s")
+        _kill(engine, signal.SIGSTOP)
+        threading.Timer(1.0, _kill, (engine,)).start()
+        engine.update_weights(model, 0)
+        again = engine.sample(PROMPTS, 8, sampling, _draws())
+        report.add("after the last death: share of equal tokens", _equal(expected, again))
+    report.check("notices that are missing", setup.pick(3, 1) - len(notices), 0)
+    for number, notice in enumerate(notices):
+        report.add(f"notice {number + 1}", notice)
+    if not setup.dry:
+        setup.free()
+        try:
+            _child(setup, "0.5B", 0.999).close()
+        except EngineError as error:
+            report.add("message: too much memory", str(error))
+
+
+def queue(setup: Setup, report: Report) -> None:
+    """Decoded tokens per second by rows, and one queue against closed chunks, with CUDA graphs."""
+    for shape in setup.pick(("3B", "7B"), ("3B",)):
+        model = make_model(setup, shape, setup.pick(torch.bfloat16, torch.float32))
+        with closing(_child(setup, shape, 0.6, eager=False)) as engine:
+            engine.update_weights(model, 0)
+            if shape == "3B":
+                _queued(setup, report, engine)
+            for rows in setup.pick((1024, 512, 256, 64), (8, 4)):
+                length = setup.pick(512, 8)
+                alone = Sampling(length, 0.6)
+                prompts = [[50 + p % 8] * 32 for p in range(rows)]
+                began = time.perf_counter()
+                drawn = engine.sample(prompts, 1, alone, _draws())
+                speed = int(drawn.lengths_PN.sum()) / (time.perf_counter() - began)
+                report.add(f"{shape}, {rows} responses: tokens", speed, "1/s")
+        setup.free()
+
+
+def _queued(setup: Setup, report: Report, engine: Engine) -> None:
+    n, chunk = setup.pick((128, 64), (4, 2))
+    prompts, sampling = [[50 + p] * 100 for p in range(8)], Sampling(setup.pick(1536, 16), 0.6)
+    parts = [prompts[:4], prompts[4:]]
+
+    def closed() -> None:
+        for part in parts:
+            for _ in range(n // chunk):
+                engine.sample(part, chunk, sampling, _draws())
+
+    whole = setup.seconds(lambda: engine.sample(prompts, n, sampling, _draws()))
+    chunks = setup.seconds(closed, warm=0)
+    report.add(f"{8 * n} responses in one queue", whole, "s")
+    report.add(f"the same in chunks of {4 * chunk}", chunks, "s")
+
+
+def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:
+    vocabulary = model_config(setup, shape).vocab_size
+    return VllmSettings(
+        model=str(model_folder(setup, shape, weights=False)),
+        max_model_len=setup.pick(4096, 128),
+        eos_token_ids=tuple(range(32, 32 + vocabulary // setup.pick(700, 16))),
+        dtype=dtype,
+        head_dtype="float32",
+        max_rows=setup.pick(512, 16),
+        memory=memory,
+        device=setup.device.type,
+        threads=setup.pick(None, 1),
+        **more,
+    )
+
+
+def _inprocess(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmEngine:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    import vllm as package  # pyright: ignore[reportMissingImports]
+
+    package.LLM = functools.partial(package.LLM, enforce_eager=True)
+    return VllmEngine(_settings(setup, shape, dtype, memory, **more))
+
+
+def _child(
+    setup: Setup, shape: str, memory: float, dtype: str | None = None, eager: bool = True
+) -> ChildEngine:
+    dtype = dtype or setup.pick("bfloat16", "float32")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    command = (sys.executable, *(("-c", EAGER) if eager else ("-m", "real.engines.child")))
+    with torch.device("meta"):
+        weights = make_meta(setup, shape)
+    kind = getattr(torch, dtype)
+    return ChildEngine(
+        asdict(_settings(setup, shape, dtype, memory)),
+        300.0,
+        setup.device,
+        kind,
+        Room.of(weights, kind),
+        command=command,
+        log=setup.folder / "engine.log",
+    )
+
+
+def make_meta(setup: Setup, shape: str) -> Any:
+    """Return a model without data."""
+    from transformers import AutoModelForCausalLM
+
+    builder: Any = AutoModelForCausalLM
+    return builder.from_config(model_config(setup, shape))
+
+
+def _synced(setup: Setup, report: Report, engine: Any, model: Any, name: str) -> float:
+    """Report the median seconds of the stages; returns that of the whole."""
+    found: dict[str, list[float]] = {}
+    for version in range(setup.pick(4, 2)):
+        engine.release()
+        setup.wait()
+        began = time.perf_counter()
+        stages = engine.update_weights(model, version)
+        setup.wait()
+        for column, seconds in ({"whole": time.perf_counter() - began} | stages).items():
+            found.setdefault(column, []).append(seconds)
+    names = {"whole": "whole", COPY: "trainer's part", LOAD: "engine's part"}
+    for column, values in found.items():
+        report.add(f"{name}: {names[column]}", statistics.median(values[1:]), "s")
+    return statistics.median(found["whole"][1:])
+
+
+def _draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _free(setup: Setup) -> float:
+    return 0.0 if setup.dry else float(torch.cuda.mem_get_info()[0])
+
+
+def _refusal(engine: Engine, sampling: Sampling) -> str:
+    """Return the message of an engine that must not sample now."""
+    try:
+        engine.sample(PROMPTS, 1, sampling, _draws())
+    except EngineError as error:
+        return str(error)
+    raise RuntimeError("the engine sampled without weights")
+
+
+@torch.no_grad()
+def _change(model: Any) -> None:
+    """Change all weights so far that no log-prob stays as it was."""
+    draws = torch.Generator(model.device).manual_seed(0)
+    for parameter in model.parameters():
+        noise = torch.empty_like(parameter).normal_(generator=draws)
+        parameter += 0.2 * parameter.std().nan_to_num() * noise
+
+
+def _gap(setup: Setup, model: Any, drawn: Rollouts, temperature: float) -> float:
+    """Largest difference of log-probs from those of the trainer."""
+    groups = groups_of(PROMPTS, drawn, setup.device)
+    ours = group_logprobs(Scorer(model), groups, temperature, WHOLE)
+    pairs = zip(ours, groups, strict=True)
+    return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for a, g in pairs)
+
+
+def _equal(one: Rollouts, other: Rollouts) -> float:
+    width = min(one.tokens_PNT.shape[-1], other.tokens_PNT.shape[-1])
+    same = one.tokens_PNT[..., :width] == other.tokens_PNT[..., :width]
+    return float(same[one.mask_PNT()[..., :width]].float().mean())
+
+
+def _kill(engine: RestartingEngine, number: int = signal.SIGKILL) -> None:
+    inside = engine.engine
+    assert isinstance(inside, ChildEngine)
+    os.kill(inside.pid, number)

@@ -1,0 +1,244 @@
+"""Measure this project on a GPU, section by section.
+
+python benchmarks/gpu/prove.py SECTION... | --part A|B|C [--dry] [--out FOLDER]
+python benchmarks/gpu/prove.py --list | --page docs/gpu-results.md [--results FILE]
+
+Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
+as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
+`--dry` runs the same code with tiny models on the CPU, and judges no speed. A call takes at most
+ten minutes. Part A needs no vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from record import Listed, Record, Report, page, read_lines, table  # noqa: E402
+
+SECTIONS = {
+    one.name: one
+    for one in (
+        Listed("ceilings", "A", 25, "matrix products, copies, hashing of this machine"),
+        Listed("numbers", "A", 40, "log-probs and gradients against double precision"),
+        Listed("update", "A", 95, "updates of 3,072 tokens, 3B shape: share of the peak"),
+        Listed("batch", "A", 95, "whole batches at the 3B shape without sampling: guard's share"),
+        Listed("memory", "A", 75, "the memory plan against the measured peak"),
+        Listed("ends", "A", 30, "the end of a rank that fails while NCCL and the GPU are busy"),
+        Listed("head", "A", 35, "the output head alone, by chunk size"),
+        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU, and the shards of eight ranks"),
+        Listed("tiny", "A", 60, "a tiny run, killed and resumed; messages of NaN and no memory"),
+        Listed("adapters", "A", 40, "updates of the 7B shape with adapters"),
+        Listed("decoding", "A", 30, "the transformers engine, with and without a mask"),
+        Listed("vllm", "B", 110, "log-probs, weights, versions and seeds of vLLM"),
+        Listed("sleep", "B", 110, "memory over 20 cycles of sleep, statistics of tokens"),
+        Listed("sync", "B", 210, "weights to vLLM by stage, 3B and 7B shapes"),
+        Listed("failures", "B", 160, "engines killed asleep, awake and while they load"),
+        Listed("step", "C", 250, "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
+        Listed("queue", "C", 180, "decoding by rows; one queue against closed chunks"),
+        Listed("long", "C", 50, "100 short steps: open files and memory"),
+        Listed("inprocess", "C", 110, "a whole step with vLLM in the trainer's process"),
+    )
+}
+MODULES = {
+    "speed": ("ceilings", "head", "update", "adapters", "decoding"),
+    "correct": ("numbers", "tiny", "ends"),
+    "footprint": ("memory", "fsdp"),
+    "steps": ("batch", "step", "long", "inprocess"),
+    "engines": ("vllm", "sleep", "sync", "failures", "queue"),
+}
+"""Module to the sections that are functions of it."""
+PART_SECONDS, DRY_SECONDS = 590.0, 300.0
+RESULTS = ROOT / "docs" / "data" / "gpu-results.jsonl"
+
+
+def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
+    """Run a section in a process of its own and return its record.
+
+    Args:
+        name: of the section.
+        folder: for its measures, its log and the files that it makes.
+        dry: run it with tiny models on the CPU.
+        limit: seconds after which it is killed; what it measured until then counts.
+    """
+    measures, log = folder / f"{name}.jsonl", folder / f"{name}.log"
+    if dry:
+        import shapes  # noqa: F401  # once, for all that are forked
+
+    kind: Any = multiprocessing.get_context("fork" if dry else "spawn")
+    process = kind.Process(target=_run, args=(name, folder, dry, log))
+    began = time.monotonic()
+    process.start()
+    try:
+        process.join(limit)
+        code = process.exitcode
+    finally:
+        _kill(process)
+    record = _record(name, code, measures, log, dry)
+    record["seconds"] = round(time.monotonic() - began, 1)
+    if code is None:
+        record["error"] = f"killed after {limit:.0f} s"
+    return record
+
+
+def _run(name: str, folder: Path, dry: bool, log: Path) -> None:
+    """Run a section in a new process, whose output goes to a file."""
+    os.setsid()  # with all that it starts it can be killed at once
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
+    sys.exit(inside(name, folder, dry))
+
+
+def _record(name: str, code: int | None, measures: Path, log: Path, dry: bool) -> Record:
+    lines = read_lines(measures)
+    status = {0: "done", 3: "missed", 4: "left out", None: "too slow"}.get(code, "failed")
+    record: Record = {
+        "section": name,
+        "part": SECTIONS[name].part,
+        "status": status,
+        "dry": dry,
+        "facts": next((line["facts"] for line in lines if "facts" in line), {}),
+        "measures": [line for line in lines if "name" in line],
+    }
+    if status in ("failed", "left out"):
+        words = log.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
+        record["error"] = words[-1][:300]
+    return record
+
+
+def _kill(process: Any) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def inside(name: str, folder: Path, dry: bool) -> int:
+    """Run a section in this process; returns 3 if a measure is outside its bound, 4 if left out."""
+    from shapes import Setup
+
+    setup = Setup(dry, folder)
+    if not dry:
+        import torch
+
+        if not torch.cuda.is_available():
+            print("there is no GPU here; --dry runs on the CPU")
+            return 4
+    if SECTIONS[name].part != "A" and importlib.util.find_spec("vllm") is None:
+        print("vLLM is not installed")
+        return 4
+    report = Report(folder / f"{name}.jsonl", dry)
+    report.facts(_facts(dry))
+    module = next(module for module, names in MODULES.items() if name in names)
+    getattr(importlib.import_module(module), name)(setup, report)
+    if report.missed:
+        print(f"outside their bounds: {', '.join(report.missed)}")
+    return 3 if report.missed else 0
+
+
+def _facts(dry: bool) -> dict[str, str]:
+    import torch
+
+    device = platform.processor() or "CPU" if dry else torch.cuda.get_device_name()
+    found = {"device": device, "Python": platform.python_version(), "CUDA": str(torch.version.cuda)}
+    for package in ("torch", "transformers", "vllm"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) -> int:
+    """Run sections one after the other and print their table; returns an exit code.
+
+    Args:
+        names: of the sections.
+        folder: for the results.
+        dry: as for `run_section`.
+        seconds: in all; sections for which none are left are recorded as left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, sys.path))  # of engines' processes
+    deadline = time.monotonic() + seconds
+    work = _work_folder()
+    records: list[Record] = []
+    for name in names:
+        limit = DRY_SECONDS if dry else min(SECTIONS[name].seconds, deadline - time.monotonic())
+        if limit >= 1:
+            record = run_section(name, work, dry, limit)
+        else:
+            record = _record(name, 4, work / "none", Path(os.devnull), dry)
+            record |= {"seconds": 0.0, "error": "no time was left"}
+        records.append(record)
+        _write(record, folder, work / f"{name}.log")
+        print(json.dumps(record), flush=True)
+    shutil.rmtree(work, ignore_errors=True)
+    print("\n".join(["", *table(records)]))
+    return int(any(record["status"] != "done" for record in records))
+
+
+def _work_folder() -> Path:
+    """A new folder in memory if that has room for models, else on disk."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2**35
+    return Path(tempfile.mkdtemp(prefix="guard-gpu-", dir=memory if roomy else None))
+
+
+def _write(record: Record, folder: Path, log: Path) -> None:
+    with (folder / "results.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    with (folder / "log.txt").open("a") as file:
+        file.write("\n".join([f"== {record['section']}: {record['status']}", *lines[-200:], ""]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION")
+    parser.add_argument("--part", choices=("A", "B", "C"))
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    if given.page:
+        given.page.write_text(page(read_lines(given.results), list(SECTIONS.values())))
+        return 0
+    if given.list:
+        for one in SECTIONS.values():
+            print(f"{one.part} {one.name:10} {one.seconds:4d} s  {one.about}")
+        return 0
+    if unknown := [name for name in given.sections if name not in SECTIONS]:
+        parser.error(f"{unknown[0]}: no such section; --list prints them")
+    names = [*given.sections, *(n for n, one in SECTIONS.items() if one.part == given.part)]
+    if not names:
+        parser.error("name sections, or a part")
+    return run_sections(names, given.out, given.dry, PART_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""Models of known shapes with random weights, and scripted responses: nothing is downloaded."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling, Stages
+from real.model.prepare import prepare_training
+from real.model.wide_head import widen_head
+from real.plan.seconds import card_named
+from real.settings import presets
+from real.settings.config import TrainConfig
+from real.tiny import CHECKPOINT
+from real.tiny.vocabulary import IDS, VOCABULARY_SIZE
+from real.update.from_settings import loss_config, optimizer_config
+from real.update.group import Group
+from real.update.logprobs import Scorer
+from real.update.optimizer import PolicyOptimizer
+
+T = TypeVar("T")
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.5B": {
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": True,
+    },
+    "3B": presets.SHAPES["Llama-3.2-3B-Instruct"],
+    "7B": presets.SHAPES["Qwen2.5-7B-Instruct"],
+}
+_DRY = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "vocab_size": 512,
+}
+"""In place of every size, in a dry run."""
+_DRY_RUN = {
+    "n_votes": 8,
+    "n_samples": 4,
+    "batch_size": 2,
+    "max_prompt_tokens": 24,
+    "max_response_tokens": 40,
+    "micro_tokens": 128,
+    "max_rows": 16,
+}
+MEAN_TOKENS = 700
+N_PROBLEMS = 500
+_HEAD_SCALE = 0.05
+"""On the output head's random weights: tokens are then drawn almost uniformly, and the share of
+end tokens in the vocabulary is the chance that a response ends."""
+_BOX = (IDS["\\boxed{"], IDS["3"], IDS["}"])
+_OTHER = IDS["7"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a section runs on."""
+
+    dry: bool
+    """Tiny models on the CPU."""
+    folder: Path
+    """For files, also models, which later sections find there."""
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU; the CPU in a dry run."""
+        return torch.device("cpu" if self.dry else "cuda")
+
+    def pick(self, real: T, dry: T) -> T:
+        """Return one of two values."""
+        return dry if self.dry else real
+
+    def seconds(self, work: Callable[[], object], repeats: int = 1, warm: int = 1) -> float:
+        """Return the median seconds of a work; a dry run does it once."""
+        times: list[float] = []
+        for _ in range(self.pick(warm + repeats, 1)):
+            began = time.perf_counter()
+            work()
+            self.wait()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times[-repeats:])
+
+    def wait(self) -> None:
+        """Wait for the GPU."""
+        if not self.dry:
+            torch.cuda.synchronize()
+
+    def peak(self) -> float:
+        """Return the most bytes of tensors on the GPU since the last call; 0 without one."""
+        if self.dry:
+            return 0.0
+        most = float(torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        return most
+
+    def process(self, work: Callable[..., object], *arguments: Any) -> Any:
+        """Start a process that does a work; on a GPU a fresh one."""
+        kind: Any = multiprocessing.get_context("fork" if self.dry else "spawn")
+        process = kind.Process(target=work, args=arguments)
+        process.start()
+        return process
+
+    def free(self) -> None:
+        """Free the memory of all that is not used any more."""
+        gc.collect()
+        if not self.dry:
+            torch.cuda.empty_cache()
+
+    @property
+    def flops(self) -> float:
+        """Dense bfloat16 operations per second by the GPU's data sheet; NaN if it is unknown."""
+        card = None if self.dry else card_named(torch.cuda.get_device_name())
+        return float("nan") if card is None else card.flops
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def model_config(setup: Setup, shape: str) -> Any:
+    """Return a model's config of transformers."""
+    values: dict[str, Any] = SHAPES[shape] | (_DRY if setup.dry else {})
+    return AutoConfig.for_model(**values)
+
+
+def make_model(setup: Setup, shape: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Make a model with random weights on the device."""
+    builder: Any = AutoModelForCausalLM
+    torch.manual_seed(0)
+    with torch.device(setup.device):
+        model = builder.from_config(model_config(setup, shape), dtype=dtype)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(_HEAD_SCALE)
+    widen_head(model)
+    return model.eval()
+
+
+def model_folder(setup: Setup, shape: str, weights: bool = True) -> Path:
+    """Return a folder as a model's own, with the tiny task's tokenizer.
+
+    Responses end after `MEAN_TOKENS` on average: so many of the tokens are end tokens.
+
+    Args:
+        setup: of the section.
+        shape: name of it.
+        weights: whether they are needed; engines start with dummy ones.
+    """
+    folder = setup.folder / f"{shape}-{'whole' if weights else 'config'}"
+    if (folder / "tokenizer.json").exists():
+        return folder
+    config = model_config(setup, shape)
+    n_ends = round(config.vocab_size / setup.pick(MEAN_TOKENS, 16))
+    ends = list(range(VOCABULARY_SIZE, VOCABULARY_SIZE + n_ends))
+    if weights:
+        make_model(setup, shape).save_pretrained(folder)
+    else:
+        config.save_pretrained(folder)
+    GenerationConfig(eos_token_id=ends, pad_token_id=0).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(CHECKPOINT)).save_pretrained(folder)
+    return folder
+
+
+def train_config(setup: Setup, **changes: Any) -> TrainConfig:
+    """Return the paper's settings with scripted problems; nothing is evaluated or saved."""
+    problems = setup.folder / "problems.json"
+    if not problems.exists():
+        sum_of = "+".join(str(i % 10) for i in range(setup.pick(75, 8))) + "="
+        rows = [{"id": str(i), "prompt": f"{i}+{sum_of}", "answer": "3"} for i in range(N_PROBLEMS)]
+        problems.write_text(json.dumps(rows))
+    values = {
+        "model": "none",
+        "problems": str(problems),
+        "chat_template": "off",
+        "prompt_suffix": "",
+        "answer_check": "strings",
+        "engine": "transformers",
+        "device": setup.device.type,
+        "save_model": False,
+        **changes,
+        **(_DRY_RUN if setup.dry else {}),
+    }
+    return presets.preset_config("llama-3.2-3b/math500", values).settled()
+
+
+def make_optimizer(setup: Setup, shape: str, config: TrainConfig) -> PolicyOptimizer:
+    """Return the trainer's optimizer of a model of that shape."""
+    setup.free()
+    model = make_model(setup, shape, getattr(torch, config.dtype))
+    prepare_training(model, config)
+    return PolicyOptimizer(Scorer(model), loss_config(config), optimizer_config(config), 1000)
+
+
+def scripted_groups(
+    setup: Setup, lengths_PK: Tensor, vocabulary: int, prompt_tokens: int = 150
+) -> list[Group]:
+    """Return groups of random tokens with both advantage streams, as sampled by a uniform policy.
+
+    Args:
+        setup: of the section.
+        lengths_PK: tokens of every response.
+        vocabulary: number of tokens.
+        prompt_tokens: of every prompt.
+    """
+    draws = torch.Generator().manual_seed(1)
+    n_samples, longest = lengths_PK.shape[1], int(lengths_PK.max())
+    advantages_K = torch.linspace(-1, 1, n_samples, device=setup.device)
+    old_KT = torch.full((n_samples, longest), -torch.tensor(vocabulary).log().item())
+
+    def tokens(*shape: int) -> Tensor:
+        return torch.randint(VOCABULARY_SIZE, vocabulary, shape, generator=draws).to(setup.device)
+
+    return [
+        Group(
+            prompt_L=tokens(prompt_tokens),
+            tokens_KT=tokens(n_samples, longest),
+            old_KT=old_KT.to(setup.device),
+            lengths_K=lengths_K.to(setup.device),
+            majority_K=0.8 * advantages_K,
+            minority_K=0.2 * advantages_K.flip(0),
+        )
+        for lengths_K in lengths_PK
+    ]
+
+
+def groups_of(prompts: Prompts, rollouts: Rollouts, device: torch.device) -> list[Group]:
+    """Return responses of an engine as groups without advantages."""
+    drawn = rollouts.to(device)
+    return [
+        Group(
+            prompt_L=torch.tensor(prompt, device=device),
+            tokens_KT=drawn.tokens_PNT[p],
+            old_KT=drawn.logprobs_PNT[p],
+            lengths_K=drawn.lengths_PN[p],
+            majority_K=torch.zeros(drawn.lengths_PN.shape[1], device=device),
+            minority_K=torch.zeros(drawn.lengths_PN.shape[1], device=device),
+        )
+        for p, prompt in enumerate(prompts)
+    ]
+
+
+class Scripted:
+    """An engine whose responses end with scripted answers: 3 in three of five, else 7.
+
+    Without an engine inside, tokens and lengths are drawn as well, and nothing is computed.
+    """
+
+    def __init__(self, setup: Setup, vocabulary: int, inside: Engine | None = None) -> None:
+        """Wrap an engine, or take the place of one."""
+        self.inside, self.version = inside, 0
+        self.queues = inside is None or inside.queues
+        self._vocabulary, self._mean = vocabulary, setup.pick(MEAN_TOKENS, 16)
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample, and write the answers over the last tokens, whose log-probs count as unknown."""
+        if self.inside is not None:
+            rollouts = self.inside.sample(prompts, n, sampling, generator)
+        else:
+            rollouts = self._drawn(len(prompts), n, sampling.max_tokens)
+        tokens_PNT, lengths_PN = rollouts.tokens_PNT, rollouts.lengths_PN
+        box_3 = torch.tensor(_BOX, device=tokens_PNT.device).expand(*lengths_PN.shape, 3).clone()
+        others_N = torch.arange(n, device=tokens_PNT.device) % 5 >= 3
+        box_3[:, others_N, 1] = _OTHER
+        places_3 = (lengths_PN - 3).clamp(min=0)[..., None] + torch.arange(
+            3, device=tokens_PNT.device
+        )
+        logprobs_PNT = rollouts.logprobs_PNT.scatter(
+            2, places_3, torch.full_like(places_3, torch.nan, dtype=torch.float32)
+        )
+        return replace(
+            rollouts, tokens_PNT=tokens_PNT.scatter(2, places_3, box_3), logprobs_PNT=logprobs_PNT
+        )
+
+    def release(self) -> None:
+        """Free the engine's memory."""
+        if self.inside is not None:
+            self.inside.release()
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Hand the weights over."""
+        self.version = version
+        return {} if self.inside is None else self.inside.update_weights(model, version)
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self.inside is not None:
+            self.inside.close()
+
+    def _drawn(self, n_prompts: int, n: int, longest: int) -> Rollouts:
+        draws = torch.Generator().manual_seed(self.version)
+        lengths_PN = torch.empty(n_prompts, n).exponential_(1 / self._mean, generator=draws)
+        lengths_PN = lengths_PN.long().clamp(4, longest)
+        shape = (*lengths_PN.shape, int(lengths_PN.max()))
+        tokens_PNT = torch.randint(VOCABULARY_SIZE, self._vocabulary, shape, generator=draws)
+        logprobs_PNT = torch.full(shape, -torch.tensor(self._vocabulary).log().item())
+        return Rollouts(tokens_PNT, logprobs_PNT, lengths_PN, lengths_PN < longest, self.version)

@@ -1,0 +1,173 @@
+"""Sections on speed: the machine's bounds, the output head, updates, decoding by transformers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from record import Report
+from shapes import (
+    Setup,
+    make_model,
+    make_optimizer,
+    scripted_groups,
+    train_config,
+)
+from torch import Tensor
+
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.model.wide_head import WideHead, add_product
+from real.plan.model_size import multiplied
+from real.plan.seconds import update_flops
+from real.update.head import Head
+from real.update.scores import head_scores
+from real.update.step import Step
+
+
+def ceilings(setup: Setup, report: Report) -> None:
+    """Bounds of this machine."""
+    n = setup.pick(8192, 64)
+    left, right = (torch.randn(n, n, device=setup.device, dtype=torch.bfloat16) for _ in range(2))
+    seconds = setup.seconds(lambda: left @ right, repeats=10, warm=3)
+    report.add("bfloat16 products", 2 * n**3 / seconds / 1e12, "TFLOP/s")
+    size = setup.pick(2**32, 2**16)
+    far = torch.zeros(size, dtype=torch.uint8, device=setup.device)
+    seconds = setup.seconds(_copy(torch.empty_like(far), far), repeats=5)
+    report.add("copy within the GPU, read and written", 2 * size / seconds / 1e9, "GB/s")
+    near = {"pageable": torch.zeros(size, dtype=torch.uint8)}
+    if not setup.dry:
+        near["pinned"] = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+    for name, host in near.items():
+        to, back = (setup.seconds(work, 2) for work in (_copy(far, host), _copy(host, far)))
+        report.add(f"to the GPU, {name} memory", size / to / 1e9, "GB/s")
+        report.add(f"from the GPU, {name} memory", size / back / 1e9, "GB/s")
+    values = near["pageable"].numpy()[: size // 4]
+    path = setup.folder / "bytes"
+    seconds = setup.seconds(lambda: values.tofile(path))
+    report.add("write to a file", len(values) / seconds / 1e9, "GB/s")
+    path.unlink()
+    seconds = setup.seconds(lambda: hashlib.sha256(values.data), warm=0)
+    report.add("SHA-256", len(values) / seconds / 1e9, "GB/s")
+
+
+def _copy(to: Tensor, source: Tensor) -> Callable[[], object]:
+    return lambda: to.copy_(source)
+
+
+def head(setup: Setup, report: Report) -> None:
+    """The output head of the 7B shape alone, forward and backward."""
+    vocabulary, width, n = setup.pick((152_064, 3584, 16_384), (512, 64, 64))
+    options: Any = {"device": setup.device, "dtype": torch.bfloat16}
+    layer = WideHead(width, vocabulary, bias=False, **options)
+    hidden = torch.randn(n, width, requires_grad=True, **options)
+    targets = torch.randint(vocabulary, (n,), device=setup.device)
+    for power in setup.pick((25, 27, 28, 29), (12, 14)):
+
+        def work(chunk: int = 2**power) -> None:
+            scores = head_scores(Head(layer), hidden, targets, 0.6, chunk_elements=chunk)
+            scores.logprobs_n.sum().backward()
+
+        setup.peak()
+        seconds = setup.seconds(work, 3)
+        report.add(f"chunks of 2^{power} logits", 1e6 * seconds / n, "us/token")
+        report.add(f"chunks of 2^{power} logits, peak", setup.peak() / 1e9, "GB")
+    rows = n // 8
+    grad = torch.randn(vocabulary, rows, **options)
+    part = hidden.detach()[:rows]
+    total = torch.zeros(vocabulary, width, device=setup.device)
+    ways: dict[str, Callable[[], object]] = {
+        "inside the product": lambda: add_product(total, grad, part),
+        "after it": lambda: total.add_(grad @ part),
+    }
+    for name, way in ways.items():
+        seconds = setup.seconds(way, 5)
+        report.add(f"gradient summed {name}", 1e6 * seconds / rows, "us/token")
+
+
+def update(setup: Setup, report: Report) -> None:
+    """Updates of the 3B shape, all weights trained."""
+    best = _update(setup, report, "3B", True, 16_384, profiled=True)
+    for checkpointing, micro in setup.pick(((False, 8192), (True, 32_768), (True, 8192)), ()):
+        best = max(best, _update(setup, report, "3B", checkpointing, micro))
+    report.target("share of the peak, best of these", best, at_least=0.4)
+    lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
+    _update(setup, report, "3B", False, 8192, lengths=lengths, name="100 to 3,000 tokens")
+
+
+def adapters(setup: Setup, report: Report) -> None:
+    """Updates of the 7B shape through adapters of rank 16."""
+    for micro in (16_384, 8192):
+        _update(setup, report, "7B", True, micro, rank=16)
+
+
+def _update(
+    setup: Setup,
+    report: Report,
+    shape: str,
+    checkpointing: bool,
+    micro: int,
+    rank: int = 0,
+    lengths: Tensor | None = None,
+    name: str = "3,072 tokens",
+    profiled: bool = False,
+) -> float:
+    """Report one setting's seconds; returns its share of the GPU's peak."""
+    config = train_config(
+        setup,
+        gradient_checkpointing=checkpointing,
+        micro_tokens=setup.pick(micro, 128),
+        lora_rank=rank,
+    )
+    optimizer = make_optimizer(setup, shape, config)
+    if lengths is None:
+        lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    vocabulary = optimizer.model.config.vocab_size
+    groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
+    taken: list[Step] = []
+    setup.peak()
+    seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)), repeats=2)
+    n_inputs = taken[-1].n_inputs
+    share = update_flops(multiplied(optimizer.model), config) * n_inputs / seconds / setup.flops
+    words = f"{shape}, {name}, {micro // 1024}k a pass{', kept layers' * (not checkpointing)}"
+    report.check(f"{words}: steps not taken", sum(not step.taken for step in taken), 0)
+    report.add(f"{words}: update", seconds, "s")
+    report.add(f"{words}: tokens", n_inputs / seconds, "1/s")
+    report.add(f"{words}: share of the peak", share)
+    report.add(f"{words}: peak memory", setup.peak() / 1e9, "GB")
+    if profiled:
+        report.add(f"{shape}: AdamW", setup.seconds(lambda: optimizer._adamw.step(0.0)), "s")
+        _profiled(setup, report, lambda: optimizer.step(groups))
+    return share
+
+
+def _profiled(setup: Setup, report: Report, work: Callable[[], object]) -> None:
+    """Report the kernels that take the most time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kind = ProfilerActivity.CPU if setup.dry else ProfilerActivity.CUDA
+    with profile(activities=[kind]) as profiled:
+        work()
+        setup.wait()
+    field = "self_cpu_time_total" if setup.dry else "self_device_time_total"
+    events = sorted(profiled.key_averages(), key=lambda event: -getattr(event, field))
+    total = sum(getattr(event, field) for event in events)
+    for event in events[:15]:
+        share = getattr(event, field) / total
+        report.add(f"kernel {event.key[:70]}", 100 * share, "%")
+
+
+def decoding(setup: Setup, report: Report) -> None:
+    """The transformers engine at 512 rows, prompts of one length and of two."""
+    for shape in setup.pick(("0.5B", "3B"), ("0.5B",)):
+        model = make_model(setup, shape)
+        rows, length = setup.pick((512, 128), (8, 6))
+        engine = TransformersEngine(model, max_rows=rows)
+        for name, longer in (("no mask", 0), ("mask", 7)):
+            prompts = [list(range(40, 60 + longer * (i % 2))) for i in range(8)]
+            draws = torch.Generator(setup.device).manual_seed(0)
+            work = partial(engine.sample, prompts, rows // 8, Sampling(length, 0.6), draws)
+            report.add(f"{shape}, {name}", rows * length / setup.seconds(work), "tokens/s")

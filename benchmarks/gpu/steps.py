@@ -1,0 +1,122 @@
+"""Sections of whole training steps, with scripted answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import Report
+from shapes import Scripted, Setup, model_folder, train_config
+
+from real.record.batches import batches
+from real.run import prepare
+from real.settings.config import TrainConfig
+from real.state import Run
+from real.trainer import train_batch
+
+PHASES = ("rollout", "grade", "guard", "update", "sync", "step")
+MOST_OF_GUARD = 1e-3
+"""Share of a step that the guard's own bookkeeping may take."""
+
+
+def batch(setup: Setup, report: Report) -> None:
+    """Batches of the 3B shape whose responses are made up: all but sampling."""
+    run = prepare(_config(setup, "3B", "transformers"))
+    _measure(setup, report, _scripted(setup, run, sampled=False), 3, "step without sampling")
+
+
+def step(setup: Setup, report: Report) -> None:
+    """Batches of the 3B shape with vLLM in a process of its own."""
+    run = prepare(_config(setup, "3B", "vllm"), logs=setup.folder)
+    with closing(run.engine), closing(run.supervisor):
+        seconds = _measure(setup, report, _scripted(setup, run), setup.pick(4, 2), "step")
+    report.target("seconds a step, child", seconds, "s", at_most=50)
+
+
+def inprocess(setup: Setup, report: Report) -> None:
+    """The same with vLLM in the trainer's process."""
+    run = prepare(_config(setup, "3B", "vllm_inprocess"))
+    with closing(run.engine), closing(run.supervisor):
+        _measure(setup, report, _scripted(setup, run), setup.pick(2, 2), "step")
+
+
+def long(setup: Setup, report: Report) -> None:
+    """Many short steps of the tiny task with vLLM in a process of its own."""
+    config = TrainConfig(
+        n_problems=8,
+        n_votes=8,
+        n_samples=4,
+        batch_size=2,
+        epochs=setup.pick(25, 2),
+        engine="vllm",
+        device=setup.pick("cuda", "cpu"),
+    )
+    run = prepare(config.settled(), logs=setup.folder)
+    with closing(run.engine), closing(run.supervisor):
+        held = [_held(setup) for _ in _rows(run, setup.pick(100, 8))]
+    first, last = held[len(held) // 4], held[-1]
+    report.check("open files, growth", last[0] - first[0], 2)
+    report.target("main memory, growth", (last[1] - first[1]) / 1e6, "MB", at_most=100)
+    report.target("GPU memory, growth", (last[2] - first[2]) / 1e6, "MB", at_most=100)
+
+
+def _config(setup: Setup, shape: str, engine: str) -> TrainConfig:
+    checked = engine != "transformers" and importlib.util.find_spec("math_verify")
+    changes: dict[str, Any] = {"dtype": "float32"} if setup.dry else {}
+    return train_config(
+        setup,
+        model=str(model_folder(setup, shape)),
+        engine=engine,
+        answer_check="math" if checked else "strings",
+        **changes,
+    )
+
+
+def _scripted(setup: Setup, run: Run, sampled: bool = True) -> Run:
+    vocabulary = run.policy.model.config.vocab_size
+    engine = Scripted(setup, vocabulary, run.engine if sampled else None)
+    return replace(run, engine=engine, sampler=replace(run.sampler, engine=engine))
+
+
+def _measure(setup: Setup, report: Report, run: Run, n_steps: int, name: str) -> float:
+    """Report medians of the steps after the first; returns the seconds of a step."""
+    rows = list(_rows(run, n_steps))[1:]
+    if not all(row["n_updates"] for row in rows):
+        raise RuntimeError("a batch made no update")
+    median = {
+        column: statistics.median(row[column] for row in rows)
+        for column in rows[0]
+        if isinstance(rows[0][column], int | float)
+    }
+    for phase in PHASES:
+        report.add(f"{name}: {phase}", median[f"seconds_{phase}"], "s")
+    for column in ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb"):
+        if column in median:
+            report.add(f"{name}: {column}", median[column])
+    for column in ("n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"):
+        report.add(f"{name}: {column}", median[column])
+    share = median["seconds_guard"] / median["seconds_step"]
+    report.target(f"{name}: share of the guard", share, at_most=MOST_OF_GUARD)
+    return median["seconds_step"]
+
+
+def _rows(run: Run, n_steps: int) -> Iterator[dict[str, Any]]:
+    run.engine.update_weights(run.policy.model, version=0)
+    for one in islice(batches(run.config, len(run.prompts)), n_steps):
+        yield train_batch(run, one)[1]
+
+
+def _held(setup: Setup) -> tuple[int, float, float]:
+    """Open files, bytes of main memory, bytes of the GPU that are taken."""
+    status = Path("/proc/self/status").read_text()
+    resident = 1024 * float(status.split("VmRSS:")[1].split()[0])
+    free, total = (0, 0) if setup.dry else torch.cuda.mem_get_info()
+    return len(os.listdir("/proc/self/fd")), resident, float(total - free)

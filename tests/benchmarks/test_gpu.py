@@ -1,0 +1,128 @@
+"""The sections for a GPU, each in a dry run on the CPU; their records and the page of results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
+
+import prove  # noqa: E402
+from record import Report, page, read_lines, table  # noqa: E402
+
+WITHOUT = ("plotly", "tyro", "math_verify", "latex2sympy2_extended", "antlr4", "vllm")
+"""Packages of this project that a machine with torch and transformers may lack."""
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, prove.Record]:
+    """Of part A, on a machine without most of this project's packages."""
+    folder, find = tmp_path_factory.mktemp("gpu"), PathFinder.find_spec
+
+    def found(name: str, *others: Any) -> Any:
+        return None if name.partition(".")[0] in WITHOUT else find(name, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PathFinder, "find_spec", staticmethod(found))
+        for name in [name for name in sys.modules if name.partition(".")[0] in WITHOUT]:
+            patch.delitem(sys.modules, name)
+        prove.main(["--part", "A", "--dry", "--out", str(folder)])
+    print((folder / "log.txt").read_text())
+    return {record["section"]: record for record in read_lines(folder / "results.jsonl")}
+
+
+def value(record: prove.Record, name: str) -> Any:
+    return next(m["value"] for m in record["measures"] if m["name"] == name)
+
+
+@pytest.mark.parametrize("name", [n for n, one in prove.SECTIONS.items() if one.part == "A"])
+def test_every_section_of_part_a_runs_dry(records: dict[str, prove.Record], name: str) -> None:
+    record = records[name]
+    assert record["status"] == "done", record.get("error")
+    assert record["dry"] and record["measures"] and record["facts"]["torch"]
+
+
+def test_dry_runs_measure_what_they_say(records: dict[str, prove.Record]) -> None:
+    assert value(records["tiny"], "visits of the resumed run") == "the same"
+    assert value(records["tiny"], "weights of the resumed run: largest difference") == 0
+    assert "planned failure" in value(records["ends"], "message")
+    assert value(records["ends"], "exit code") == 2
+    assert value(records["batch"], "step without sampling: n_updates") == 2
+    assert 0.7 < value(records["memory"], "3B: measured / planned") < 1.06
+
+
+def test_each_part_takes_at_most_ten_minutes() -> None:
+    for part in "ABC":
+        limits = [one.seconds for one in prove.SECTIONS.values() if one.part == part]
+        assert sum(limits) <= prove.PART_SECONDS < 600
+    assert sorted(prove.SECTIONS) == sorted(n for names in prove.MODULES.values() for n in names)
+
+
+def broken(setup: Any, report: Report) -> None:
+    report.add("before", 1.0)
+    raise ValueError("something is wrong")
+
+
+def outside(setup: Any, report: Report) -> None:
+    report.check("too large", 2.0, 1.0)
+
+
+def endless(setup: Any, report: Report) -> None:
+    import time
+
+    report.add("before", 1.0)
+    time.sleep(600)
+
+
+def test_a_failure_stops_no_other_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = {f.__name__: prove.Listed(f.__name__, "A", 9, "") for f in (broken, outside, endless)}
+    monkeypatch.setattr(prove, "SECTIONS", listed)
+    monkeypatch.setattr(prove, "MODULES", {__name__: tuple(listed)})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[broken.__module__])
+    monkeypatch.setattr(prove, "DRY_SECONDS", 2.0)
+    assert prove.main([*listed, "--dry", "--out", str(tmp_path)]) == 1
+    found = read_lines(tmp_path / "results.jsonl")
+    assert [record["status"] for record in found] == ["failed", "missed", "too slow"]
+    assert found[0]["error"] == "ValueError: something is wrong"
+    assert value(found[2], "before") == 1.0
+    said = capsys.readouterr().out
+    assert all(json.loads(line) for line in said.splitlines()[:3])
+    assert "killed after 2 s" in said
+
+
+def test_the_page_of_results_is_that_of_the_records() -> None:
+    made = page(read_lines(prove.RESULTS), list(prove.SECTIONS.values()))
+    assert (ROOT / "docs" / "gpu-results.md").read_text() == made
+
+
+def test_the_page_shows_what_ran_on_a_gpu_and_nothing_else(tmp_path: Path) -> None:
+    sections = [prove.Listed("one", "A", 9, "a"), prove.Listed("two", "B", 9, "b")]
+    path = tmp_path / "one.jsonl"
+    report = Report(path, dry=False)
+    report.target("speed", 0.5, at_least=0.4)
+    report.target("time", 9.0, "s", at_most=5)
+    report.add("ratio", float("nan"))
+    record = {"section": "one", "status": "missed", "measures": read_lines(path), "facts": {}}
+    dry, real = {**record, "dry": True}, {**record, "dry": False, "facts": {"device": "H200"}}
+    assert "No section has run on a GPU yet" in page([dry], sections)
+    shown = page([dry, real], sections)
+    assert "Ran on: device H200." in shown
+    assert "| `one` | speed | 0.5 | >= 0.4 | reached |" in shown
+    assert "| `one` | time | 9 s | <= 5 s | **missed** |" in shown
+    assert "not finite" in shown and "| `two` | B | 9 | b | no |" in shown
+    assert report.missed == ["time"] and "reached" not in "".join(table([dry]))
+
+
+def test_unknown_sections_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["nowhere"], []):
+        with pytest.raises(SystemExit):
+            prove.main(words)
+    assert "nowhere: no such section" in capsys.readouterr().err
