@@ -22,6 +22,7 @@ from sim.settings.config import SimConfig
 from sim.settings.options import FLAT, settings_of
 from sim.studies.agree.command import Agree
 from sim.studies.calibrate.command import Calibrate
+from sim.studies.search.command import SearchCommand
 from sim.studies.sweep.command import SweepCommand
 from sim.theory.command import Theory
 from sim.world.measured.policy import Trust
@@ -151,6 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "run": Run,
             "compare": Compare,
             "sweep": SweepCommand,
+            "search": SearchCommand,
             "agree": Agree,
             "calibrate": Calibrate,
             "theory": Theory,

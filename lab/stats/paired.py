@@ -60,8 +60,8 @@ class Estimate:
         return f"{self.shows()} ({self.n} pairs)" if self.has_interval else self.shows()
 
 
-def estimate(values: pd.Series | NDArray[np.float64]) -> Estimate:
-    """Mean, spread and 95 % t-interval of the mean; NaN values are left out."""
+def estimate(values: pd.Series | NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Mean, spread and t-interval of the mean at a level; NaN values are left out."""
     numbers = np.asarray(values, np.float64)
     numbers = numbers[np.isfinite(numbers)]
     n = len(numbers)
@@ -69,7 +69,7 @@ def estimate(values: pd.Series | NDArray[np.float64]) -> Estimate:
     if n < 2:
         return Estimate(mean, math.nan, math.nan, math.nan, n)
     sd = float(numbers.std(ddof=1))
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * sd / math.sqrt(n)
     return Estimate(mean, sd, mean - half, mean + half, n)
 
 

@@ -105,6 +105,10 @@ def _arm_config(sweep: Sweep, cell: Cell, name: str) -> SimConfig:
 
 def _needed(guard: GuardConfig) -> GuardConfig:
     """The guard without settings that cannot reach the run: with all parts off, most."""
+    if guard.label_from != "memory":
+        guard = replace(guard, discount=1.0)
+    if guard.label_from == "frozen":
+        guard = replace(guard, hysteresis=0.0)
     if guard.frs or guard.mps or guard.rcsu:
         return guard
     return GuardConfig(

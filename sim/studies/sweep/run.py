@@ -68,7 +68,7 @@ def run_sweep(
     store.describe("running")
     status = "interrupted"
     try:
-        _run(pairs, store, pool or Pool(), progress, traces, on_outcome)
+        run_pairs(pairs, store, pool or Pool(), progress, traces, on_outcome)
         status = "finished"
     finally:
         rows = _assemble(sweep, pairs, store)
@@ -109,13 +109,13 @@ def _note_impossible(pairs: Pairs, store: SweepFolder) -> None:
             store.failures[job.key] = job.reason
 
 
-def _run(
+def run_pairs(
     pairs: Pairs,
     store: SweepFolder,
     pool: Pool,
     progress: bool,
-    traces: bool,
-    on_outcome: Callable[[Outcome], None] | None,
+    traces: bool = False,
+    on_outcome: Callable[[Outcome], None] | None = None,
 ) -> None:
     """Run what is left: first plain arms, then the controls, which need their numbers."""
     jobs = {job.key: job for _, _, job in pairs if isinstance(job, Job)}

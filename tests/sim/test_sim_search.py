@@ -1,0 +1,116 @@
+"""`guard-sim search`: candidates, halving by paired replicates, and corrected intervals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from measured_response import settings, small_response
+from scipy import stats
+
+from lab.errors import UserError
+from lab.trace.response import write_response
+from sim.cli import main
+from sim.studies.search.halving import Search, run_search
+from sim.studies.search.space import Candidate
+from sim.studies.search.table import results, scores
+
+AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    file = tmp_path_factory.mktemp("search") / "response.npz"
+    write_response(file, small_response())
+    base = settings(str(file), epochs=1, replicates=3)
+    arms = ("ttrl", "memory", "frozen")
+    return Search(base=base, arms=arms, axes=AXES, lrs=(0.01, 0.02), budget=60)
+
+
+def test_candidates_differ_in_their_runs(search):
+    titles = [c.title for c in replace(search, budget=1000).candidates()]
+    assert titles[:3] == ["ttrl", "memory", "frozen"] and len(set(titles)) == len(titles)
+    # The discount reaches vote memory alone.
+    names = {"memory guard.discount=0.8".replace("guard.", ""), "memory kl_coef=0.3 discount=0.8"}
+    assert set(titles[3:]) >= names and len(titles) == 2 + 2 + 4
+    assert [c.title for c in search.candidates()][:3] == titles[:3]
+
+
+def test_rounds_add_replicates_and_keep_the_better_half(search, tmp_path):
+    assert [list(added) for added in search.rounds] == [[0], [1], [2]]
+    assert search.sizes(8) == [8, 4, 3] and search.n_runs(8) == 2 * 15
+    rows = run_search(search, tmp_path / "a")
+    n = len(search.candidates())
+    assert search.n_runs(n) == len(rows) <= 60
+    assert rows.groupby("round")["candidate"].nunique().tolist() == [n, -(-n // 2), 3]
+    first = scores(rows[rows["round"] == 0], search.lrs)["mean"]
+    others = first.drop(["ttrl", "memory", "frozen"]).sort_values(ascending=False)
+    second = set(rows[rows["round"] == 1]["candidate"])
+    assert second == {"ttrl", "memory", "frozen", *others.index[: -(-n // 2) - 3]}
+    again = run_search(search, tmp_path / "a")
+    assert again.equals(rows)
+    with pytest.raises(UserError, match=r"holds another sweep: search\.budget is 60"):
+        run_search(replace(search, budget=59), tmp_path / "a")
+
+
+def test_a_stopped_search_goes_on_to_the_same_rows(search, tmp_path, monkeypatch):
+    whole = run_search(search, tmp_path / "whole")
+    calls = []
+
+    def stop(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run_pairs(*args)
+
+    from sim.studies.search import halving
+
+    run_pairs = halving.run_pairs
+    monkeypatch.setattr(halving, "run_pairs", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_search(search, tmp_path / "parts")
+    monkeypatch.undo()
+    pd.testing.assert_frame_equal(run_search(search, tmp_path / "parts"), whole)
+
+
+def test_intervals_are_corrected_for_the_number_of_candidates():
+    gains = np.array([1.0, 2.0, 3.0, 4.0])
+    many = [f"c{k}" for k in range(40)]
+    rows = pd.DataFrame(
+        {"candidate": name, "lr": lr, "replicate": r, "pass_final": 50 + lr + shift}
+        for name, own in [("ttrl", 0 * gains), ("best", gains), *((c, -gains) for c in many)]
+        for r, shift in enumerate(own)
+        for lr in (1.0, 3.0)
+    )
+    few = results(rows[rows["candidate"].isin(["ttrl", "best"])], (1.0, 3.0), "mean")
+    all_of_them = results(rows, (1.0, 3.0), "mean")
+    for table in (few, all_of_them):
+        best = table.loc["best"]
+        assert table.index[0] == "best" and (best["mean"], best["minimum"]) == (54.5, 53.5)
+        assert best["gain"] == 2.5 and best["low"] + best["high"] == pytest.approx(5)
+    width = [table.loc["best", "high"] - 2.5 for table in (few, all_of_them)]
+    # One difference at 95 %, and 41 of them together.
+    quantiles = [stats.t.ppf(1 - 0.025 / n, 3) for n in (1, 41)]
+    assert np.array(width) / (gains.std(ddof=1) / 2) == pytest.approx(quantiles)
+
+
+def test_the_command(search, tmp_path, capsys):
+    words = ["search", "--out", str(tmp_path / "s"), "--policy", "measured", "--quiet"]
+    sizes = ["--lr", "0.01", "--lrs", "0.01", "--epochs", "1", "--replicates", "2"]
+    given = ["--response", str(search.base.response), *sizes]
+    few = ["--arms", "ttrl", "memory", "--vary", "kl_coef=0,.3", "--budget", "8"]
+    assert main([*words, *given, *few]) == 0
+    table = pd.read_csv(tmp_path / "s" / "search.csv")
+    assert {"ttrl", "memory"} < set(table["candidate"])
+    assert {"mean", "minimum", "gain", "low", "high", "0.01"} < set(table.columns)
+    assert "runs of" in capsys.readouterr().out
+    assert main(["search", "--out", str(tmp_path / "no")]) == 2
+    assert "needs the policy measured" in capsys.readouterr().err
+
+
+def test_what_cannot_be_searched_is_refused(search):
+    with pytest.raises(UserError, match="budget = 5: the plain arms alone need 18 runs"):
+        replace(search, budget=5)
+    with pytest.raises(UserError, match="vary lr: a search takes values"):
+        replace(search, axes={"lr": (0.1,)}).candidates()
+    assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"
