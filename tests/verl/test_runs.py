@@ -1,0 +1,269 @@
+"""Whole runs of verl's own trainer, with Ray, its queue and FSDP2 on two ranks.
+
+Every run is shared by the tests that look at it: most of its time is the start of its processes.
+"""
+
+import random
+import re
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from run_verl import MODEL
+from runs import Done, run
+from safetensors.numpy import load_file
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lab.report.cli import main as report
+from lab.settings import from_values
+from real.settings.config import TrainConfig
+from real.tiny.task import problems
+from real.update.group import Group
+from real.update.grpo import LossConfig, backward
+from real.verl.plugin.loss import MINORITY
+from real.verl.plugin.rows import Row
+from real.verl.plugin.votes import Problems
+
+N_STEPS = 8
+LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
+RELEASE = ("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3")
+SECONDS = re.compile("seconds_|_per_second")
+
+
+@pytest.fixture(scope="session")
+def paper(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "paper", *LONG))
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "release", *RELEASE))
+
+
+@pytest.fixture(scope="session")
+def resumed(tmp_path_factory) -> Done:
+    """Killed right after verl named step 3 its latest, in the middle of an epoch, then resumed."""
+    out = tmp_path_factory.mktemp("verl") / "resumed"
+    killed = run(out, *LONG, KILL_AT_SAVE="3")
+    assert killed.code == -signal.SIGKILL, killed.output[-3000:]
+    latest = out / "checkpoints" / "latest_checkpointed_iteration.txt"
+    assert latest.read_text() == "3" and killed.trace.run.status == "running"
+    return _finished(run(out, *LONG))
+
+
+def _finished(done: Done) -> Done:
+    assert done.code == 0, done.output[-5000:]
+    return done
+
+
+def test_the_run_has_what_the_other_tests_are_about(paper, release):
+    for done, steps in ((paper, N_STEPS), (release, 6)):
+        visits = done.trace.visits
+        assert visits["skipped"].any() and (visits["weight"] < 1).any()
+        assert (visits["beta"] > 0).any() and visits["flipped"].any()
+        assert done.trace.run.status == "finished" and len(done.trace.steps) == steps
+
+
+def test_the_trace_is_one_that_readers_take(paper, tmp_path):
+    trace = paper.trace
+    first = trace.visits[trace.visits["visit"] == 0]
+    assert first["problem"].tolist() == list(range(9))
+    later = trace.visits[trace.visits["visit"] > 0]
+    # Problem 8 is left out of every epoch: 8 problems in 2 batches, in the order of the file.
+    assert later.groupby("problem").size().tolist() == [4] * 8
+    assert (later.groupby("problem")["visit"].apply(list) == [[1, 2, 3, 4]] * 8).all()
+    counts = trace.votes.groupby(["visit", "problem"])["count"].sum()
+    merged = trace.visits.set_index(["visit", "problem"])
+    assert (counts + merged["n_unparseable"] == 8).all()
+    assert trace.evals["step"].tolist() == [2, 4, 6, 8]
+    assert trace.evals["pass_at_1"].between(0, 1).all()
+    steps = trace.steps
+    assert (steps["update_norm"] > 0).all() and (steps["mismatch_kl"].abs() < 1e-4).all()
+    assert (steps["n_skipped"] == later.groupby("step")["skipped"].sum().to_numpy()).all()
+    assert (steps["seconds_guard"] < 0.01 * steps["seconds_step"]).mean() > 0.5
+    page = tmp_path / "report.html"
+    assert report([str(paper.out / "run"), "--output", str(page)]) == 0
+    assert "verl 0.9" in page.read_text()
+
+
+def test_verl_runs_synchronously(paper):
+    assert not list(paper.out.glob("checkpoints/*/transfer_queue"))
+
+
+@pytest.mark.parametrize("name", ["paper", "release"])
+def test_a_step_of_verl_is_the_trainers(name, request):
+    """Weights within 1e-6 of the trainer's own loss and AdamW, from verl's checkpoint before."""
+    done: Done = request.getfixturevalue(name)
+    visits = done.trace.visits
+    for step in done.trace.steps["step"]:
+        own = visits[visits["step"] == step]
+        model, moved = _step_again(done, int(step))
+        after = done.shards("model", int(step))
+        worst = max(
+            float((_whole([shard[n] for shard in after]) - p).abs().max())
+            for n, p in model.named_parameters()
+        )
+        # The first AdamW step makes moves of noise in the least gradients.
+        assert worst < (1e-5 if step == 1 else 1e-6), (step, worst)
+        norm = float(done.trace.steps.set_index("step")["update_norm"][step])
+        assert norm == pytest.approx(np.mean(moved), rel=1e-3)
+        assert len(moved) == (~own["skipped"]).sum() if name == "paper" else len(moved) == 4
+
+
+def _step_again(done: Done, step: int):
+    """The model after the optimizer steps of one of verl's steps, and the norms of its changes."""
+    rows = done.dumped(f"step{step}")
+    model = AutoModelForCausalLM.from_pretrained(MODEL, attn_implementation="eager").eval()
+    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
+    if step > 1:
+        _restore(model, adamw, done, step - 1)
+    place = {key: i for i, key in enumerate(rows["keys"])}
+    numbers = dict.fromkeys(Row.of(key).uid for key in rows["keys"])
+    norms = []
+    for uid in numbers:
+        own = sorted(
+            (Row.of(key) for key in rows["keys"] if Row.of(key).uid == uid), key=lambda r: r.session
+        )
+        at = [place[row.key] for row in own]
+        group = Group(
+            prompt_L=rows["prompts"][at[0]],
+            tokens_KT=_padded([rows["responses"][i] for i in at]),
+            old_KT=_padded([rows["old_log_probs"][i] for i in at]),
+            lengths_K=torch.tensor([len(rows["responses"][i]) for i in at]),
+            majority_K=torch.stack([rows["advantages"][i][0] for i in at]),
+            minority_K=torch.stack([rows[MINORITY][i][0] for i in at]),
+        )
+        before = [p.detach().clone() for p in model.parameters()]
+        adamw.zero_grad()
+        backward(model, [group], LossConfig(temperature=1.0))
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+        changes = [(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]
+        norms.append(float(torch.linalg.vector_norm(torch.cat(changes))))
+    return model, norms
+
+
+@torch.no_grad()
+def _restore(model, adamw, done: Done, step: int) -> None:
+    weights, moments = done.shards("model", step), done.shards("optim", step)
+    for name, p in model.named_parameters():
+        p.copy_(_whole([w[name] for w in weights]))
+    state = adamw.state_dict()
+    names = ("step", "exp_avg", "exp_avg_sq")
+    state["state"] = {
+        i: {k: _whole([m["state"][i][k] for m in moments]).clone() for k in names}
+        for i in moments[0]["state"]
+    }
+    adamw.load_state_dict(state)
+
+
+def _whole(parts):
+    return torch.cat([p.to_local() for p in parts]) if hasattr(parts[0], "to_local") else parts[0]
+
+
+def _padded(rows):
+    return pad_sequence(rows, batch_first=True)
+
+
+def test_decisions_are_the_supervisors_outside_of_verl(paper):
+    """The responses of every step, in another order of rows, to a guard that verl never saw."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    made = Problems(_settings(paper), list(range(9)), [p.answer for p in problems(9)])
+    rng = random.Random(0)
+
+    def read(number):
+        dumped = paper.dumped(f"votes{number}")
+        texts = tokenizer.batch_decode([row.tolist() for row in dumped["tokens"]])
+        rows = list(zip(dumped["keys"], texts, dumped["index"], strict=True))
+        rng.shuffle(rows)
+        return made.read({k: text for k, text, _ in rows}, {k: i for k, _, i in rows})
+
+    made.supervisor.prime(np.concatenate([read(number).answers_PV for number in range(3)]), {})
+    for step in range(1, N_STEPS + 1):
+        decided, trained = made.visit(read(step + 2))
+        own = paper.trace.visits[paper.trace.visits["step"] == step]
+        for name, column in decided.rows.items():
+            if name != "replicate":
+                np.testing.assert_array_equal(own[name].to_numpy(), column, name)
+        # What each row was trained with, wherever verl had put it.
+        rows = paper.dumped(f"step{step}")
+        streams = zip(rows["advantages"], rows[MINORITY], strict=True)
+        found = {
+            k: [float(a[0]), float(b[0])] for k, (a, b) in zip(rows["keys"], streams, strict=True)
+        }
+        assert found.keys() == set(trained.keys)
+        for key, expected in zip(trained.keys, trained.columns, strict=True):
+            np.testing.assert_allclose(found[key], expected[:2], rtol=1e-6)
+
+
+def _settings(done: Done):
+    return from_values(done.trace.run.config, TrainConfig, "run.json").settled()
+
+
+def test_one_rank_votes_as_two(paper, tmp_path):
+    alone = _finished(
+        run(
+            tmp_path / "alone", *LONG, "trainer.n_gpus_per_node=1", "trainer.total_training_steps=1"
+        )
+    )
+    names = ["visit", "problem"]
+    for table in ("visits", "votes"):
+        one, two = (getattr(d.trace, table) for d in (alone, paper))
+        two = two[two["step"] <= 1]
+        pd.testing.assert_frame_equal(one, two.reset_index(drop=True))
+    assert len(alone.trace.visits[names].drop_duplicates()) == 9 + 4
+
+
+def test_a_run_that_was_killed_ends_as_one_never_stopped(paper, resumed):
+    for kind in ("model", "optim"):
+        for one, two in zip(
+            paper.shards(kind, N_STEPS), resumed.shards(kind, N_STEPS), strict=True
+        ):
+            torch.testing.assert_close(_local(one), _local(two), rtol=0, atol=0)
+    guards = [d.out / "checkpoints" / f"global_step_{N_STEPS}" / "guard" for d in (paper, resumed)]
+    one, two = (load_file(folder / "guard.safetensors") for folder in guards)
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+    assert len({(folder / "answers.json").read_bytes() for folder in guards}) == 1
+    for table in ("visits", "steps", "evals", "votes", "answers"):
+        one, two = (getattr(d.trace, table) for d in (paper, resumed))
+        kept = [name for name in one if not SECONDS.search(name)]
+        pd.testing.assert_frame_equal(one[kept], two[kept])
+    assert len(resumed.trace.run.extra["resumed"]) == 1
+
+
+def _local(values):
+    """All tensors of a rank's shard."""
+    if isinstance(values, dict):
+        return {str(k): _local(v) for k, v in values.items() if not isinstance(v, str)}
+    if isinstance(values, list | tuple):
+        return [_local(v) for v in values]
+    return values.to_local() if hasattr(values, "to_local") else values
+
+
+def test_a_run_folder_that_exists_is_refused(resumed):
+    fresh = run(resumed.out, "trainer.resume_mode=disable", "trainer.total_training_steps=1")
+    assert fresh.code != 0 and "UserError" in fresh.output
+    assert len(resumed.trace.steps) == N_STEPS
+
+
+def test_a_rollout_server_that_exits_ends_the_run_by_name(tmp_path):
+    done = run(tmp_path / "dead", "trainer.total_epochs=3", DIE_AFTER_STEP="1")
+    assert done.code != 0 and "hf_cpu_server_0" in done.output
+    assert "rollout server" in done.trace.run.error
+    ended = pd.Timestamp(done.trace.run.ended).timestamp()
+    assert ended - (done.out / "dump" / "died").stat().st_mtime < 60
+
+
+def test_the_users_command_finds_the_plugin(tmp_path):
+    """verl's own command in an actor of Ray; refused, so that nothing else has to start."""
+    done = run(
+        tmp_path / "user", "trainer.v1.trainer_mode=ttrl_guard", "+guard.typo=1", by_user=True
+    )
+    assert done.code != 0 and "guard.typo: no such setting" in done.output

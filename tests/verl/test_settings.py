@@ -1,0 +1,115 @@
+"""What verl may not be set to beside the guard, and what the guard's own settings become."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from run_verl import ENVIRONMENT, settings
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from real.verl.plugin.settings import adjust, settings_of
+from real.verl.plugin.trainer import GuardTrainer
+
+PROCESS = {**os.environ, **ENVIRONMENT}
+
+
+@pytest.fixture(scope="module")
+def composed():
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", settings(Path("out")))
+
+
+@pytest.fixture
+def changed(composed):
+    def change(**values):
+        config = composed.copy()
+        with open_dict(config):
+            for name, value in values.items():
+                OmegaConf.update(config, name.replace("__", "."), value, force_add=True)
+        return config
+
+    return change
+
+
+def test_the_settings_are_the_trainers_own(changed):
+    made = settings_of(changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5))
+    assert (made.n_votes, made.n_samples, made.batch_size, made.mini_batch) == (8, 4, 4, 1)
+    assert made.guard == GuardConfig(
+        W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5
+    )
+    assert (made.rule, made.step_factor, made.lr, made.temperature) == ("srt", 0.5, 3e-4, 1.0)
+    assert made.checkpoint_every == 0  # else `guard-train resume` would begin it anew
+
+
+def test_verls_defaults_give_way_to_the_guards_parts(changed):
+    config = changed(
+        guard__step_factor=0.5,
+        actor_rollout_ref__rollout__agent__default_agent_loop="single_turn_agent",
+    )
+    adjust(config, settings_of(config))
+    assert config.actor_rollout_ref.actor.optim.lr == pytest.approx(1.5e-4)
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "guard_single_turn"
+    assert config.reward.custom_reward_function.path == "pkg://real.verl.reward"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"algorithm__adv_estimator": "rloo"}, "adv_estimator = rloo: .*; set grpo"),
+        ({"algorithm__norm_adv_by_std_in_grpo": False}, "advantage_scale=none"),
+        ({"algorithm__use_kl_in_reward": True}, "use_kl_in_reward = True: "),
+        ({"algorithm__filter_groups": {"enable": True}}, "filter_groups.enable = True: "),
+        ({"algorithm__rollout_correction__bypass_mode": True}, "bypass_mode = True: "),
+        ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "stale weights"),
+        ({"actor_rollout_ref__hybrid_engine": False}, "asynchronous modes"),
+        ({"actor_rollout_ref__actor__policy_loss__loss_mode": "clip_cov"}, "clip_cov: "),
+        ({"actor_rollout_ref__rollout__n": 9}, "rollout.n = 9: .* at most guard.n_votes = 8"),
+        ({"reward__reward_model__enable": True}, "reward_model.enable = True: "),
+        ({"guard__profil": "paper"}, "guard.profil: no such setting; there are .*, profile, "),
+        ({"guard__profile": "papers"}, "guard.profile = 'papers': unknown"),
+        ({"guard__W": 0}, "guard.W = 0: "),
+        ({"guard__n_votes": "many"}, "guard: .*n_votes"),
+        ({"guard__rule": "scope"}, "guard.rule = scope: works on step_logprob"),
+        ({"guard__rule": "rent"}, "rule = rent: "),
+        ({"guard__skip_share": 1.0}, "could skip all 4 problems"),
+        ({"guard": 3}, "guard = 3: must be a section"),
+    ],
+)
+def test_what_the_guard_cannot_stand_beside_is_refused(changed, values, message):
+    with pytest.raises(UserError, match=message) as error:
+        settings_of(changed(**values))
+    assert "\n" not in str(error.value)
+
+
+def test_verl_takes_the_trainer_for_a_synchronous_one():
+    made = GuardTrainer.__new__(GuardTrainer)
+    made.trainer_mode = "ttrl_guard"  # as verl's constructor does
+    assert made.trainer_mode == "sync"
+
+
+@pytest.mark.parametrize(
+    ("version", "loads"), [("0.9.1", True), ("0.9.4", True), ("0.9.0", False), ("0.10.0", False)]
+)
+def test_another_version_of_verl_is_refused_on_stderr(version, loads):
+    """verl itself says nothing of a plugin that fails."""
+    code = (
+        "import os; os.environ['VERL_USE_EXTERNAL_PLUGINS'] = 'none'; import sys, verl\n"
+        f"verl.__version__ = {version!r}\n"
+        "try:\n    import real.verl.plugin\nexcept ImportError:\n    print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PROCESS)
+    assert (done.stdout.strip() == "") == loads, done.stderr
+    said = f"ttrl_guard: not loaded: ImportError: verl {version}: needs 0.9.1 or a later 0.9"
+    assert (said in done.stderr) != loads
+
+
+def test_a_broken_import_is_printed(tmp_path):
+    (tmp_path / "safetensors.py").write_text("raise ImportError('no such library here')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import verl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PROCESS)
+    assert "ttrl_guard: not loaded: ImportError: no such library here" in done.stderr

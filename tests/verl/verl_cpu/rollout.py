@@ -1,0 +1,150 @@
+"""A rollout server of transformers' own sampling in a Ray actor, by verl's `RolloutReplica`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+
+class HFServer:
+    """Answers `generate` calls in batches; takes weights by name."""
+
+    def __init__(self, config: Any, model_config: Any, rank: int) -> None:
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)
+        self.config, self.rank, self.global_steps, self.awake = config, rank, None, False
+        self.waiting: list[tuple[list[int], dict[str, Any], asyncio.Future[Any]]] = []
+        model = AutoModelForCausalLM.from_pretrained(model_config.local_path, dtype=torch.float32)
+        self.model = model.eval()
+        self.eos = model.generation_config.eos_token_id
+        self.pad = model.config.pad_token_id or 0
+
+    async def generate(
+        self, request_id: Any, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> Any:
+        if (self.rank, self.global_steps) == (0, int(os.environ.get("DIE_AFTER_STEP", -1))):
+            Path(os.environ["VERL_CPU_DUMP"], "died").touch()
+            os._exit(1)
+        done = asyncio.get_running_loop().create_future()
+        self.waiting.append((list(prompt_ids), dict(sampling_params), done))
+        if len(self.waiting) == 1:
+            asyncio.get_running_loop().call_later(0.02, self._run)
+        return await done
+
+    def _run(self) -> None:
+        todo, self.waiting = self.waiting[:512], self.waiting[512:]
+        if self.waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        try:
+            outputs = self._sample([t[0] for t in todo], [t[1] for t in todo])
+        except Exception as error:  # the callers must not wait for ever
+            for *_, done in todo:
+                done.set_exception(error)
+            return
+        for (*_, done), output in zip(todo, outputs, strict=True):
+            done.set_result(output)
+
+    @torch.inference_mode()
+    def _sample(self, prompts: list[list[int]], params: list[dict[str, Any]]) -> list[Any]:
+        """Left-padded sampling with one generator a row: it depends on its seed alone."""
+        assert self.awake, "asked to generate while asleep"
+        n, most, size = len(prompts), self.config.response_length, max(map(len, prompts))
+        ids = torch.full((n, size), self.pad)
+        mask = torch.zeros((n, size), dtype=torch.long)
+        for i, prompt in enumerate(prompts):
+            ids[i, size - len(prompt) :] = torch.tensor(prompt)
+            mask[i, size - len(prompt) :] = 1
+        heat = torch.tensor([p.get("temperature", 1.0) or 1.0 for p in params])[:, None]
+        greedy = torch.tensor([p.get("temperature", 1.0) == 0 for p in params])
+        makers = [torch.Generator().manual_seed(p["seed"]) for p in params]
+        draws = torch.stack([torch.rand(most, generator=maker) for maker in makers])
+        cache, tokens, logprobs = None, [], []
+        alive, lengths = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.long)
+        step_ids, place = ids, mask.cumsum(1).sub(1).clamp(min=0)
+        for t in range(most):
+            out = self.model(
+                step_ids, attention_mask=mask, position_ids=place, past_key_values=cache
+            )
+            cache = out.past_key_values
+            logp = torch.log_softmax(out.logits[:, -1].float() / heat, -1)
+            drawn = (logp.exp().cumsum(-1) < draws[:, t : t + 1]).sum(-1)
+            token = torch.where(greedy, logp.argmax(-1), drawn.clamp(max=logp.shape[-1] - 1))
+            tokens.append(token)
+            logprobs.append(logp.gather(1, token[:, None])[:, 0])
+            lengths += alive
+            alive &= token != self.eos
+            if not alive.any():
+                break
+            mask = torch.cat([mask, torch.ones((n, 1), dtype=torch.long)], 1)
+            step_ids, place = token[:, None], mask.sum(1, keepdim=True) - 1
+        whole, scores = torch.stack(tokens, 1), torch.stack(logprobs, 1)
+        return [
+            TokenOutput(
+                token_ids=whole[i, :length].tolist(),
+                log_probs=scores[i, :length].tolist(),
+                stop_reason="completed",
+                extra_fields={"global_steps": self.global_steps},
+            )
+            for i, length in enumerate(lengths.tolist())
+        ]
+
+    async def update_weights(self, weights: dict[str, torch.Tensor], global_steps: int) -> None:
+        missing, unexpected = self.model.load_state_dict(weights, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+        self.global_steps, self.awake = global_steps, True
+
+    async def wake_up(self, *_: Any, **__: Any) -> None:
+        self.awake = True
+
+    async def sleep(self, *_: Any, **__: Any) -> None:
+        self.awake = False
+
+    async def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    abort_all_requests = resume_generation = clear_kv_cache = release_kv_cache = _nothing
+    resume_kv_cache = start_profile = stop_profile = _nothing
+
+
+class HFReplica(RolloutReplica):
+    """One server for the ranks of a replica."""
+
+    async def launch_servers(self) -> None:
+        from verl.utils.config import omega_conf_to_dataclass
+
+        name = f"hf_cpu_server_{self.replica_rank}"
+        server = ray.remote(num_cpus=1, max_concurrency=1000)(HFServer).options(name=name)
+        model_config = omega_conf_to_dataclass(self.model_config)
+        self._server_handle = server.remote(self.config, model_config, self.replica_rank)
+        self._server_address, self.servers = name, [self._server_handle]
+
+
+class HFAdapter(BaseRollout):
+    """The server's end in a training worker; the first rank of a replica sends the weights."""
+
+    def __init__(
+        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
+    ) -> None:
+        super().__init__(config, model_config, device_mesh)
+        size = self.config.tensor_model_parallel_size
+        self.replica, self.first = divmod(int(os.environ["RANK"]), size)
+
+    async def resume(self, tags: Any) -> None:
+        pass
+
+    async def release(self) -> None:
+        pass
+
+    async def update_weights(self, weights: Any, global_steps: Any = None, **_: Any) -> None:
+        whole = {name: tensor.detach().clone() for name, tensor in weights}  # every rank gathers
+        if self.first == 0:
+            server = ray.get_actor(f"hf_cpu_server_{self.replica}")
+            await server.update_weights.remote(whole, global_steps)
