@@ -17,6 +17,7 @@ from lab.cli import run_cli
 from lab.errors import UserError
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.model_commands import (
+    ImportGgufCommand,
     MakeTinyCommand,
     MeasureCommand,
     PlanCommand,
@@ -159,6 +160,7 @@ COMMANDS = {
     "run": RunCommand,
     "compare": CompareCommand,
     "make-tiny": MakeTinyCommand,
+    "import-gguf": ImportGgufCommand,
     "measure": MeasureCommand,
     "plan": PlanCommand,
     "presets": PresetsCommand,

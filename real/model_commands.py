@@ -1,4 +1,4 @@
-"""Commands of `guard-train` about models and settings: make-tiny, measure, plan, presets."""
+"""Commands of `guard-train` about models and settings, apart from runs."""
 
 from __future__ import annotations
 
@@ -76,6 +76,25 @@ class MakeTinyCommand:
         if self.verifies:
             return build_verifying(self.out, self.seed, not self.quiet)
         return build(self.out, self.seed, not self.quiet), None
+
+
+@dataclass(kw_only=True)
+class ImportGgufCommand:
+    """Convert a GGUF file to a model folder for `--model`, in float32."""
+
+    file: tyro.conf.Positional[Path]
+    """The GGUF file."""
+    out: tyro.conf.Positional[Path]
+    """Folder to make; must not exist yet."""
+
+    def run(self) -> None:
+        """Convert, and say what was read."""
+        require_torch()
+        from real.model.gguf import import_gguf
+
+        made = import_gguf(self.file, self.out)
+        print(f"{made.architecture}, {made.n_weights / 1e6:.1f} million weights")
+        print(f"model folder: {self.out}")
 
 
 @dataclass(kw_only=True)

@@ -88,6 +88,5 @@ def _refuse_gguf(path: Path, what: str) -> None:
     if file is not None:
         raise UserError(
             f"{what} {path}: {file.name} is a GGUF file, which runs but cannot train; give the "
-            "model's safetensors folder, or convert the file with transformers as in "
-            "docs/your-model.md"
+            "model's safetensors folder, or convert the file with `guard-train import-gguf`"
         )

@@ -1,0 +1,117 @@
+"""GGUF files become model folders: the tiny checkpoint goes through one and comes back the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import real.model.gguf
+from lab.errors import UserError
+from real.cli import main
+from real.model.gguf import import_gguf
+from real.tiny import CHECKPOINT
+from real.tiny.vocabulary import TOKENS
+
+gguf: Any = pytest.importorskip("gguf")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    return AutoModelForCausalLM.from_pretrained(CHECKPOINT, use_safetensors=True)
+
+
+def write(
+    file: Path, model: Any, kind: str = "F32", architecture: str = "qwen2", without: str = ""
+) -> Path:
+    """The model and the tokenizer of the tiny task as a GGUF file of one kind of weights."""
+    writer, config = gguf.GGUFWriter(file, architecture), model.config
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    tokens = [*TOKENS[:-1], "01"]  # readers want a merge
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_merges(["0 1"])
+    writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3))
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_pad_token_id(config.pad_token_id)
+    names = gguf.TensorNameMap(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
+    for name, weight in model.named_parameters():
+        array = weight.detach().numpy()
+        raw = getattr(gguf.GGMLQuantizationType, kind if array.ndim == 2 else "F32")
+        short = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if short != without:
+            writer.add_tensor(short, gguf.quants.quantize(array, raw), raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize(("kind", "error"), [("F32", 0.0), ("Q8_0", 0.02)])
+def test_weights_come_back(kind: str, error: float, tiny: Any, tmp_path: Path, capsys: Any):
+    file = write(tmp_path / "tiny.gguf", tiny, kind)
+    assert main(["import-gguf", str(file), str(tmp_path / "made" / "tiny")]) == 0
+    assert "qwen2, 0.1 million weights" in capsys.readouterr().out
+    again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "made" / "tiny")
+    assert again.dtype == torch.float32 and not hasattr(again.config, "quantization_config")
+    for (name, first), second in zip(tiny.named_parameters(), again.parameters(), strict=True):
+        assert (first - second).abs().max() <= error * first.abs().max(), name
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "made" / "tiny")
+    assert tokenizer.eos_token_id == tiny.config.eos_token_id
+    if not error:
+        read = torch.tensor([tokenizer.encode("3+0-1*6+0=")])
+        torch.testing.assert_close(again(read).logits, tiny(read).logits)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"small.gguf: cannot be read \(No such file"),
+        (b"PK\x03\x04", "small.gguf: not a GGUF file"),
+        (b"GGUF\x03\x00\x00\x00", "small.gguf: transformers cannot read it .*; give a whole file"),
+    ],
+)
+def test_another_file_is_one_line(content: bytes | None, message: str, tmp_path: Path):
+    if content is not None:
+        (tmp_path / "small.gguf").write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        import_gguf(tmp_path / "small.gguf", tmp_path / "made")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_an_unknown_architecture_is_named(tiny: Any, tmp_path: Path):
+    file = write(tmp_path / "small.gguf", tiny, architecture="babbage")
+    with pytest.raises(UserError, match=r"small.gguf: .*architecture babbage is not supported"):
+        import_gguf(file, tmp_path / "made")
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_a_missing_weight_is_not_made_up(tiny: Any, tmp_path: Path):
+    file = write(tmp_path / "small.gguf", tiny, without="blk.1.attn_q.bias")
+    with pytest.raises(UserError, match=r"small.gguf: lacks model.layers.1.self_attn.q_proj.bias"):
+        import_gguf(file, tmp_path / "made")
+
+
+def test_nothing_is_replaced(tmp_path: Path):
+    (tmp_path / "made").mkdir()
+    with pytest.raises(UserError, match=r"made: exists already"):
+        import_gguf(tmp_path / "small.gguf", tmp_path / "made")
+
+
+def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(real.model.gguf, "is_gguf_available", lambda: False)
+    with pytest.raises(UserError, match=r"gguf not installed.*ttrl-guard-lab\[gguf\]"):
+        import_gguf(tmp_path / "small.gguf", tmp_path / "made")
