@@ -40,6 +40,7 @@ from real.vote.decide import Supervisor
 from real.vote.further import Further, Parts
 from real.vote.judge import Judge, Judged
 from real.vote.observe import Observer
+from real.vote.refill import Refill
 from real.vote.sample import Sampler
 from real.vote.second import Paraphrases
 from real.vote.teacher import Teacher
@@ -93,6 +94,7 @@ def prepare(
         observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
         supervisor=supervisor,
         further=_further(parts, n_batches(config, len(prompts))),
+        refill=Refill(config),
         optimizer=optimizer,
         evaluator=Evaluator(
             config,

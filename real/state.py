@@ -24,6 +24,7 @@ from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Supervisor
 from real.vote.further import Further
 from real.vote.observe import Observer
+from real.vote.refill import Refill
 from real.vote.sample import Sampler, time_notice
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
@@ -50,6 +51,8 @@ class Run:
     """Reads answers and decides on labels; all that knows of the guard."""
     further: Further
     """Samples what the rule needs in addition to the votes."""
+    refill: Refill
+    """Groups that wait for an update; no part of a checkpoint, which waits as well."""
     optimizer: PolicyOptimizer
     evaluator: Evaluator
     ranks: Ranks = ALONE

@@ -43,7 +43,7 @@ from real.state import Run, check_machine, restore, state_of
 from real.update.mismatch import compared
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS
-from real.vote.pay import mini_batches, pay, shared_streams
+from real.vote.pay import pay, shared_streams
 
 
 def train(
@@ -207,8 +207,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
             asked = stop.agreed(run.ranks.highest)
-            log.checkpoint(state, batch.step, asked=batch.ends_run or asked is not None)
-            stop.leave_if(asked)
+            log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
+            stop.leave_if(None if run.refill.waits else asked)
 
 
 def prime(run: Run) -> Visited:
@@ -256,7 +256,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     run.engine.release()
     with clock.phase("update"):
         groups = responses.groups(streams)
-        parts = mini_batches(groups, further.groups(decided, streams), config.mini_batch)
+        parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
         trained, mismatch = compared(
             run.optimizer.scorer,
             list(chain(*parts)),
@@ -285,6 +285,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         **(decided.quality if decided else {}),
         **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
         **stages,
+        **run.refill.columns,
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
 

@@ -128,6 +128,12 @@ STEPS = (
     _measured("tokens", "tokens", "response tokens trained on"),
     _measured("tokens_sampled", "tokens", "response tokens sampled"),
     _measured("n_uniform", "problems", "groups with equal rewards"),
+    _measured(
+        "n_gen_batches",
+        "batches",
+        "sampled batches whose problems the update chose from; 0 where they wait for further ones",
+    ),
+    _measured("n_trained", "problems", "problems in the update, those that waited included"),
     _measured("n_updates", "steps", "optimizer steps made"),
     _measured("n_refused", "steps", "steps with a number not finite"),
     _measured(

@@ -50,6 +50,7 @@ class Journal:
         self._folder = folder
         self._loggers = loggers or Loggers([])
         self._checkpoints = checkpoints
+        self._overdue = False
         self.show: Callable[[str], object] = lambda phase: None
         """Called with the name of a phase at its start, and with "" at its end."""
 
@@ -161,9 +162,15 @@ class Journal:
         """Note how far the run is, and facts for the manifest's `extra`."""
         self.recorder.note(progress, **extra)
 
-    def checkpoint(self, state: Callable[[], State], step: int, asked: bool = False) -> None:
-        """Write a checkpoint, if one is due after this batch or `asked` for."""
-        if self._checkpoints is not None and (asked or self._checkpoints.due(step)):
+    def checkpoint(
+        self, state: Callable[[], State], step: int, asked: bool = False, later: bool = False
+    ) -> None:
+        """Write a checkpoint, if one is due after this batch or `asked` for, or put it off."""
+        if self._checkpoints is None:
+            return
+        self._overdue = self._overdue or asked or self._checkpoints.due(step)
+        if self._overdue and not later:
+            self._overdue = False
             with self.phase("checkpoint"):
                 self._checkpoints.save(state(), step)
 

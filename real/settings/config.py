@@ -48,8 +48,7 @@ class TrainConfig:
     """
 
     guard: GuardConfig = DEFAULT_GUARD
-    """The guard; `GuardConfig.off()` trains without one. If left out it is the paper's for plain
-    TTRL, and none for any other rule."""
+    """The guard; `GuardConfig.off()` is none; if left out the paper's for plain TTRL, else none."""
     labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
@@ -156,6 +155,8 @@ class TrainConfig:
     """The probability ratio is clipped from above at 1 + clip_high."""
     drop_uniform: bool = False
     """Problems whose rewards are all equal leave the batch, as DAPO does it."""
+    max_num_gen_batches: Count = 1
+    """Batches sampled at most to fill one after `drop_uniform`, as in verl; 1 fills none."""
     micro_tokens: Count = 16384
     """Tokens per forward pass; changes memory and speed, never the gradient."""
     kl_coef: NotNegative = 0.0
@@ -172,11 +173,9 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     attention: Attention = "auto"
-    """Kernel; `auto` is the library's choice (sdpa). With flash_attention_2 or _3, and its package,
-    rows are packed without any padding; else rows of like length are padded."""
+    """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
     master_weights: bool = True
-    """Update bfloat16 weights through copies in single precision: at usual learning rates most
-    would not move otherwise."""
+    """Update bfloat16 weights through copies in single precision; most would not move else."""
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 
@@ -233,9 +232,7 @@ class TrainConfig:
             if value > self.n_votes:
                 raise UserError(f"{name} = {value}: must be at most n_votes = {self.n_votes}")
         if self.problems is not None and self.model is None:
-            raise UserError(
-                f"problems = {self.problems}: needs a model, give a local folder with --model"
-            )
+            raise UserError(f"problems = {self.problems}: needs a model, give one with --model")
         for name in ("tiny_verifies", "problem_seed"):
             if getattr(self, name) and self.problems is not None:
                 raise UserError(
@@ -246,6 +243,8 @@ class TrainConfig:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
             raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
+        if self.max_num_gen_batches > 1 and not self.drop_uniform:
+            raise UserError(f"max_num_gen_batches = {self.max_num_gen_batches}: needs drop_uniform")
         _check_rule(self)
 
     @property

@@ -1,0 +1,133 @@
+"""Dynamic sampling: updates wait for enough problems with rewards that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import Stopped, check_same, stop_at
+
+from lab.errors import UserError
+from lab.trace.trace import Trace
+from real import TrainConfig, resume, train
+from real.update.group import Group
+from real.vote.refill import Refill
+
+CONFIG = TrainConfig(
+    n_problems=14,
+    batch_size=4,
+    mini_batch=2,
+    n_votes=8,
+    n_samples=4,
+    epochs=3,
+    eval_every=0,
+    eval_samples=1,
+    drop_uniform=True,
+    max_num_gen_batches=3,
+    checkpoint_every=1,
+    checkpoint_keep=20,
+    save_model=False,
+)
+"""Epochs of three batches of four problems and one of two."""
+
+
+def group(number: int, silent: bool = False, dropped: bool = False) -> Group:
+    """A group with a name, the only token of its prompt."""
+    zeros = torch.zeros(2)
+    return Group(
+        prompt_L=torch.tensor([number]),
+        tokens_KT=torch.zeros(2, 1, dtype=torch.long),
+        old_KT=torch.zeros(2, 1),
+        lengths_K=torch.ones(2, dtype=torch.long),
+        majority_K=zeros if silent else torch.tensor([1.0, -1.0]),
+        minority_K=zeros,
+        dropped=dropped,
+    )
+
+
+def names(parts: list[list[Group]]) -> list[list[int]]:
+    return [[int(group.prompt_L) for group in part] for part in parts]
+
+
+def refill(most: int = 3, size: int = 4, mini: int = 2) -> Refill:
+    return Refill(replace(CONFIG, max_num_gen_batches=most, batch_size=size, mini_batch=mini))
+
+
+def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go() -> None:
+    made = refill()
+    first = [group(0), group(1, silent=True), group(2, dropped=True), group(3)]
+    assert names(made.mini_batches(first, [], False)) == [[], []] and made.waits
+    assert made.columns == {"n_gen_batches": 0, "n_trained": 0}
+    second = [group(n) for n in (4, 5, 6, 7)]
+    assert names(made.mini_batches(second, [], False)) == [[0, 3], [4, 5]] and not made.waits
+    assert made.columns == {"n_gen_batches": 2, "n_trained": 4}
+    assert names(made.mini_batches(second, [], False)) == [[4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_at_the_limit_and_at_the_end_what_is_there_trains(last: bool) -> None:
+    made = refill(most=2 if not last else 9)
+    few = [group(0), *(group(n, silent=True) for n in (1, 2, 3))]
+    assert names(made.mini_batches(few, [], False)) == [[], []]
+    assert names(made.mini_batches(few, [], last)) == [[], [0, 0]]
+    assert made.columns == {"n_gen_batches": 2, "n_trained": 2}
+
+
+def test_a_short_batch_has_steps_for_few_problems_and_so_waits() -> None:
+    made = refill()
+    made.mini_batches([group(n, silent=n == 0) for n in range(4)], [], False)
+    assert names(made.mini_batches([group(4), group(5)], [], False)) == [[]]
+    assert names(made.mini_batches([group(n) for n in range(6, 10)], [], False)) == [[1, 2], [3, 4]]
+
+
+def test_further_groups_go_with_their_problem() -> None:
+    made = refill(mini=1)
+    mine = [group(0), group(1, silent=True), group(2, silent=True), group(3)]
+    more = [[group(10)], [group(11)], [], []]
+    made.mini_batches(mine, more, False)
+    found = names(made.mini_batches([group(n) for n in range(4, 8)], [[]] * 4, False))
+    assert found == [[0, 10], [1, 11], [3], [4]]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return train(CONFIG, progress=False)
+
+
+def test_every_problem_votes_once_an_epoch_and_updates_are_full(trace: Trace) -> None:
+    visits, steps = trace.visits, trace.steps
+    assert (visits.groupby(["epoch", "problem"]).size() == 1).all()
+    assert (visits["visit"] == visits["epoch"]).all() and len(steps) == 12
+    waited = steps["n_gen_batches"] == 0
+    assert waited.any() and (steps["update_norm"][waited] == 0).all()
+    assert (steps["n_updates"][waited] == 0).all() and (steps["tokens"][waited] == 0).all()
+    full = ~waited & (steps["n_gen_batches"] < 3) & (steps["step"] < 12)
+    assert full.any() and (steps["n_trained"][full] == 4).all()
+    assert (steps["n_trained"] <= 4).all()
+    assert steps["n_gen_batches"].sum() == 12
+
+
+def test_the_schedule_is_that_of_the_sampled_batches(trace: Trace) -> None:
+    plain = train(replace(CONFIG, max_num_gen_batches=1), progress=False).steps
+    np.testing.assert_array_equal(trace.steps["lr"], plain["lr"])
+    assert "n_trained" not in plain
+
+
+def test_a_run_that_is_stopped_while_groups_wait_resumes_to_the_bit(
+    trace: Trace, tmp_path: Path
+) -> None:
+    waited = trace.steps["step"][trace.steps["n_gen_batches"] == 0]
+    at = int(waited.iloc[len(waited) // 2])
+    with pytest.raises(Stopped):
+        train(CONFIG, tmp_path / "run", progress=stop_at((at + 0.5) / 12))
+    kept = [int(p.name[5:]) for p in (tmp_path / "run" / "checkpoints").glob("step-*")]
+    assert kept and not set(kept) & set(waited)
+    check_same(resume(tmp_path / "run", progress=False), trace)
+
+
+def test_refilling_needs_groups_that_are_dropped() -> None:
+    with pytest.raises(UserError, match="max_num_gen_batches = 3: needs drop_uniform"):
+        replace(CONFIG, drop_uniform=False)
