@@ -25,3 +25,9 @@ class Mine(PPOTrainerSync):
     own = [f"{TRAINER}.PPOTrainerSync{name}" for name in ("", "._balance_batch")]
     own += [f"{TRAINER}.PPOTrainerSync._compute_advantage"]
     assert set(names_in(text)) == {*own, "transfer_queue", "transfer_queue.kv_clear"}
+
+
+def test_the_plugin_s_own_use_is_described():
+    points = NEWEST["points"]()
+    signature, body = points[f"{TRAINER}.PPOTrainerSync._balance_batch"]
+    assert signature.startswith("(self, batch") and len(body) == 16
