@@ -7,28 +7,20 @@ The plain arms stay in all rounds, as references.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from lab.errors import UserError
 from lab.settings import to_values
 from sim.settings.config import SimConfig
-from sim.studies.search.space import ARMS, AXES, LRS, Candidate, candidates
-from sim.studies.search.table import scores
+from sim.studies.search.space import ARMS, AXES, LRS, Candidate, Objective, combinations
 from sim.studies.sweep.axes import Axis
-from sim.studies.sweep.folder import SweepFolder
 from sim.studies.sweep.jobs import Job, job_of
-from sim.studies.sweep.plan import Sweep, check_files, contents
-from sim.studies.sweep.pool import Pool
-from sim.studies.sweep.run import Pairs, run_pairs
-
-Objective = Literal["mean", "minimum"]
+from sim.studies.sweep.plan import Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +73,33 @@ class Search:
         return len(self.lrs) * sum(size * len(added) for size, added in pairs)
 
     def candidates(self) -> list[Candidate]:
-        """Return the candidates of the first round: as many as the budget allows."""
-        most = len(self.arms)
-        while self.n_runs(most + 1) <= self.budget and most < self.budget:
-            most += 1
+        """Return the candidates of the first round, as many as the budget allows.
+
+        All plain arms come first, then others in random order; the runs of any two differ.
+
+        Raises:
+            UserError: an axis is no list of values, or a plain arm cannot be run.
+        """
+        # Few settings first: of candidates with the same runs the simplest name stays.
+        combined = sorted(
+            combinations(self.base, self.arms, self.axes), key=lambda c: len(c.values)
+        )
+        found: dict[str, Candidate] = {}
+        for candidate in [*map(Candidate, self.arms), *combined]:
+            job = job_of(self.sweep, candidate.cell(self.lrs[0]), candidate.arm)
+            if isinstance(job, Job):
+                found.setdefault(job.key, candidate)
+            elif not candidate.values:
+                raise UserError(f"arm {candidate.arm}: {job.reason}")
+        plain = [c for c in found.values() if not c.values]
+        others = [c for c in found.values() if c.values]
         # Spawned apart from the seed of the runs, whose random numbers these must not repeat.
         rng = np.random.default_rng(np.random.SeedSequence(self.base.seed, spawn_key=(0, 0, 2)))
-        return candidates(self.sweep, self.axes, most, rng)
+        shuffled = [others[place] for place in rng.permutation(len(others))]
+        n = len(plain)
+        while n < len(found) and self.n_runs(n + 1) <= self.budget:
+            n += 1
+        return [*plain, *shuffled][:n]
 
     def definition(self) -> dict[str, Any]:
         """Return what must agree for a search to be continued, as plain values."""
@@ -99,75 +111,3 @@ class Search:
         }
         # As it will be read again: tuples are lists there.
         return msgspec.json.decode(msgspec.json.encode(definition))
-
-
-def run_search(
-    search: Search, folder: Path | str, pool: Pool | None = None, *, progress: bool = False
-) -> pd.DataFrame:
-    """Run a search, or what is left of it.
-
-    Args:
-        search: what to run.
-        folder: new or empty, or with an unfinished run of the same search, which is continued.
-        pool: where jobs run; one after the other in this process if left out.
-        progress: show a bar for every round.
-
-    Returns:
-        One row per run: candidate (its title), arm, lr, replicate, round and the measures of
-        `sim.engine.tally.MEASURES`.
-
-    Raises:
-        UserError: as `sim.studies.sweep.run_sweep`.
-    """
-    files = contents(search.sweep)
-    left = search.candidates()
-    check_files([search.base])
-    store = SweepFolder.create(Path(folder), {**search.definition(), "files": files})
-    store.describe("running")
-    rows, status = pd.DataFrame(), "interrupted"
-    try:
-        for number, (added, size) in enumerate(
-            zip(search.rounds, search.sizes(len(left)), strict=True)
-        ):
-            if number:
-                left = _better(left, rows, search, size)
-            jobs = _jobs(search, left, added, files)
-            pairs: Pairs = [(c.cell(lr), c.arm, job) for (c, lr), job in jobs.items()]
-            run_pairs(pairs, store, pool or Pool(), progress)
-            rows = pd.concat([rows, _rows(jobs, store, number)], ignore_index=True)
-        status = "finished"
-    finally:
-        store.finish(rows, status, runs=len(rows))
-    return rows
-
-
-def _jobs(
-    search: Search, left: Sequence[Candidate], added: range, files: Mapping[str, str]
-) -> dict[tuple[Candidate, float], Job]:
-    base = replace(search.base, first_replicate=added.start, replicates=len(added))
-    sweep = replace(search.sweep, base=base)
-    made = {(c, lr): job_of(sweep, c.cell(lr), c.arm, files) for c in left for lr in search.lrs}
-    return {key: job for key, job in made.items() if isinstance(job, Job)}
-
-
-def _rows(
-    jobs: Mapping[tuple[Candidate, float], Job], store: SweepFolder, number: int
-) -> pd.DataFrame:
-    parts = [
-        store.tables[job.key].assign(candidate=c.title, arm=c.arm, lr=lr, round=number)
-        for (c, lr), job in jobs.items()
-        if job.key in store.tables
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-def _better(
-    left: Sequence[Candidate], rows: pd.DataFrame, search: Search, size: int
-) -> list[Candidate]:
-    """The plain arms and the best of the others, `size` together."""
-    score = scores(rows, search.lrs)[search.objective].to_dict()
-    plain = [c for c in left if not c.values]
-    # A candidate that failed at some learning rate has no score and comes last.
-    others = [c for c in left if c.values]
-    others.sort(key=lambda c: -score.get(c.title, -np.inf))
-    return [*plain, *others[: size - len(plain)]]
