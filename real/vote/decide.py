@@ -20,7 +20,8 @@ from lab.trace.rows import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
-from real.settings.seeds import Stream, generator
+from real.settings.seeds import Stream
+from real.settings.uniforms import uniforms
 from real.vote.read import Responses
 
 Ints = NDArray[np.int64]
@@ -154,9 +155,10 @@ class Supervisor:
 
     def _votes(self, answers_PV: Ints) -> Votes:
         n_answers, n_samples = max(1, self.answer_ids.n_answers), self.config.n_samples
+        samples = count_answers(answers_PV[:, :n_samples], n_answers)
         return Votes(
-            counts=count_answers(answers_PV, n_answers),
-            samples=count_answers(answers_PV[:, :n_samples], n_answers),
+            counts=samples + count_answers(answers_PV[:, n_samples:], n_answers),
+            samples=samples,
             n_votes=answers_PV.shape[1],
             n_samples=n_samples,
         )
@@ -189,11 +191,8 @@ class Supervisor:
         self, stream: Stream, problems_P: Ints, visit: int | Ints, n: int
     ) -> NDArray[np.float64]:
         """(P, n); one generator per problem and visit, so the order of rows cannot matter."""
-        if n == 0:
-            return np.zeros((len(problems_P), 0))
-        seed, visit_P = self.config.seed, np.broadcast_to(visit, problems_P.shape)
-        places = zip(problems_P.tolist(), visit_P.tolist(), strict=True)
-        return np.array([generator(seed, stream, *place).random(n) for place in places])
+        visit_P = np.broadcast_to(visit, problems_P.shape)
+        return uniforms(self.config.seed, stream, problems_P, visit_P, n)
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""

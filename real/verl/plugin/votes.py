@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,13 +131,14 @@ def _trained(
     both = weight_P1 * streams.majority, weight_P1 * streams.minority
     columns_PK3 = np.stack([*both, rewarded_PK], axis=-1)
     silent_P = ~columns_PK3[..., :2].any(axis=(1, 2))
-    keys: list[str] = []
-    parts: list[NDArray[np.float64]] = []
-    minis: list[list[int]] = [[] for _ in range(-(-len(voted.keys) // config.mini_batch))]
-    for row in np.flatnonzero(~streams.drop).tolist():
-        own = voted.keys[row][: config.n_samples]
-        minis[row // config.mini_batch] += range(len(keys), len(keys) + len(own))
-        keys += own
-        parts.append(columns_PK3[row, : len(own)])
-    n_uniform = int((silent_P & ~streams.drop).sum())
-    return Trained(keys, np.concatenate(parts), [mini for mini in minis if mini], n_uniform)
+    kept = np.flatnonzero(~streams.drop)
+    own = [voted.keys[row][: config.n_samples] for row in kept.tolist()]
+    n_rows = np.array([len(keys) for keys in own])
+    given = np.arange(config.n_samples) < n_rows[:, None]
+    ends = np.cumsum(n_rows)
+    minis: dict[int, list[int]] = {}
+    for row, stop, n in zip(kept.tolist(), ends.tolist(), n_rows.tolist(), strict=True):
+        minis.setdefault(row // config.mini_batch, []).extend(range(stop - n, stop))
+    return Trained(
+        list(chain(*own)), columns_PK3[kept][given], list(minis.values()), int(silent_P[kept].sum())
+    )
