@@ -247,12 +247,6 @@ def _local(values):
     return values.to_local() if hasattr(values, "to_local") else values
 
 
-def test_a_run_folder_that_exists_is_refused(resumed):
-    fresh = run(resumed.out, "trainer.resume_mode=disable", "trainer.total_training_steps=1")
-    assert fresh.code != 0 and "UserError" in fresh.output
-    assert len(resumed.trace.steps) == N_STEPS
-
-
 def test_a_rollout_server_that_exits_ends_the_run_by_name(tmp_path):
     done = run(tmp_path / "dead", "trainer.total_epochs=3", DIE_AFTER_STEP="1")
     assert done.code != 0 and "hf_cpu_server_0" in done.output
