@@ -190,15 +190,17 @@ def test_decisions_are_the_supervisors_outside_of_verl(paper):
         for name, column in decided.rows.items():
             if name != "replicate":
                 np.testing.assert_array_equal(own[name].to_numpy(), column, name)
-        # What each row was trained with, wherever verl had put it.
+        # What each row was trained with, wherever verl had put it, and beside which others.
         rows = paper.dumped(f"step{step}")
         streams = zip(rows["advantages"], rows[MINORITY], strict=True)
-        found = {
-            k: [float(a[0]), float(b[0])] for k, (a, b) in zip(rows["keys"], streams, strict=True)
-        }
+        pairs = [[float(one[0]), float(two[0])] for one, two in streams]
+        found = dict(zip(rows["keys"], pairs, strict=True))
         assert found.keys() == set(trained.keys)
         for key, expected in zip(trained.keys, trained.columns, strict=True):
             np.testing.assert_allclose(found[key], expected[:2], rtol=1e-6)
+        halves = np.array(rows["keys"]).reshape(2, len(trained.minis), 2)
+        for number, mini in enumerate(trained.minis):
+            assert set(halves[:, number].flat) == {trained.keys[row] for row in mini}
 
 
 def _settings(done: Done):
