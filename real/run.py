@@ -36,6 +36,7 @@ from real.update.from_settings import loss_config, optimizer_config
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.update.reference import initial_reference
+from real.vote.ahead import VoteSampler
 from real.vote.decide import Supervisor
 from real.vote.further import Further, Parts
 from real.vote.judge import Judge, Judged
@@ -90,6 +91,7 @@ def prepare(
         engine=engine,
         sampler=sampler,
         sampling=sampling,
+        votes=VoteSampler(config, sampler, prompts, sampling),
         rule=rule,
         observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
         supervisor=supervisor,

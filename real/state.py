@@ -21,6 +21,7 @@ from real.record.evaluation import Evaluator
 from real.record.final_model import model_bytes
 from real.settings.config import TrainConfig
 from real.update.optimizer import PolicyOptimizer
+from real.vote.ahead import VoteSampler
 from real.vote.decide import Supervisor
 from real.vote.further import Further
 from real.vote.observe import Observer
@@ -29,6 +30,7 @@ from real.vote.sample import Sampler, time_notice
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
 RULE, RULE_VALUES = "rule.safetensors", "rule.json"
+VOTES, VOTES_VALUES = "votes.safetensors", "votes.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Run:
     """Samples by the engine, with random numbers by purpose and place."""
     sampling: Sampling
     """Of the votes."""
+    votes: VoteSampler
     rule: Rule
     observer: Observer
     """Observes what the rule reads of the votes."""
@@ -73,17 +76,24 @@ def state_of(run: Run) -> State:
     answers.json            answer ids of every problem
     rule.safetensors, rule.json
                             the memory of a rule's second votes, where there are any
+    votes.safetensors, votes.json
+                            the votes of the next batch, where they are sampled ahead
     """
     guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
     further, optimizer = run.further, run.optimizer.state_tensors()
     keeps = further.values() is not None
     rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
-    return rule | {
-        MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
-        OPTIMIZER: optimizer,
-        GUARD: guard,
-        ANSWERS: run.supervisor.answer_ids.to_values(),
-    }
+    ahead = {VOTES: run.votes.tensors(), VOTES_VALUES: run.votes.values()}
+    return (
+        (ahead if run.votes.values() else {})
+        | rule
+        | {
+            MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+            OPTIMIZER: optimizer,
+            GUARD: guard,
+            ANSWERS: run.supervisor.answer_ids.to_values(),
+        }
+    )
 
 
 def checkpoint_bytes(run: Run) -> int:
@@ -105,6 +115,8 @@ def restore(run: Run, folder: Path) -> None:
     run.supervisor.restore(arrays, read_file(folder / ANSWERS))
     if run.further.values() is not None:
         run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
+    if (folder / VOTES).exists():
+        run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))
 
 
 def _trained(run: Run) -> dict[str, Tensor]:

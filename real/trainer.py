@@ -26,7 +26,7 @@ from real.plan.model_size import multiplied
 from real.plan.seconds import update_flops
 from real.ranks.distributed import joined_ranks
 from real.ranks.nodes import check_shared
-from real.record.batches import Batch, batches
+from real.record.batches import Batch, batches, with_next
 from real.record.final_model import save_model
 from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
@@ -38,7 +38,6 @@ from real.record.terminal import say
 from real.record.vote_rows import Visited, VoteRows
 from real.run import new_manifest, prepare
 from real.settings.config import TrainConfig
-from real.settings.seeds import Stream
 from real.state import Run, check_machine, restore, state_of
 from real.update.mismatch import compared
 from real.vote.decide import Fields
@@ -194,10 +193,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
-        for batch in batches(run.config, len(run.prompts), after=done or 0):
+        for batch, following in with_next(batches(run.config, len(run.prompts), after=done or 0)):
             position = {"step": batch.step, "epoch": batch.epoch}
             try:
-                visited, row = train_batch(run, batch)
+                visited, row = train_batch(run, batch, following)
             finally:  # an error may follow from them
                 note_faults(log, run.optimizer.faults, batch.step)
             _write(log, visited, position, votes)
@@ -213,13 +212,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
 def prime(run: Run) -> Visited:
     """Visit 0: sample the votes of all problems before training and start the guard with them."""
-    config, needs = run.config, run.rule.needs & OF_LABELS
+    needs = run.rule.needs & OF_LABELS
     answers: list[NDArray[np.int64]] = []
     observed: list[Fields] = []
-    generator, max_rows = run.sampler.generator(Stream.VOTES, 0), config.max_rows * run.ranks.world
-    for responses in run.sampler.sample_all(
-        run.prompts, config.n_votes, run.sampling, 0, generator, max_rows
-    ):
+    for responses in run.votes.before_training(run.config.max_rows * run.ranks.world):
         answers.append(run.supervisor.read(responses))
         observed.append(run.observer.observe(responses, needs))
     fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}
@@ -228,8 +224,13 @@ def prime(run: Run) -> Visited:
     return Visited(np.arange(len(answers_NV)), answers_NV, columns)
 
 
-def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
+def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visited, dict[str, Any]]:
     """Sample, observe, decide, pay and update for one batch of problems.
+
+    Args:
+        run: from `prepare`.
+        batch: to train on.
+        following: has its votes sampled meanwhile, with `ahead`; None at the end of the run.
 
     Returns:
         The votes, and a row of the trace's steps.
@@ -237,11 +238,9 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
     config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"):
-        prompts = [run.prompts.tokens[i] for i in problems_P]
-        generator = run.sampler.generator(Stream.VOTES, batch.step)
-        responses = run.sampler.sample(
-            problems_P.tolist(), prompts, config.n_votes, run.sampling, batch.step - 1, generator
-        )
+        responses = run.votes.sample(problems_P, batch.step)
+        if following is not None:
+            run.votes.begin(following.problems_P, following.step)
     with clock.phase("further"):
         fields = further.before(problems_P, batch.step)
     with clock.phase("grade"):
@@ -253,7 +252,7 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         decided = further.ask(decided, responses)
     with clock.phase("guard"):
         streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
-    run.engine.release()
+    run.votes.release()
     with clock.phase("update"):
         groups = responses.groups(streams)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
@@ -267,6 +266,8 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         )
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
+    with clock.phase("rollout"):
+        run.votes.finish()
     with clock.phase("sync"):
         further.after_step(batch.step)
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
@@ -286,14 +287,13 @@ def train_batch(run: Run, batch: Batch) -> tuple[Visited, dict[str, Any]]:
         **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
         **stages,
         **run.refill.columns,
+        **run.votes.columns(responses.n_tokens),
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
 
 
-def _write(
-    log: Journal, visited: Visited, position: dict[str, int], votes: VoteRows | None
-) -> None:
-    log.write_visits({**visited.columns, **position})
+def _write(log: Journal, visited: Visited, place: dict[str, int], votes: VoteRows | None) -> None:
+    log.write_visits({**visited.columns, **place})
     if votes is not None:
         # Every epoch visits every problem once.
-        log.write_votes(votes.count(*visited[:2], visit=position["epoch"]), position)
+        log.write_votes(votes.count(*visited[:2], visit=place["epoch"]), place)

@@ -157,7 +157,23 @@ STEPS = (
         "where none is known",
         needs_truth=True,
     ),
-    _measured("seconds_rollout", "s", "time to sample the responses"),
+    _measured(
+        "staleness",
+        "batches",
+        "updates of batches between the weights that drew the votes and those that they train; 0 "
+        "where the column is missing",
+    ),
+    _measured(
+        "seconds_rollout",
+        "s",
+        "time to sample the responses; with votes sampled ahead, time to wait for those of the "
+        "next batch",
+    ),
+    _measured(
+        "seconds_ahead",
+        "s",
+        "time to sample the votes while the batch before was trained on; no part of this step",
+    ),
     _measured(
         "seconds_further",
         "s",

@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.buckets import Delivery, Entry, Handle, Sent
-from real.engines.rollouts import EngineDied, Prompts, Rollouts, Sampling
+from real.engines.buckets import Delivery, Entry, Handle, Sent, opened
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"
@@ -60,15 +60,9 @@ def child_environment(device: torch.device, n_gpus: int = 1) -> dict[str, str]:
 class Host(Protocol):
     """An engine within its process, such as `real.engines.vllm_host.VllmHost`."""
 
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        progress: Callable[[], None],
-    ) -> Rollouts:
-        """Sample, and call `progress` now and then."""
+    @property
+    def sample(self) -> Callable[..., Rollouts]:
+        """Sample what the parent's request names, and call `progress` now and then."""
         ...
 
     def load(self, weights: Delivery, version: int) -> None:
@@ -100,18 +94,8 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
     Raises:
         UserError: the folder has no room for them.
     """
-    inside_PNT = rollouts.mask_PNT()
-    fields = {
-        "tokens": rollouts.tokens_PNT[inside_PNT].int(),
-        "logprobs": rollouts.logprobs_PNT[inside_PNT],
-        "lengths": rollouts.lengths_PN,
-        "finished": rollouts.finished_PN,
-        "entropy": rollouts.entropy_PV,
-        "certainty": rollouts.certainty_PV,
-    }
-    known = {name: field.contiguous() for name, field in fields.items() if field is not None}
     try:
-        save_file(known, path)
+        save_file(rollouts.packed(), path)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"engine: {path} cannot be written ({error}); name a folder with room by "
@@ -129,21 +113,7 @@ def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:
     """
     fields = load_file(path)
     path.unlink()
-    lengths_PN = fields["lengths"]
-    inside_PNT = torch.arange(int(lengths_PN.max())) < lengths_PN[..., None]
-    tokens_PNT = torch.full(inside_PNT.shape, pad_token_id)
-    tokens_PNT[inside_PNT] = fields["tokens"].long()
-    logprobs_PNT = torch.zeros(inside_PNT.shape)
-    logprobs_PNT[inside_PNT] = fields["logprobs"]
-    return Rollouts(
-        tokens_PNT,
-        logprobs_PNT,
-        lengths_PN,
-        fields["finished"],
-        version,
-        fields.get("entropy"),
-        fields.get("certainty"),
-    )
+    return Rollouts.unpacked(fields, version, pad_token_id)
 
 
 def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[Sent]:
@@ -204,10 +174,8 @@ def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> 
         return {"refusal": host.refusal(message["buckets"])}
     if message["do"] == "sample":
         request = json.loads((folder / REQUEST).read_text())
-        sampling = Sampling(**request["sampling"])
-        rollouts = host.sample(
-            request["prompts"], request["n"], sampling, request["seeds"], progress
-        )
+        request["sampling"] = Sampling(**request["sampling"])
+        rollouts = host.sample(**request, progress=progress)
         write_rollouts(folder / ROLLOUTS, rollouts)
         return {"version": rollouts.version}
     if message["do"] == "load":
@@ -237,6 +205,84 @@ def _watch_parent(parent: int, folder: Path) -> None:
     os._exit(1)
 
 
+class TransformersHost:
+    """A Hugging Face model within its process."""
+
+    def __init__(
+        self, *, max_rows: int, threads: int | None, pad_token_id: int, **model: Any
+    ) -> None:
+        """Load the model.
+
+        Args:
+            max_rows: see `TransformersEngine`.
+            threads: of torch; unchanged if None.
+            pad_token_id: of the trainer.
+            model: arguments of `load_policy`, which raises its errors.
+        """
+        from real.engines.transformers_engine import TransformersEngine
+        from real.model.policy import load_policy
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        policy = load_policy(**model)
+        self._device = policy.device
+        self._engine = TransformersEngine(
+            policy.model, policy.eos_token_ids, pad_token_id, max_rows, tokenizer=policy.tokenizer
+        )
+        self._loaded = False
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        state: str,
+        share: tuple[int, int],
+        sampling: Sampling,
+        progress: Callable[[], None],
+    ) -> Rollouts:
+        """Sample what `stated_request` asks for.
+
+        Raises:
+            EngineError: there are no weights of the trainer's.
+        """
+        if not self._loaded:
+            raise EngineError("engine: has no weights of the trainer's, call update_weights first")
+        generator = torch.Generator(self._device)
+        generator.set_state(torch.tensor([*bytes.fromhex(state)], dtype=torch.uint8))
+        self._engine.progress = progress
+        rank, world = share
+        return self._engine.sample(prompts, n, sampling, generator, (rank, world)).to("cpu")
+
+    @torch.no_grad()
+    def load(self, weights: Delivery, version: int) -> None:
+        """Replace all weights.
+
+        Raises:
+            EngineError: they are those of another model.
+        """
+        self._loaded = False
+        own = dict(self._engine.model.named_parameters())
+        for name, weight in weights:
+            if name not in own:
+                raise EngineError(f"engine: its model has no weight {name}")
+            own.pop(name).copy_(weight)
+        if own:
+            raise EngineError(f"engine: it was not given {', '.join(own)}")
+        self._engine.version = version
+        self._loaded = True
+
+    def refusal(self, buckets: list[Handle]) -> str | None:
+        """Return why a bucket of the trainer cannot be opened; None if it can."""
+        try:
+            opened(buckets[0])
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return None
+
+    def release(self) -> None:
+        """Keep the memory: the plan counts it in both phases."""
+
+
 def _vllm_host(settings: dict[str, Any]) -> Host:
     from real.engines.vllm_host import VllmHost
     from real.engines.vllm_settings import VllmSettings
@@ -248,4 +294,5 @@ def _vllm_host(settings: dict[str, Any]) -> Host:
 
 
 if __name__ == "__main__":
-    main(_vllm_host, sys.argv[1:])
+    own = sys.argv[1] == "transformers"
+    main((lambda values: TransformersHost(**values)) if own else _vllm_host, sys.argv[2:])

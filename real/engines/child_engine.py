@@ -11,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,7 +29,7 @@ from real.engines.child import (
     send,
 )
 from real.engines.hand_over import NO_WEIGHTS, Room, exchange_folder
-from real.engines.requests import dealt, request_seeds
+from real.engines.requests import seeded_request
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.weights import WeightSender
 from real.ranks.distributed import ALONE, Ranks
@@ -46,8 +45,6 @@ class ChildEngine:
     it started are gone, and only `close` can be called.
     """
 
-    queues = True
-
     def __init__(
         self,
         settings: Mapping[str, Any],
@@ -57,8 +54,10 @@ class ChildEngine:
         room: Room = NO_WEIGHTS,
         exchange: str | None = None,
         ranks: Ranks = ALONE,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = (*COMMAND, "vllm"),
         log: Path | None = None,
+        request: Callable[..., Any] = seeded_request,
+        queues: bool = True,
     ) -> None:
         """Start the process and wait until the engine is ready.
 
@@ -73,6 +72,8 @@ class ChildEngine:
             ranks: of the run, which send the weights together.
             command: of the process.
             log: file to which its output is appended; a temporary one if None.
+            request: makes what the engine needs to sample, see `seeded_request`.
+            queues: see `Engine`.
 
         Raises:
             EngineDied: it did not start.
@@ -80,6 +81,7 @@ class ChildEngine:
         """
         self.device = torch.device(device)
         self.timeout = timeout
+        self.queues, self._request = queues, request
         self._log_path = log
         self._log = _opened(log)
         self._folder = exchange_folder(room, exchange)
@@ -112,18 +114,7 @@ class ChildEngine:
             EngineError: the engine has no weights of the trainer's.
             EngineDied: it died or hung.
         """
-        prompts, seeds = list(map(list, prompts)), request_seeds(generator, len(prompts), n)
-        if share[1] > 1:
-            part = dealt(len(prompts), n, share)
-            prompts, seeds, n = [prompts[p] for p, _ in part], [seeds[p] + i for p, i in part], 1
-        self._write_request(
-            {
-                "prompts": prompts,
-                "n": n,
-                "seeds": seeds,
-                "sampling": asdict(sampling),
-            }
-        )
+        self._write_request(self._request(prompts, n, sampling, generator, share))
         answer = self._ask({"do": "sample"})
         path = self._folder / ROLLOUTS
         return read_rollouts(path, int(answer["version"]), self._pad_token_id)

@@ -238,3 +238,29 @@ class BufferedLayer(DynamicLayer):
         buffer = states.new_empty((rows, heads, size, width))
         buffer[:, :, :length] = states
         return buffer
+
+
+def chunk_rows(max_rows: int, n: int) -> int:
+    """Return the rows of a chunk: whole prompts where they fit, so that each is read once.
+
+    Args:
+        max_rows: most responses alive at once.
+        n: responses a prompt.
+    """
+    return max_rows // n * n or max_rows
+
+
+def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw (R, T) uniforms for the rows of all ranks.
+
+    A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
+    a rank that samples them all.
+    """
+    return torch.cat(
+        [
+            torch.rand(
+                (min(chunk, rows - start), width), generator=generator, device=generator.device
+            )
+            for start in range(0, rows, chunk)
+        ]
+    )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from guard_core.rules import Need
 from lab.errors import UserError
-from real.engines.child_engine import ChildEngine, GroupMember
+from real.engines.child_engine import COMMAND, ChildEngine, GroupMember
 from real.engines.hand_over import Room
 from real.engines.rollouts import Engine
 from real.engines.token_stats import needs_stats
-from real.engines.transformers_engine import TransformersEngine
+from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_server import VllmServerEngine
 from real.engines.vllm_settings import EngineMemory, VllmSettings
@@ -23,6 +25,9 @@ from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
+
+_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
+"""Observations for which a rule has responses sampled in addition to the votes."""
 
 
 def make_engine(
@@ -49,9 +54,11 @@ def make_engine(
     _check(config)
     if ranks.world > 1:
         return _ranked(config, policy, folder, ranks, logs, memory)
+    child = partial(_child, config, policy, folder, ranks, logs, memory)
+    here = partial(_transformers, config, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
-        "transformers": lambda: _transformers(config, policy, policy.model),
-        "vllm": lambda: _child(config, policy, folder, ranks, logs, memory),
+        "transformers": child if config.ahead else here,
+        "vllm": child,
         "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder, memory)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
@@ -93,7 +100,7 @@ def _ranked(
     if ranks.rank % config.engine_tp:
         dtype = getattr(torch, config.dtype)
         engine = GroupMember(policy.device, dtype, ranks, config.engine_tp)
-    elif config.engine == "transformers":
+    elif config.engine == "transformers" and not config.ahead:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
@@ -126,19 +133,30 @@ def _child(
             "take a divisor of them"
         )
     dtype = getattr(torch, config.dtype)
-    return ChildEngine(
-        asdict(_settings(config, policy, folder, memory)),
+    arguments = (
         config.engine_timeout,
         policy.device,
         dtype,
         Room.of(policy.model, dtype),
         config.engine_exchange,
         ranks,
-        log=logs and logs / f"engine-rank{ranks.rank}.log",
+    )
+    log = logs and logs / f"engine-rank{ranks.rank}.log"
+    if config.engine == "vllm":
+        return ChildEngine(asdict(_settings(config, policy, folder, memory)), *arguments, log=log)
+    return ChildEngine(
+        _own_settings(config, policy, folder),
+        *arguments,
+        command=(*COMMAND, "transformers"),
+        log=log,
+        request=partial(stated_request, config.max_rows),
+        queues=False,
     )
 
 
 def _check(config: TrainConfig) -> None:
+    if config.ahead:
+        _check_ahead(config)
     if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
         raise UserError(
             f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
@@ -152,6 +170,36 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
             "alone; take vllm"
+        )
+
+
+def _check_ahead(config: TrainConfig) -> None:
+    """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
+    rule, ahead = rule_of(config), f"ahead = {config.ahead}"
+    if config.engine == "vllm_inprocess":
+        raise UserError(
+            f"{ahead}: engine = 'vllm_inprocess' samples in the trainer's process; take vllm, "
+            "which has a process of its own"
+        )
+    if config.restart_engine:
+        raise UserError(
+            f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
+            "trainer has left behind; leave it out, and go on with guard-train resume"
+        )
+    if config.max_num_gen_batches > 1:
+        raise UserError(
+            f"{ahead}: max_num_gen_batches = {config.max_num_gen_batches} needs responses of one "
+            "version of the weights; leave one of the two out"
+        )
+    if rule.needs & _FURTHER:
+        raise UserError(
+            f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
+            "batch's; leave ahead out"
+        )
+    if needs_stats(rule) and (config.engine == "vllm_server" or config.engine_tp > 1):
+        raise UserError(
+            f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
+            "vllm_server and engine_tp > 1 do not give; take vllm on one GPU each"
         )
 
 
@@ -184,3 +232,16 @@ def _settings(
         # An engine of several processes cannot return them; the trainer computes them then.
         stats=config.engine_tp == 1 and needs_stats(rule_of(config)),
     )
+
+
+def _own_settings(config: TrainConfig, policy: Policy, folder: str | Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "device": policy.device.type,
+        "dtype": config.dtype,
+        "attention": config.attention,
+        "head_dtype": config.head_dtype,
+        "max_rows": config.max_rows,
+        "threads": config.threads,
+        "pad_token_id": policy.pad_token_id,
+    }

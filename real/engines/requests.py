@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lab.errors import UserError
-from real.engines.rollouts import EngineError, Rollouts, Sampling
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
 
 
 def check_rows(max_rows: int) -> None:
@@ -69,6 +70,21 @@ def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[in
     """
     first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
+
+
+def seeded_request(
+    prompts: Prompts,
+    n: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    share: tuple[int, int],
+) -> dict[str, Any]:
+    """Return what a vLLM engine in another process needs to sample; see `Shareable`."""
+    asked, seeds = [*map(list, prompts)], request_seeds(generator, len(prompts), n)
+    if share[1] > 1:
+        part = dealt(len(asked), n, share)
+        asked, seeds, n = [asked[p] for p, _ in part], [seeds[p] + i for p, i in part], 1
+    return {"prompts": asked, "n": n, "seeds": seeds, "sampling": asdict(sampling)}
 
 
 def request_params(

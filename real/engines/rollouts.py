@@ -6,7 +6,7 @@ their version with every sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,6 +105,46 @@ class Rollouts:
             lambda values: values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
         )
 
+    def packed(self) -> dict[str, torch.Tensor]:
+        """Return the rollouts as tensors by name, without padding and without their version."""
+        inside_PNT = self.mask_PNT()
+        fields = {
+            "tokens": self.tokens_PNT[inside_PNT].int(),
+            "logprobs": self.logprobs_PNT[inside_PNT],
+            "lengths": self.lengths_PN,
+            "finished": self.finished_PN,
+            "entropy": self.entropy_PV,
+            "certainty": self.certainty_PV,
+        }
+        return {name: field.contiguous() for name, field in fields.items() if field is not None}
+
+    @classmethod
+    def unpacked(
+        cls, fields: Mapping[str, torch.Tensor], version: int, pad_token_id: int = 0
+    ) -> Rollouts:
+        """Return the rollouts that `packed` made tensors of.
+
+        Args:
+            fields: from `packed`.
+            version: of the weights that drew them.
+            pad_token_id: fills the positions after a response's end.
+        """
+        lengths_PN = fields["lengths"]
+        inside_PNT = torch.arange(int(lengths_PN.max())) < lengths_PN[..., None]
+        tokens_PNT = torch.full(inside_PNT.shape, pad_token_id)
+        tokens_PNT[inside_PNT] = fields["tokens"].long()
+        logprobs_PNT = torch.zeros(inside_PNT.shape)
+        logprobs_PNT[inside_PNT] = fields["logprobs"]
+        return cls(
+            tokens_PNT,
+            logprobs_PNT,
+            lengths_PN,
+            fields["finished"],
+            version,
+            fields.get("entropy"),
+            fields.get("certainty"),
+        )
+
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
         """Return rollouts of the same version with every tensor changed."""
         return Rollouts(
@@ -125,8 +165,8 @@ class Rollouts:
         """
         if self.version != version:
             raise EngineError(
-                f"rollouts: drawn by version {self.version} of the weights, the trainer is at "
-                f"{version}; call update_weights after every change of the weights"
+                f"rollouts: drawn by version {self.version} of the weights in place of {version}; "
+                "call update_weights after every change of the weights"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Samples from a Hugging Face causal language model in the trainer's own process.
+"""Samples from a Hugging Face causal language model, in the trainer's own process.
 
 A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
 times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
@@ -8,8 +8,9 @@ batch decides nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ import torch
 from real.engines.decoding import (
     Samples,
     StopTexts,
+    chunk_rows,
     draw,
     expand_cache,
     join,
     new_cache,
     select_rows,
+    uniforms,
 )
 from real.engines.requests import check_prompts, check_rows, dealt
 from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages
@@ -63,6 +66,8 @@ class TransformersEngine:
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
         self.compact_at = compact_at
+        self.progress: Callable[[], object] = lambda: None
+        """Called at every token."""
         self._tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
@@ -95,9 +100,8 @@ class TransformersEngine:
             UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
-        # Whole prompts a chunk where they fit, so that each prompt is read once.
-        chunk = self.max_rows // n * n or self.max_rows
-        uniforms_RT = _uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
+        chunk = chunk_rows(self.max_rows, n)
+        uniforms_RT = uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
         part = dealt(len(prompts), n, share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
@@ -152,6 +156,7 @@ class TransformersEngine:
         samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device, stop)
         observe = samples.observe if sampling.stats else None
         for step, uniforms_R in enumerate(uniforms_TR):
+            self.progress()
             uniforms_B = uniforms_R[samples.rows_B]
             token_B, logprob_B = draw(
                 batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, observe
@@ -225,20 +230,28 @@ class _Batch:
         return output.logits[:, -1]
 
 
-def _uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw (R, T) uniforms for the rows of all ranks.
+def stated_request(
+    max_rows: int,
+    prompts: Prompts,
+    n: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    share: tuple[int, int],
+) -> dict[str, Any]:
+    """Return what a `TransformersEngine` in another process needs to draw what one here would draw.
 
-    A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
-    a rank that samples them all.
+    Args:
+        max_rows: of that engine.
+        prompts: as for `TransformersEngine.sample`.
+        n: as there.
+        sampling: as there.
+        generator: its state is sent, and it moves as far as it would here.
+        share: as there.
     """
-    return torch.cat(
-        [
-            torch.rand(
-                (min(chunk, rows - start), width), generator=generator, device=generator.device
-            )
-            for start in range(0, rows, chunk)
-        ]
-    )
+    state = bytes(generator.get_state().tolist()).hex()
+    uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
+    asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
+    return {**asked, "state": state, "share": share}
 
 
 @contextmanager

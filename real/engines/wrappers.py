@@ -154,9 +154,23 @@ class RankedEngine:
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with the draws of a single engine."""
-        part = self._sample_part(prompts, n, sampling, generator)
+        part = self.sample_part(prompts, n, sampling, generator)
+        return self.gathered(part, len(prompts), n, sampling)
+
+    def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:
+        """Return the (P, n) responses of all ranks; all must call this.
+
+        Args:
+            part: of this rank, from `sample_part`.
+            n_prompts: P.
+            n: responses to each prompt.
+            sampling: how they were drawn.
+
+        Raises:
+            EngineError: ranks sampled with different versions of the weights.
+        """
         longest = self._ranks.highest(part.tokens_PNT.shape[2])
-        parts = [self._dealt(len(prompts), n, rank) for rank in range(self._ranks.world)]
+        parts = [self._dealt(n_prompts, n, rank) for rank in range(self._ranks.world)]
         most = max(map(len, parts))
 
         def together(values: Tensor, fill: float = 0) -> Tensor:
@@ -186,7 +200,7 @@ class RankedEngine:
             optional(part.entropy_PV),
             optional(part.certainty_PV),
         )
-        rows = [row_of[p, i] for p in range(len(prompts)) for i in range(n)]
+        rows = [row_of[p, i] for p in range(n_prompts) for i in range(n)]
         return found.arranged(torch.tensor(rows), n)
 
     def release(self) -> None:
@@ -210,7 +224,7 @@ class RankedEngine:
         """Stop for good."""
         self.engine.close()
 
-    def _sample_part(
+    def sample_part(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample this rank's responses; nothing where there are fewer of them than ranks."""

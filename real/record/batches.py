@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,17 @@ def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool
     if config.eval_steps:
         return step % config.eval_steps == 0
     return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
+
+
+def with_next(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Batch | None]]:
+    """Yield each batch with the one after it, None at the end."""
+    before: Batch | None = None
+    for batch in batches:
+        if before is not None:
+            yield before, batch
+        before = batch
+    if before is not None:
+        yield before, None
 
 
 def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:

@@ -48,7 +48,7 @@ class TrainConfig:
     """
 
     guard: GuardConfig = DEFAULT_GUARD
-    """The guard; `GuardConfig.off()` is none; if left out the paper's for plain TTRL, else none."""
+    """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
     labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
@@ -61,8 +61,7 @@ class TrainConfig:
     model: str | None = None
     """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
     tiny_verifies: bool = False
-    """Tiny task: start from the checkpoint that was also taught to judge responses, as coverrl
-    needs; another model if `model` names one that `guard-train make-tiny --verifies` made."""
+    """Tiny task: take the checkpoint that also judges, or `model` by `make-tiny --verifies`."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
     chat_template: ChatTemplate = "auto"
@@ -120,6 +119,8 @@ class TrainConfig:
     importance_cap: Positive | None = None
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
     for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
+    ahead: Literal[0, 1] = 0
+    """1 samples the votes of the next batch while this one trains, with the weights before that."""
     temperature: Positive = 0.6
     """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
     top_p: PositiveShare = 1.0
@@ -284,7 +285,7 @@ def _check_rule(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     check_fit(rule, config.guard, config.labels)
     if rule.loss == "entropy":
-        for name in ("drop_uniform", "kl_coef", "importance_cap"):
+        for name in ("drop_uniform", "kl_coef", "importance_cap", "ahead"):
             if getattr(config, name):
                 raise UserError(
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "

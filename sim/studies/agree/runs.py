@@ -29,7 +29,7 @@ _TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples
 _TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
-_FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0}
+_FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0, "ahead": 0}
 """Settings of the trainer at the only values that the measured policy has."""
 
 

@@ -1,0 +1,237 @@
+"""Votes that are sampled one batch ahead: by which weights, and that nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from copied_engine import CopiedEngine, copied, lagging
+from engine_process import TinyModel
+from tiny_runs import Stopped, check_same, stop_at
+
+import real.run
+from lab.errors import UserError
+from lab.trace.trace import Trace
+from real import TrainConfig, resume, train
+from real.engines.child_engine import ChildEngine
+from real.engines.make import make_engine
+from real.engines.requests import dealt
+from real.engines.rollouts import EngineError, Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.model.policy import load_policy
+from real.tiny import CHECKPOINT
+from real.update.group import Group
+from real.update.logprobs import Scorer, group_logprobs
+from real.update.mismatch import importance_weights
+from real.update.optimizer import PolicyOptimizer
+
+TURNS = TrainConfig(
+    n_problems=4,
+    batch_size=2,
+    n_votes=8,
+    n_samples=4,
+    epochs=3,
+    eval_samples=2,
+    eval_every=2,
+    checkpoint_every=1,
+    checkpoint_keep=9,
+    lr=1e-3,
+)
+"""Six batches; sampling and update take turns."""
+AHEAD = replace(TURNS, ahead=1)
+LABELLED = ("staleness",)
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real.run, "make_engine", copied)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Trace:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real.run, "make_engine", copied)
+        return train(AHEAD, progress=False)
+
+
+def without_label(trace: Trace) -> Trace:
+    trace.steps = trace.steps.drop(columns=[*LABELLED], errors="ignore")
+    return trace
+
+
+def test_votes_are_those_of_the_weights_before_the_last_update(
+    whole: Trace, monkeypatch: pytest.MonkeyPatch
+):
+    turns = train(TURNS, progress=False)
+    monkeypatch.setattr(real.run, "make_engine", lagging)
+    check_same(train(TURNS, progress=False), without_label(replace(whole)))
+    assert not whole.visits.equals(turns.visits)
+
+
+def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    turns = train(replace(TURNS, lr=1e-30), progress=False)
+    monkeypatch.setattr(real.run, "make_engine", copied)
+    ahead = train(replace(AHEAD, lr=1e-30), progress=False)
+    for table in ("visits", "votes", "evals"):
+        pd.testing.assert_frame_equal(getattr(ahead, table), getattr(turns, table))
+
+
+def test_steps_tell_the_version_and_the_time_beside_the_update(whole: Trace):
+    steps = whole.steps
+    assert steps["staleness"].tolist() == [0, 1, 1, 1, 1, 1]
+    own, waited = steps["seconds_ahead"].to_numpy(), steps["seconds_rollout"].to_numpy()
+    assert own[0] == 0 and bool((own[1:] > 0).all())
+    # Row by row the trainer waits for the votes of the next batch, after the update.
+    assert bool((waited[1:-1] < own[2:]).all())
+    np.testing.assert_allclose(
+        steps["sampled_per_second"][1:], steps["tokens_sampled"][1:] / own[1:]
+    )
+    phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]
+    assert bool((steps["seconds_step"] >= steps[phases].sum(axis=1)).all())
+
+
+def test_without_it_the_steps_have_no_such_columns():
+    steps = train(replace(TURNS, epochs=1), progress=False).steps
+    assert not {"staleness", "seconds_ahead"} & {*steps}
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.65])
+def test_resumed_runs_are_equal_to_the_bit(
+    share: float, whole: Trace, beside: None, tmp_path: Path
+):
+    with pytest.raises(Stopped):
+        train(AHEAD, tmp_path / "run", progress=stop_at(share))
+    check_same(resume(tmp_path / "run", progress=False), whole)
+    assert not (tmp_path / "run/checkpoints/step-000006/votes.safetensors").exists()
+    kept = json.loads((tmp_path / "run/checkpoints/step-000004/votes.json").read_text())
+    assert kept["version"] == 3
+
+
+def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
+    whole: Trace, beside: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(CopiedEngine, "fails_at", 4)
+    with pytest.raises(EngineError, match="failed as the test wants it"):
+        train(AHEAD, tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    monkeypatch.setattr(real.run, "make_engine", copied)
+    # The fifth draw was begun in the third batch, which was not trained to its end.
+    trace = resume(tmp_path / "run", progress=False)
+    assert [entry["step"] for entry in trace.run.extra["resumed"]] == [2]
+    check_same(trace, whole)
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Group, torch.Tensor]]:
+    """The groups of each optimizer step, and their log-probs by the weights before the step."""
+    seen: list[tuple[Group, torch.Tensor]] = []
+    step = PolicyOptimizer.step
+
+    def recorded(self: PolicyOptimizer, groups: list[Group]) -> Any:
+        seen.extend((group, logprobs(self.scorer, group)) for group in groups)
+        return step(self, groups)
+
+    monkeypatch.setattr(PolicyOptimizer, "step", recorded)
+    return seen
+
+
+def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
+    return group_logprobs(scorer, [group], TURNS.temperature, TURNS.micro_tokens)[0]
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_the_loss_is_corrected_for_one_update(
+    cap: float | None, beside: None, trained_on: list[tuple[Group, torch.Tensor]]
+):
+    train(replace(AHEAD, epochs=1, importance_cap=cap, mini_batch=2), progress=False)
+    group, now = next(pair for pair in trained_on[2:] if not pair[0].silent)
+    inside = group.real_KT
+    sampled = logprobs(Scorer(load_policy(CHECKPOINT, "cpu").model), group)[inside]
+    assert float((now[inside] - sampled).abs().max()) > 1e-2
+    if cap is None:
+        torch.testing.assert_close(group.old_KT[inside], sampled)
+        return
+    assert group.correction_KT is not None
+    torch.testing.assert_close(group.old_KT[inside], now[inside])
+    expected = importance_weights(now[inside], sampled, cap)
+    torch.testing.assert_close(group.correction_KT[inside], expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": "vllm_inprocess"}, "samples in the trainer's process; take vllm"),
+        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
+        ({"max_num_gen_batches": 2, "drop_uniform": True}, "one version of the weights"),
+        ({"rule": "co_rewarding_1"}, "samples more than votes"),
+        ({"rule": "co_rewarding_2"}, "samples more than votes"),
+        ({"rule": "coverrl", "tiny_verifies": True}, "samples more than votes"),
+        (
+            {"rule": "intuitor", "engine": "vllm_server", "engine_url": "http://127.0.0.1:1"},
+            "token statistics",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words: str):
+    policy = load_policy(CHECKPOINT, "cpu")
+    with pytest.raises(UserError, match=f"ahead = 1: .*{words}"):
+        make_engine(TrainConfig(ahead=1, **changes).settled(), policy, CHECKPOINT)
+
+
+def test_a_loss_without_ratios_cannot_be_corrected():
+    with pytest.raises(UserError, match="ahead = 1: rule one_shot_em has neither rewards nor"):
+        TrainConfig(ahead=1, rule="one_shot_em")
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[ChildEngine]:
+    policy = load_policy(CHECKPOINT, "cpu")
+    engine = make_engine(replace(AHEAD, max_rows=16).settled(), policy, CHECKPOINT)
+    assert isinstance(engine, ChildEngine)
+    yield engine
+    engine.close()
+
+
+def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(
+    child: ChildEngine,
+):
+    policy = load_policy(CHECKPOINT, "cpu", head_dtype="float32")
+    prompts, sampling = [[3, 4, 5], [6, 7], [8, 9, 10]], Sampling(9, 0.8, stats=True)
+    with pytest.raises(EngineError, match="no weights of the trainer's"):
+        child.sample(prompts, 8, sampling, torch.Generator())
+    with torch.no_grad():
+        policy.model.model.layers[0].mlp.up_proj.weight.mul_(1.1)
+    child.update_weights(policy.model, 5)
+    alone = TransformersEngine(policy.model, policy.eos_token_ids, 0, max_rows=16)
+    alone.update_weights(policy.model, 5)
+    generators = [torch.Generator().manual_seed(4) for _ in range(2)]
+    for share in ((0, 1), (1, 3)):
+        found, expected = (
+            engine.sample(prompts, 8, sampling, generator, share)
+            for engine, generator in zip((child, alone), generators, strict=True)
+        )
+        assert found.version == 5
+        assert len(found.tokens_PNT) == (3 if share == (0, 1) else len(dealt(3, 8, share)))
+        for name, tensor in expected.packed().items():
+            assert torch.equal(found.packed()[name], tensor), name
+    assert torch.equal(*(generator.get_state() for generator in generators))
+    with pytest.raises(EngineError, match=r"its model has no weight weight"):
+        child.update_weights(TinyModel(4.0), 6)
+
+
+def test_a_run_beside_a_process_is_that_beside_a_copy(
+    child: ChildEngine, whole: Trace, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(real.run, "make_engine", lambda *_: child)
+    monkeypatch.setattr(child, "close", lambda: None)
+    check_same(train(replace(AHEAD, max_rows=16), progress=False), whole)
