@@ -63,6 +63,11 @@ def test_every_rank_has_its_share_of_every_mini_batch(ranks):
         assert max(loads) - min(loads) <= max(lengths)
 
 
+def test_ranks_that_cannot_share_a_mini_batch_evenly_are_refused():
+    with pytest.raises(UserError, match="3 ranks cannot share the 8 rows of a mini-batch evenly"):
+        dealt([list(range(8))], 3, [1] * 8, 8, first_pad=8)
+
+
 def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
     """The same votes without keys, to a supervisor that nobody gave an order of rows."""
     rng, ids = random.Random(3), [40, 7, 100, 3, 55]

@@ -64,7 +64,16 @@ def dealt(
         lengths: tokens of each row; the longest of a mini-batch are dealt in turn.
         size: rows of a full mini-batch, a multiple of `ranks`.
         first_pad: rows from here on are padding, which fills the mini-batches up.
+
+    Raises:
+        UserError: the ranks cannot have as many rows each.
     """
+    if size % ranks:
+        raise UserError(
+            f"trainer.nnodes, trainer.n_gpus_per_node: {ranks} ranks cannot share the {size} rows "
+            "of a mini-batch evenly; take a divisor, or set ulysses_sequence_parallel_size so that "
+            "several GPUs share a row"
+        )
     slices: list[list[int]] = [[] for _ in range(ranks)]
     for mini in minis:
         n_pads = size - len(mini)

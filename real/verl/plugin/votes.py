@@ -130,8 +130,8 @@ def _trained(
     weight_P1 = streams.weight[:, None]
     both = weight_P1 * streams.majority, weight_P1 * streams.minority
     columns_PK3 = np.stack([*both, rewarded_PK], axis=-1)
-    silent_P = ~columns_PK3[..., :2].any(axis=(1, 2))
     kept = np.flatnonzero(~streams.drop)
+    n_uniform = int(np.count_nonzero(~np.any(columns_PK3[kept, :, :2], axis=(1, 2))))
     own = [voted.keys[row][: config.n_samples] for row in kept.tolist()]
     n_rows = np.array([len(keys) for keys in own])
     given = np.arange(config.n_samples) < n_rows[:, None]
@@ -139,6 +139,4 @@ def _trained(
     minis: dict[int, list[int]] = {}
     for row, stop, n in zip(kept.tolist(), ends.tolist(), n_rows.tolist(), strict=True):
         minis.setdefault(row // config.mini_batch, []).extend(range(stop - n, stop))
-    return Trained(
-        list(chain(*own)), columns_PK3[kept][given], list(minis.values()), int(silent_P[kept].sum())
-    )
+    return Trained(list(chain(*own)), columns_PK3[kept][given], list(minis.values()), n_uniform)
