@@ -68,7 +68,10 @@ class HostBucket:
         if self.share[0] == 0:
             with path.open("wb") as file:
                 # All of it at once: writing to mapped memory that cannot be had is a SIGBUS.
-                os.posix_fallocate(file.fileno(), 0, size)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:  # macOS
+                    file.truncate(size)
         ranks.wait()
         self.memory = map_file(path, size)
 

@@ -75,7 +75,10 @@ class ScriptedHost:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.misbehave("load")
-        self.total = sum(float(weight.float().sum()) for _, weight in weights)
+        self.total = 0.0
+        for _, weight in weights:
+            self.total += float(weight.float().sum())
+            self.misbehave("mid-load")
         self.version = version
 
     def refusal(self, buckets: list[Any]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import real.engines.child_engine
 import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
@@ -45,16 +46,22 @@ class Watch:
     def __init__(self) -> None:
         self.rollouts: list[Rollouts] = []
         self.before: dict[int, Any] = {}
+        self.before_load: dict[int, Any] = {}
+        """By the version of the weights."""
 
     def __call__(self, engine: Any) -> Any:
-        sample = engine.sample
+        sample, load = engine.sample, engine.update_weights
 
         def watched(*arguments: Any) -> Rollouts:
             self.before.pop(len(self.rollouts), lambda _: None)(engine)
             self.rollouts.append(sample(*arguments))
             return self.rollouts[-1]
 
-        engine.sample = watched
+        def loaded(model: Any, version: int) -> Any:
+            self.before_load.pop(version, lambda _: None)(engine)
+            return load(model, version)
+
+        engine.sample, engine.update_weights = watched, loaded
         return engine
 
 
@@ -95,17 +102,37 @@ def test_votes_of_vllm_learn_what_those_of_transformers_learn(undisturbed: Any) 
     assert abs(starts[0] - starts[1]) < 0.15
 
 
+@pytest.mark.parametrize(
+    ("when", "doing"), [("awake", "sample"), ("asleep", "load"), ("mid-load", "load")]
+)
 def test_a_killed_engine_changes_nothing(
-    undisturbed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    undisturbed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+    doing: str,
 ) -> None:
     def kill(engine: RestartingEngine) -> None:
         assert isinstance(engine.engine, ChildEngine)
         os.kill(engine.engine.pid, signal.SIGKILL)
 
+    def kill_in_load(engine: RestartingEngine) -> None:
+        send, engines = real.engines.child_engine.send, [engine]
+
+        def sent(pipe: Any, message: Any) -> None:
+            send(pipe, message)
+            if message["do"] == "load" and engines:
+                kill(engines.pop())
+
+        monkeypatch.setattr(real.engines.child_engine, "send", sent)
+
     watch = Watch()
-    watch.before[4] = kill
+    if when == "awake":
+        watch.before[4] = kill
+    else:
+        watch.before_load[2] = kill if when == "asleep" else kill_in_load
     trace = run(monkeypatch, CONFIG, watch)
-    assert "died during sample (signal SIGKILL)" in capsys.readouterr().err
+    assert f"died during {doing} (signal SIGKILL)" in capsys.readouterr().err
     expected = undisturbed[0]
     for table in ("visits", "evals"):
         assert getattr(trace, table).equals(getattr(expected, table))
