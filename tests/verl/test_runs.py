@@ -235,7 +235,9 @@ def test_a_run_that_was_killed_ends_as_one_never_stopped(paper, resumed):
     assert len({(folder / "answers.json").read_bytes() for folder in guards}) == 1
     for table in ("visits", "steps", "evals", "votes", "answers"):
         one, two = (getattr(d.trace, table) for d in (paper, resumed))
-        kept = [name for name in one if not SECONDS.search(name)]
+        # The server batches requests as they come in, which rounds its own log-probs otherwise;
+        # verl trains on those of the trainer.
+        kept = [name for name in one if not SECONDS.search(name) and name != "mismatch_kl"]
         pd.testing.assert_frame_equal(one[kept], two[kept])
     assert len(resumed.trace.run.extra["resumed"]) == 1
 
