@@ -124,6 +124,8 @@ def fitting_changes(model: PlannedModel, config: TrainConfig, world: int, card: 
 def _changes(config: TrainConfig, world: int) -> Iterator[_Change]:
     if config.engine_memory is not None and config.engine.startswith("vllm"):
         yield _Change("no --engine-memory", {"engine_memory": None})
+    if config.ahead:
+        yield _Change("--ahead 0", {"ahead": 0})
     if not config.gradient_checkpointing:
         yield _Change("--gradient-checkpointing", {"gradient_checkpointing": True})
     lower = config.micro_tokens // 4

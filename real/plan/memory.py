@@ -93,10 +93,13 @@ def plan_memory(model: PlannedModel, config: TrainConfig, world: int, card: int)
     state = state_parts(size, config, world)
     parts = [*state, _pass_part(model, size, config), *_gathered(size, config, world)]
     parts.append(Part("libraries", CONTEXT, CONTEXT))
-    needed = sum(part.sampling for part in parts)
+    needed = sum(part.update if config.ahead else part.sampling for part in parts)
     engine = _engine(size, config, world, card, needed)
+    of_engine = engine.parts
+    if config.ahead:  # the engine samples during the update
+        of_engine = [part._replace(update=part.sampling) for part in of_engine]
     return MemoryPlan(
-        parts=tuple(part for part in (*parts, *engine.parts) if part.update or part.sampling),
+        parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
         card=card,
         cache_tokens=engine.tokens,
         least_tokens=LEAST_ROWS * longest(config),
@@ -211,10 +214,11 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
     cache = taken - fixed
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
+    asleep = "" if config.ahead else "asleep in the update"
     parts = [
         Part("engine: weights", 0, weights, f"of {n_gpus} GPUs" if n_gpus > 1 else ""),
         Part("engine: cache", 0, max(0, cache), note),
-        Part("engine: libraries", context, ENGINE_OVERHEAD + context, "asleep in the update"),
+        Part("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
     ]
     return _Engine(parts, tokens, cache, taken / card)
 
@@ -224,16 +228,19 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
     rows = min(config.max_rows, config.n_votes * config.batch_size)
     tokens = rows * longest(config)
     cache = tokens * size.n_kv * narrow + rows * size.vocabulary * (narrow + 8)
-    copy = size.n_weights * narrow if world > 1 else 0
+    copy = size.n_weights * narrow if world > 1 or config.ahead else 0
+    context = CONTEXT if config.ahead else 0
     note = f"{rows} responses, {longest(config)} tokens each"
     parts = [Part("engine: weights", copy, copy), Part("engine: cache", 0, cache, note)]
+    parts.append(Part("engine: libraries", context, context))
     return _Engine(parts, max(tokens, LEAST_ROWS * longest(config)))
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
     """Main memory: all ranks load the whole model, engines start without weights."""
     narrow, wide = _widths(config)
-    processes = 2 * world if config.engine == "vllm" else world
+    own = config.engine == "vllm" or (config.ahead and config.engine == "transformers")
+    processes = 2 * world if own else world
     per_weight = 2 * wide + (wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
     return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded

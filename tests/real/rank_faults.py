@@ -226,6 +226,14 @@ def apart() -> None:
     real.ranks.nodes.SEEN_SECONDS = 0.5
 
 
+def beside() -> None:
+    from copied_engine import copied_on_ranks
+
+    import real.run
+
+    real.run.make_engine = copied_on_ranks
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
     "heard": heard,
@@ -236,4 +244,5 @@ PARTS: dict[str, Callable[[], None]] = {
     "nodes": nodes,
     "apart": apart,
     "bytes": print_bytes,
+    "beside": beside,
 }

@@ -198,6 +198,15 @@ def test_low_precision_weights_have_masters_on_every_rank(start: Start) -> None:
     assert norms[0] == pytest.approx(norms[1], rel=0.1)
 
 
+def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start) -> None:
+    config = {**CONFIG, "ahead": 1}
+    two, one = (ranks(f"ahead-{n}", config, n, parts=("beside",)) for n in (2, 1))
+    assert two.codes == [0, 0]
+    assert two.trace.steps["staleness"].tolist() == [0, 1]
+    assert_frame_equal(two.trace.visits, one.trace.visits)
+    assert_close(two.tensors(2), one.tensors(2))
+
+
 def test_offloaded_state_of_two_ranks_is_that_of_one(start: Start, alone: Ended) -> None:
     two = start("offloaded", offload_optimizer=True)
     assert two.codes == [0, 0]

@@ -89,6 +89,23 @@ def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
     assert per_token == pytest.approx([per_token[0], per_token[0] / 4, per_token[0] / 4], rel=1e-3)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any) -> None:
+    config = preset("qwen2.5-7b/math500", "folder", engine=engine, lora_rank=16).settled()
+    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    turns, ahead = (plan_memory(model, replace(config, ahead=n), 1, 140 * GIB) for n in (0, 1))
+    beside = [part for part in ahead.parts if part.name.startswith("engine")]
+    assert len(beside) == 3
+    assert all(part.update == part.sampling for part in beside)
+    both = sum(part.update for part in turns.parts if not part.name.startswith("engine"))
+    assert ahead.update == both + sum(part.update for part in beside)
+    if engine == "vllm":
+        assert turns.cache > ahead.cache > 0
+        assert ahead.fits and ahead.update == ahead.usable
+    else:
+        assert ahead.host > turns.host
+
+
 def test_main_memory_holds_the_model_once_for_each_rank() -> None:
     model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
     config = preset("qwen2.5-7b/math500", "folder").settled()
