@@ -244,8 +244,8 @@ class TrainConfig:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
             raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
-        if self.max_num_gen_batches > 1 and not self.drop_uniform:
-            raise UserError(f"max_num_gen_batches = {self.max_num_gen_batches}: needs drop_uniform")
+        if self.max_num_gen_batches > 1 and (self.ahead or not self.drop_uniform):
+            raise UserError("max_num_gen_batches > 1: needs drop_uniform, and votes not ahead")
         _check_rule(self)
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from real.engines.hand_over import HostBucket
 from real.model import allocator
 from real.plan.model_size import multiplied
 from real.plan.seconds import CARDS, card_named, update_flops
@@ -134,3 +137,11 @@ def test_operations_of_an_update_are_those_that_torch_counts() -> None:
         products = sum(n for op, n in counts.items() if "mm" in op and "bmm" not in op)
         expected = 8 * update_flops(multiplied(model), TrainConfig())
         assert products == pytest.approx(expected, rel=0.02)
+
+
+def test_a_bucket_where_no_room_can_be_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    bucket = HostBucket(tmp_path / "bucket", 100)
+    assert len(bucket.memory) == 100 == (tmp_path / "bucket").stat().st_size
