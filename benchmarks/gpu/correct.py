@@ -121,7 +121,7 @@ def _logprob_gap(
 def tiny(setup: Setup, report: Report) -> None:
     """The tiny task from start to end, the same killed and resumed, and messages of failures."""
     config = TrainConfig(
-        n_problems=setup.pick(32, 4),
+        n_problems=setup.pick(16, 4),
         n_votes=16,
         n_samples=8,
         batch_size=2,

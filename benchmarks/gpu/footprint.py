@@ -33,9 +33,9 @@ from real.update.optimizer import PolicyOptimizer
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "0.5B": ("0.5B", {}),
     "3B": ("3B", {}),
-    "3B, layers kept": ("3B", {"gradient_checkpointing": False}),
-    "3B, state in main memory": ("3B", {"offload_optimizer": True}),
+    "3B, layers kept": ("3B", {"gradient_checkpointing": False, "micro_tokens": 8192}),
     "7B, adapters": ("7B", {"lora_rank": 16}),
+    "3B, state in main memory": ("3B", {"offload_optimizer": True}),
 }
 
 

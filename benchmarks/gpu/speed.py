@@ -100,8 +100,7 @@ def update(setup: Setup, report: Report) -> None:
 
 def adapters(setup: Setup, report: Report) -> None:
     """Updates of the 7B shape through adapters of rank 16."""
-    for micro in (16_384, 8192):
-        _update(setup, report, "7B", True, micro, rank=16)
+    _update(setup, report, "7B", True, 16_384, rank=16)
 
 
 def _update(
@@ -129,7 +128,7 @@ def _update(
     groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
     taken: list[Step] = []
     setup.peak()
-    seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)), repeats=2)
+    seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)))
     n_inputs = taken[-1].n_inputs
     share = update_flops(multiplied(optimizer.model), config) * n_inputs / seconds / setup.flops
     words = f"{shape}, {name}, {micro // 1024}k a pass{', kept layers' * (not checkpointing)}"
@@ -164,7 +163,7 @@ def decoding(setup: Setup, report: Report) -> None:
     """The transformers engine at 512 rows, prompts of one length and of two."""
     for shape in setup.pick(("0.5B", "3B"), ("0.5B",)):
         model = make_model(setup, shape)
-        rows, length = setup.pick((512, 128), (8, 6))
+        rows, length = setup.pick((512, 64), (8, 6))
         engine = TransformersEngine(model, max_rows=rows)
         for name, longer in (("no mask", 0), ("mask", 7)):
             prompts = [list(range(40, 60 + longer * (i % 2))) for i in range(8)]

@@ -29,7 +29,7 @@ MOST_OF_GUARD = 1e-3
 
 def batch(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape whose responses are made up: all but sampling."""
-    run = prepare(_config(setup, "3B", "transformers"))
+    run = prepare(_config(setup, "3B", "transformers", max_rows=16))
     _measure(setup, report, _scripted(setup, run, sampled=False), 3, "step without sampling")
 
 
@@ -37,7 +37,7 @@ def step(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape with vLLM in a process of its own."""
     run = prepare(_config(setup, "3B", "vllm"), logs=setup.folder)
     with closing(run.engine), closing(run.supervisor):
-        seconds = _measure(setup, report, _scripted(setup, run), setup.pick(4, 2), "step")
+        seconds = _measure(setup, report, _scripted(setup, run), setup.pick(3, 2), "step")
     report.target("seconds a step, child", seconds, "s", at_most=50)
 
 
@@ -45,7 +45,7 @@ def inprocess(setup: Setup, report: Report) -> None:
     """The same with vLLM in the trainer's process."""
     run = prepare(_config(setup, "3B", "vllm_inprocess"))
     with closing(run.engine), closing(run.supervisor):
-        _measure(setup, report, _scripted(setup, run), setup.pick(2, 2), "step")
+        _measure(setup, report, _scripted(setup, run), 1, "step")
 
 
 def long(setup: Setup, report: Report) -> None:
@@ -68,9 +68,10 @@ def long(setup: Setup, report: Report) -> None:
     report.target("GPU memory, growth", (last[2] - first[2]) / 1e6, "MB", at_most=100)
 
 
-def _config(setup: Setup, shape: str, engine: str) -> TrainConfig:
+def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
     checked = engine != "transformers" and importlib.util.find_spec("math_verify")
-    changes: dict[str, Any] = {"dtype": "float32"} if setup.dry else {}
+    if setup.dry:
+        changes["dtype"] = "float32"
     return train_config(
         setup,
         model=str(model_folder(setup, shape)),
@@ -87,8 +88,12 @@ def _scripted(setup: Setup, run: Run, sampled: bool = True) -> Run:
 
 
 def _measure(setup: Setup, report: Report, run: Run, n_steps: int, name: str) -> float:
-    """Report medians of the steps after the first; returns the seconds of a step."""
-    rows = list(_rows(run, n_steps))[1:]
+    """Report medians of the steps, the first left out; returns the seconds of a step."""
+    rows: list[dict[str, Any]] = []
+    for row in _rows(run, n_steps):
+        rows.append(row)
+        report.add(f"{name} {len(rows)}", row["seconds_step"], "s")
+    rows = rows[1:] or rows
     if not all(row["n_updates"] for row in rows):
         raise RuntimeError("a batch made no update")
     median = {

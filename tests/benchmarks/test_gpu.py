@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
@@ -55,6 +56,12 @@ def test_dry_runs_measure_what_they_say(records: dict[str, prove.Record]) -> Non
     assert value(records["ends"], "exit code") == 2
     assert value(records["batch"], "step without sampling: n_updates") == 2
     assert 0.7 < value(records["memory"], "3B: measured / planned") < 1.06
+
+
+def test_without_a_gpu_a_section_is_left_out(tmp_path: Path) -> None:
+    record = prove.run_section("ends", tmp_path, dry=False, limit=200)
+    assert record["status"] == ("done" if torch.cuda.is_available() else "left out")
+    assert torch.cuda.is_available() or record["error"].startswith("there is no GPU here")
 
 
 def test_each_part_takes_at_most_ten_minutes() -> None:
