@@ -7,7 +7,6 @@ import os
 import statistics
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ import torch
 from record import Report
 from shapes import Scripted, Setup, model_folder, train_config
 
+import real.run
+from real.model.policy import Policy
 from real.record.batches import batches
-from real.run import prepare
 from real.settings.config import TrainConfig
 from real.state import Run
 from real.trainer import train_batch
@@ -29,23 +29,23 @@ MOST_OF_GUARD = 1e-3
 
 def batch(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape whose responses are made up: all but sampling."""
-    run = prepare(_config(setup, "3B", "transformers", max_rows=16))
-    _measure(setup, report, _scripted(setup, run, sampled=False), 3, "step without sampling")
+    run = _scripted(setup, _config(setup, "3B", "transformers", max_rows=16), sampled=False)
+    _measure(report, run, 3, "step without sampling")
 
 
 def step(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape with vLLM in a process of its own."""
-    run = prepare(_config(setup, "3B", "vllm"), logs=setup.folder)
+    run = _scripted(setup, _config(setup, "3B", "vllm"), logs=setup.folder)
     with closing(run.engine), closing(run.supervisor):
-        seconds = _measure(setup, report, _scripted(setup, run), setup.pick(3, 2), "step")
+        seconds = _measure(report, run, setup.pick(3, 2), "step")
     report.target("seconds a step, child", seconds, "s", at_most=50)
 
 
 def inprocess(setup: Setup, report: Report) -> None:
     """The same with vLLM in the trainer's process."""
-    run = prepare(_config(setup, "3B", "vllm_inprocess"))
+    run = _scripted(setup, _config(setup, "3B", "vllm_inprocess"))
     with closing(run.engine), closing(run.supervisor):
-        _measure(setup, report, _scripted(setup, run), 1, "step")
+        _measure(report, run, 1, "step")
 
 
 def long(setup: Setup, report: Report) -> None:
@@ -59,7 +59,7 @@ def long(setup: Setup, report: Report) -> None:
         engine="vllm",
         device=setup.pick("cuda", "cpu"),
     )
-    run = prepare(config.settled(), logs=setup.folder)
+    run = real.run.prepare(config.settled(), logs=setup.folder)
     with closing(run.engine), closing(run.supervisor):
         held = [_held(setup) for _ in _rows(run, setup.pick(100, 8))]
     first, last = held[len(held) // 4], held[-1]
@@ -81,13 +81,24 @@ def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfi
     )
 
 
-def _scripted(setup: Setup, run: Run, sampled: bool = True) -> Run:
-    vocabulary = run.policy.model.config.vocab_size
-    engine = Scripted(setup, vocabulary, run.engine if sampled else None)
-    return replace(run, engine=engine, sampler=replace(run.sampler, engine=engine))
+def _scripted(
+    setup: Setup, config: TrainConfig, sampled: bool = True, logs: Path | None = None
+) -> Run:
+    """Prepare a run whose engine gives scripted answers."""
+    make = real.run.make_engine
+
+    def scripted(given: TrainConfig, policy: Policy, *others: Any) -> Scripted:
+        engine = make(given, policy, *others)
+        return Scripted(setup, policy.model.config.vocab_size, engine if sampled else None)
+
+    real.run.make_engine = scripted
+    try:
+        return real.run.prepare(config, logs=logs)
+    finally:
+        real.run.make_engine = make
 
 
-def _measure(setup: Setup, report: Report, run: Run, n_steps: int, name: str) -> float:
+def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
     """Report medians of the steps, the first left out; returns the seconds of a step."""
     rows: list[dict[str, Any]] = []
     for row in _rows(run, n_steps):
@@ -116,7 +127,7 @@ def _measure(setup: Setup, report: Report, run: Run, n_steps: int, name: str) ->
 def _rows(run: Run, n_steps: int) -> Iterator[dict[str, Any]]:
     run.engine.update_weights(run.policy.model, version=0)
     for one in islice(batches(run.config, len(run.prompts)), n_steps):
-        yield train_batch(run, one)[1]
+        yield train_batch(run, one, None)[1]
 
 
 def _held(setup: Setup) -> tuple[int, float, float]:
