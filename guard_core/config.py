@@ -98,6 +98,14 @@ class GuardConfig:
     """Rewards minus their group mean over the group's std, the batch's std, or nothing."""
     negative_scale: Share = 1.0
     """Factor on negative advantages; at 0 training only raises rewarded responses."""
+    brake: Share = 1.0
+    """Factor on the learning rate of the rest of the run, at every batch after whose votes the
+    brake's signal exceeds its limit: 1 never brakes, 0 ends training."""
+    brake_on: Literal["flip_rate", "match_rate"] = "flip_rate"
+    """The signal: share of all problems whose label changed at their latest visit, or the mean
+    match rate of these visits."""
+    brake_above: Share = 0.2
+    """The limit of the signal."""
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""

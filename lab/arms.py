@@ -76,6 +76,8 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
     ),
     "truth": ("True labels (ceiling)", _OFF, "truth"),
     "positive": ("Positive only", lambda: replace(_OFF(), negative_scale=0.0), "votes"),
+    "early_stop": ("Early stopping", lambda: replace(_OFF(), brake=0.0), "votes"),
+    "braked": ("Braked learning rate", lambda: replace(_OFF(), brake=0.5), "votes"),
     "kl": ("KL penalty", _OFF, "votes"),
     "memory_kl": (
         "Vote memory + KL penalty",
@@ -84,7 +86,7 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
     ),
 }
 _KL_COEF = {"kl": 0.2, "memory_kl": 0.2}
-SIMPLE = ("positive", *_KL_COEF)
+SIMPLE = ("positive", "early_stop", "braked", *_KL_COEF)
 """The simplest alternatives to a guard, other than the labels that an arm trains on
 (docs/method.md, section 16)."""
 

@@ -42,7 +42,7 @@ from real.state import Run, check_machine, restore, state_of
 from real.update.mismatch import compared
 from real.vote.decide import Fields
 from real.vote.observe import OF_LABELS
-from real.vote.pay import pay, shared_streams
+from real.vote.pay import pay, shared_brake, shared_streams
 
 
 def train(
@@ -225,15 +225,12 @@ def prime(run: Run) -> Visited:
 
 
 def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visited, dict[str, Any]]:
-    """Sample, observe, decide, pay and update for one batch of problems.
+    """Train on one batch of problems; returns its votes, and a row of the trace's steps.
 
     Args:
         run: from `prepare`.
         batch: to train on.
         following: has its votes sampled meanwhile, with `ahead`; None at the end of the run.
-
-    Returns:
-        The votes, and a row of the trace's steps.
     """
     config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
@@ -253,6 +250,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     with clock.phase("guard"):
         streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
     run.votes.release()
+    run.optimizer.rate_scale *= shared_brake(run.ranks, run.supervisor)
     with clock.phase("update"):
         groups = responses.groups(streams)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)

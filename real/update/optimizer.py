@@ -78,6 +78,8 @@ class PolicyOptimizer:
         self.n_scheduled = n_scheduled
         self.n_done = 0
         self.n_refused_in_a_row = 0
+        self.rate_scale = 1.0
+        """Factor on the learning rate of the steps to come, see `guard_core.brake`."""
         self.faults: Counter[Fault] = Counter()
         """Refused steps and left-out tokens by their reason; a caller may clear it."""
         self._share = share
@@ -106,7 +108,8 @@ class PolicyOptimizer:
         Raises:
             UserError: `max_refused` steps in a row were refused, see `Fault`.
         """
-        lr = self.config.lr * rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
+        factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
+        lr = self.config.lr * factor * self.rate_scale
         self.n_done += 1
         if n_dead := _n_dead(groups):
             return Step(lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_dead)
@@ -136,13 +139,16 @@ class PolicyOptimizer:
     def state_tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs besides the model's own weights: counters, masters, moments.
 
-        Names are `n_done`, `n_refused`, and per parameter `master/NAME`, `exp_avg/NAME`,
-        `exp_avg_sq/NAME`, `step/NAME`. Tensors are the live ones, not copies.
+        Names are `n_done`, `n_refused`, `rate_scale` where it is not 1, and per parameter
+        `master/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`. Tensors are the live ones,
+        not copies.
         """
         tensors = {
             "n_done": torch.tensor(self.n_done),
             "n_refused": torch.tensor(self.n_refused_in_a_row),
         }
+        if self.rate_scale != 1:
+            tensors["rate_scale"] = torch.tensor(self.rate_scale, dtype=torch.float64)
         for index, (name, master) in enumerate(self._named()):
             if self._has_master(index):
                 tensors[f"master/{name}"] = master.detach()
@@ -188,6 +194,7 @@ class PolicyOptimizer:
         self._masters.write_back()
         self.n_done = int(self._taken(tensors, "n_done"))
         self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
+        self.rate_scale = float(tensors.get("rate_scale", 1.0))
 
     @staticmethod
     def _taken(tensors: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
@@ -204,7 +211,7 @@ class PolicyOptimizer:
 
     def _state_names(self) -> set[str]:
         kinds = {i: ("master",) * self._has_master(i) for i in range(len(self._names))}
-        return {"n_done", "n_refused"} | {
+        return {"n_done", "n_refused", "rate_scale"} | {
             f"{kind}/{name}"
             for i, name in enumerate(self._names)
             for kind in (*kinds[i], "exp_avg", "exp_avg_sq", "step")

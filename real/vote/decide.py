@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, GuardState, Votes, count_answers
 from guard_core.arrays import widen
+from guard_core.brake import brake_factor, signal
 from guard_core.rules import Observations
 from lab.trace.rows import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
@@ -128,6 +129,12 @@ class Supervisor:
         answers_PK = answers_PV[:, : self.config.n_samples]
         quality = self._quality(problems_P, answers_PK, rows, decision.label)
         return Decided(obs, decision, draws.tie, rows, quality)
+
+    def brake(self) -> float:
+        """Return the guard's factor on the learning rate from the last decision on."""
+        s, guard = self.state, self.config.guard
+        value = signal(s.flips[:, -1], s.match_rates[:, -1], s.visits > 0, guard)
+        return float(brake_factor(value, guard))
 
     @property
     def answer_timeouts(self) -> int:

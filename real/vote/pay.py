@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from guard_core import GuardConfig, PolicyStreams, policy_streams
 from guard_core.rules import Rule, response_streams, weighed
 from real.ranks.distributed import Ranks
-from real.vote.decide import Decided
+from real.vote.decide import Decided, Supervisor
 
 T = TypeVar("T")
 
@@ -32,6 +32,16 @@ def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
 def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
     """Return the first rank's streams on every rank; all ranks must call this."""
     return unpacked(ranks.from_first(None if streams is None else packed(streams)))
+
+
+def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
+    """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
+
+    All ranks must call this after the batch was decided on.
+    """
+    if supervisor.config.guard.brake == 1:
+        return 1.0
+    return float(ranks.from_first(np.array([[supervisor.brake()]]))[0, 0])
 
 
 def packed(streams: PolicyStreams) -> NDArray[np.float64]:

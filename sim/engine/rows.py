@@ -48,7 +48,7 @@ class Epoch:
     """The guard's random numbers, by problem and not by visit."""
     records_RN: NDArray[np.void]
     """One `RECORD` per visit."""
-    lr_B: NDArray[np.float64]
+    lr_RB: NDArray[np.float64]
     """Step size of every batch."""
     norm_RN: NDArray[np.float64]
     """Norm of the update on every visit, 0 where it was skipped."""
@@ -201,7 +201,7 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
         "replicate": _numbers(config)[:, None],
         "step": _first_step(config, epoch.epoch) + np.arange(shape[1]),
         "epoch": np.array(epoch.epoch),
-        "lr": epoch.lr_B,
+        "lr": epoch.lr_RB,
         "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
         "n_problems": size_B,
         "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int64),

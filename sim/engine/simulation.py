@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, Votes
+from guard_core.brake import brake_factor, signal
 from lab.arms import BASELINE
 from lab.errors import UserError
 from sim.engine.array import ReferenceGuard
@@ -32,6 +33,30 @@ from sim.world.sampling import sample_all, sample_votes, with_unparseable
 
 _CHUNK = 64
 """Problems whose probabilities are computed at once for pass@1; bounds the memory."""
+
+
+class Brake:
+    """The factor on the learning rate of every replicate, see `guard_core.brake`."""
+
+    def __init__(self, config: SimConfig) -> None:
+        """Start at 1."""
+        self._config = config.guard
+        shape = (config.replicates, config.n_problems)
+        self._flipped_RN, self._match_RN = np.zeros(shape), np.zeros(shape)
+        self._visited_RN = np.zeros(shape, np.bool_)
+        self.scale_R = np.ones(config.replicates)
+
+    def scale(
+        self, problems_RP: NDArray[np.int64], records_RP: NDArray[np.void]
+    ) -> NDArray[np.float64]:
+        """Take in the visits of a batch; returns (R,) factors."""
+        if self._config.brake < 1:
+            latest = (self._flipped_RN, self._match_RN, self._visited_RN)
+            new = (records_RP["flipped"], records_RP["match_rate"], True)
+            for old_RN, new_RP in zip(latest, new, strict=True):
+                np.put_along_axis(old_RN, problems_RP, new_RP, axis=1)
+            self.scale_R *= brake_factor(signal(*latest, self._config), self._config)
+        return self.scale_R
 
 
 class Learner(Protocol):
@@ -85,6 +110,7 @@ class Simulation:
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
         self._steps, self._rates = config.steps(), config.rates()
+        self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
         self.rule = None if config.rule == BASELINE else RuleStart(config, self._truth_RN)
 
@@ -128,6 +154,8 @@ class Simulation:
             if c.skip_rate:
                 skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
                 update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
+            scale_R = self._brake.scale(problems_RP, epoch.records_RN[:, at])
+            epoch.lr_RB[:, start // c.batch_size] *= scale_R
             epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
             self._batch += 1
         majority_R = np.full(c.replicates, np.nan)
@@ -137,13 +165,14 @@ class Simulation:
 
     def _epoch(self, number: int, problems_RN: NDArray[np.int64], draws: Draws) -> Epoch:
         """Return the visits of an epoch before they are made."""
+        R = self.config.replicates
         return Epoch(
             number,
             problems_RN,
             np.take_along_axis(self._truth_RN, problems_RN, axis=1),
             draws,
             np.zeros(problems_RN.shape, RECORD),
-            np.array(self._steps[self._batch : self._batch + self.config.n_batches]),
+            np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
             np.zeros(problems_RN.shape),
             np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
         )
@@ -224,9 +253,10 @@ class Simulation:
         assert update.streams_RSPB is not None  # every learner gives them to this policy
         step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
         rates_P = np.array(self._rates[self._batch])[step_P]
+        rates_RP = self._brake.scale_R[:, None] * rates_P
         samples_RPB = with_unparseable(votes)
         return policy.train(
-            problems_RP, rates_P, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
+            problems_RP, rates_RP, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
         )
 
     def _vote(

@@ -261,6 +261,8 @@ def _check_population(config: SimConfig) -> None:
 
 
 def _check_readers(config: SimConfig) -> None:
+    if config.guard.brake < 1 and config.policy != "measured":
+        raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
     for name, (chooser, reader) in _FILES.items():
         default = SimConfig.__dataclass_fields__[name].default
         if getattr(config, name) != default and getattr(config, chooser) != reader:

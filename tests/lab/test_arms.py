@@ -53,6 +53,7 @@ def test_the_simple_alternatives():
     assert (arm("kl").guard, arm("kl").kl_coef) == (GuardConfig.off(), 0.2)
     assert arm("memory_kl").guard == arm("memory").guard and arm("memory_kl").kl_coef == 0.2
     assert arm("ttrl").kl_coef is None
+    assert (arm("early_stop").guard.brake, arm("braked").guard.brake) == (0, 0.5)
 
 
 def test_the_step_factor_is_kept():

@@ -18,6 +18,7 @@ import torch
 from tiny_runs import Stopped, check_same, stop_at
 
 import real.run
+from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.trace.lock import locked
 from lab.trace.trace import Trace, load
@@ -70,6 +71,7 @@ def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
         {"lora_rank": 4},
         {"kl_coef": 0.1},  # the reference is the model before training, not the checkpoint's
         {"mini_batch": 2, "batch_size": 3},
+        {"guard": replace(GuardConfig.off(), brake=0.5, brake_on="match_rate", brake_above=0.1)},
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from lab.errors import UserError
 from lab.trace.manifest import Manifest
 from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
-from sim import simulate
+from sim import SimConfig, simulate
 from sim.cli import main
 from sim.studies.agree.runs import check_classical
 from sim.world.measured.policy import Trust
@@ -64,6 +64,24 @@ def test_a_penalty_holds_the_policy_near_the_start(response_file):
         for kl in (0.0, 3.0)
     ]
     assert moved[1] < 0.7 * moved[0]
+
+
+def test_the_brake_ends_training_or_slows_it(response_file):
+    stop, half, plain = (
+        simulate(settings(response_file, guard=replace(GuardConfig.off(), **brake))).steps
+        for brake in (
+            {"brake": 0.0, "brake_on": "match_rate", "brake_above": 0.0},
+            {"brake": 0.5, "brake_on": "match_rate", "brake_above": 0.0},
+            {"brake": 0.5, "brake_above": 1.0},
+        )
+    )
+    assert (stop.lr == 0).all() and (stop.update_norm == 0).all()
+    batch = stop.groupby("replicate").cumcount()
+    assert half.lr.to_numpy() == pytest.approx(plain.lr * 0.5 ** (batch + 1))
+    untouched = simulate(settings(response_file, guard=GuardConfig.off())).steps
+    assert plain.equals(untouched)
+    with pytest.raises(UserError, match=r"^guard.brake: only policy = measured has it"):
+        SimConfig(guard=replace(GuardConfig.off(), brake=0.0))
 
 
 def test_classical_policies_do_not_predict_runs_with_a_penalty():

@@ -155,6 +155,10 @@ def _check(settings: TrainConfig) -> None:
             f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
             "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
         )
+    if guard.brake < 1:
+        raise UserError(
+            f"guard.brake = {guard.brake:g}: verl has a learning rate of its own; leave it at 1"
+        )
     size = settings.batch_size
     if guard.rcsu and guard.skip_by == "drop" and skip_cap(size, guard) >= size:
         raise UserError(

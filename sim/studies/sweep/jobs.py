@@ -109,6 +109,8 @@ def _needed(guard: GuardConfig) -> GuardConfig:
         guard = replace(guard, discount=1.0)
     if guard.label_from == "frozen":
         guard = replace(guard, hysteresis=0.0)
+    if guard.brake == 1:
+        guard = replace(guard, brake_on="flip_rate", brake_above=0.2)
     if guard.frs or guard.mps or guard.rcsu:
         return guard
     return GuardConfig(
@@ -122,6 +124,9 @@ def _needed(guard: GuardConfig) -> GuardConfig:
         skip_by=guard.skip_by,
         advantage_scale=guard.advantage_scale,
         negative_scale=guard.negative_scale,
+        brake=guard.brake,
+        brake_on=guard.brake_on,
+        brake_above=guard.brake_above,
     )
 
 

@@ -112,7 +112,7 @@ class Measured:
     def train(
         self,
         problems_RP: Ints,
-        rates_P: Floats,
+        rates_RP: Floats,
         samples_RPB: Ints,
         streams_RSPB: Floats,
         drop_RP: Bools,
@@ -122,7 +122,7 @@ class Measured:
 
         Args:
             problems_RP: the batch, no problem twice.
-            rates_P: learning rate of the optimizer step that each problem is scheduled for.
+            rates_RP: learning rate of the optimizer step that each problem is scheduled for.
             samples_RPB: trained samples per answer, the last place for unparseable ones.
             streams_RSPB: weighted advantages per answer of both streams.
             drop_RP: problems that left the batch.
@@ -135,7 +135,7 @@ class Measured:
         c, norm_RP = self._config, np.zeros(problems_RP.shape)
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
-            visits = (problems_RP[r], rates_P, samples_RPB[r], streams_RSPB[r], drop_RP[r])
+            visits = (problems_RP[r], rates_RP[r], samples_RPB[r], streams_RSPB[r], drop_RP[r])
             given = (self._adam, self._taken_R[r], Batch(*visits), key, norm_RP[r])
             if self._apart_R:
                 self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
