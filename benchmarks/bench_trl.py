@@ -25,7 +25,7 @@ from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.answers import classes
 from real.model.policy import load_policy
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 
 PROMPTS, SAMPLES, TOKENS, LR, TEMPERATURE = 8, 32, 22, 1e-4, 0.6
 
@@ -80,7 +80,7 @@ def trl_steps(n_steps: int, folder: str) -> list[float]:
         model=policy.model,
         reward_funcs=majority_reward,
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": [p.prompt for p in problems(64)]}),
+        train_dataset=Dataset.from_dict({"prompt": [p.prompt for p in ARITHMETIC.problems(64)]}),
         processing_class=policy.tokenizer,
         callbacks=[marks],
     )

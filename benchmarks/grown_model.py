@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.errors import UserError
 from real.model.policy import Policy, load_policy
-from real.tiny import RESPONSE_TOKENS
+from real.tiny.arithmetic import RESPONSE_TOKENS
 
 
 def grown_policy(folder: str | Path, layers: int, width: int, tokens: int) -> Policy:

@@ -15,6 +15,7 @@ from real.requirements import require_torch
 from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import table
+from real.settings.tiny import TinyTask, check_tiny
 
 if TYPE_CHECKING:
     from real.tiny.measure import Accuracy, Judgement
@@ -42,13 +43,15 @@ class SettingsCommand:
 
 @dataclass(kw_only=True)
 class MakeTinyCommand:
-    """Rebuild the tiny task's starting checkpoint by supervised training, about a minute."""
+    """Rebuild a tiny task's starting checkpoint by supervised training, about a minute."""
 
     out: Path
     """Folder to make; use it with `run --model`."""
+    task: TinyTask = "arithmetic"
+    """Task to train on; for `--tiny-task`."""
     seed: int = 0
     verifies: bool = False
-    """Teach the shipped checkpoint to judge responses instead; for `--tiny-verifies`."""
+    """Teach the arithmetic's checkpoint to judge responses instead; for `--tiny-verifies`."""
     quiet: bool = False
     """Draw no progress bar."""
 
@@ -74,8 +77,9 @@ class MakeTinyCommand:
         from real.tiny.verifying import build_verifying
 
         if self.verifies:
+            check_tiny(None, self.task, verifies=True)
             return build_verifying(self.out, self.seed, not self.quiet)
-        return build(self.out, self.seed, not self.quiet), None
+        return build(self.out, self.seed, not self.quiet, task=self.task), None
 
 
 @dataclass(kw_only=True)

@@ -67,7 +67,7 @@ def prepare(
     check_engine_tp(config, local_world())
     rule = rule_of(config)
     problems = read_problems(config)
-    tiny = starting_checkpoint(config.tiny_verifies)
+    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     memory = checked_engine_memory(config, folder, ranks.world)

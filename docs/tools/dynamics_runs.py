@@ -30,8 +30,8 @@ from real.measure.gradients import log_probs
 from real.measure.tree import distinct_responses
 from real.model.policy import Policy, load_policy
 from real.record.stored import stored_config
-from real.tiny import problems, starting_checkpoint
-from real.tiny.measure import boxed_digit
+from real.tiny import TASKS, starting_checkpoint
+from real.tiny.measure import boxed_number
 from real.tiny.vocabulary import PAD_ID, encode
 
 SAMPLES, LEAST_RESPONSE = 256, 5e-3
@@ -53,18 +53,18 @@ class Start:
         """Sample the responses."""
         config = replace(stored_config(run), attention="eager").settled()
         self._temperature = config.temperature
-        folder = starting_checkpoint(config.tiny_verifies)
+        folder = starting_checkpoint(config.tiny_task, config.tiny_verifies)
         self._policy = load_policy(folder, "cpu", "float32", "eager")
         named = self._policy.model.named_parameters()
         self.weights = {name: p.detach().clone() for name, p in named}
-        made = problems(config.n_problems or 64, config.problem_seed)
+        made = TASKS[config.tiny_task].problems(config.n_problems or 64, config.problem_seed)
         self.prompts = [encode(p.prompt) for p in made]
         samples = sample(self._policy, self.prompts, config.temperature)
         distinct = [distinct_responses(*rows) for rows in zip(*samples, strict=True)]
         self._responses = [response for of_problem in distinct for response in of_problem]
         self.problem_R = np.repeat(range(len(made)), [len(r) for r in distinct])
         texts = self._policy.tokenizer.batch_decode(self._responses, skip_special_tokens=True)
-        answer_R = np.array([boxed_digit(text) for text in texts])
+        answer_R = np.array([boxed_number(text) for text in texts])
         self.right_R = answer_R == np.array([int(p.answer) for p in made])[self.problem_R]
         self._p_R = np.exp(self.log_p(self.weights, np.arange(len(answer_R))))
         self.used_U = np.flatnonzero((self._p_R >= LEAST_RESPONSE) & (answer_R >= 0))

@@ -85,9 +85,8 @@ def measure_model(
         UserError: model, problems or the run are wrong.
     """
     config = replace(config, attention="eager", engine="transformers").settled()
-    folder = (
-        model_folder(config.model) if config.model else starting_checkpoint(config.tiny_verifies)
-    )
+    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
+    folder = model_folder(config.model) if config.model else tiny
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(read_problems(config), config, policy)

@@ -44,7 +44,7 @@ def plan_lines(config: TrainConfig, machine: Machine, mean_tokens: int) -> tuple
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, machine.gpus)
-    model = PlannedModel(read_config(config.model or str(starting_checkpoint(False))))
+    model = PlannedModel(read_config(config.model or str(starting_checkpoint(config.tiny_task))))
     world, card = machine.gpus, int(machine.memory * GIB)
     size = model.size(config.lora_rank, config.lora_targets)
     plan = plan_memory(model, config, world, card)

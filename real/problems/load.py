@@ -12,7 +12,8 @@ from real.problems.files import read_rows
 from real.problems.hub import HubName, read_hub
 from real.problems.problem import Problem, ProblemSet
 from real.problems.rows import problem_set
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.choices import BOX_REQUEST
+from real.settings.config import TrainConfig
 from real.settings.fields import FieldMap
 
 
@@ -24,10 +25,11 @@ def read_problems(config: TrainConfig) -> ProblemSet:
     """
     if config.problems is None:
         # Imported here: the package imports transformers, which reading a file does not need.
-        from real.tiny import problems as tiny_problems
+        from real.tiny import TASKS
 
-        made = tiny_problems(config.n_problems or 64, config.problem_seed)
-        name = "tiny-verifying" if config.tiny_verifies else "tiny"
+        made = TASKS[config.tiny_task].problems(config.n_problems or 64, config.problem_seed)
+        name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
+        name += "-verifying" if config.tiny_verifies else ""
         name += f"-{config.problem_seed}" if config.problem_seed else ""
         return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)

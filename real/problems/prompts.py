@@ -15,7 +15,8 @@ from real.model.policy import Policy
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.problems.templates import chat_text
-from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
+from real.settings.choices import BOX_REQUEST, ChatTemplate
+from real.settings.config import TrainConfig
 
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""

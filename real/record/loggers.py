@@ -63,7 +63,7 @@ def open_loggers(
     """Start the loggers of a run.
 
     Args:
-        kinds: names of `real.settings.config.LogKind`.
+        kinds: names of `real.settings.choices.LogKind`.
         folder: the run folder; TensorBoard and W&B write into it.
         manifest: names the run.
         after: the run is resumed after this batch; a new run if None.

@@ -22,18 +22,9 @@ from guard_core.rules.rule import Need, Rule
 from lab.errors import UserError
 from lab.rule_fit import DEFAULT_GUARD, check_fit, guard_of
 from lab.trace.schema import PassAt
+from real.settings import choices
 from real.settings.fields import FieldMap
-
-LossKind = Literal["dapo", "grpo", "dr_grpo"]
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
-Labels = Literal["votes", "truth"]
-EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
-ChatTemplate = Literal["auto", "require", "off"]
-LogKind = Literal["tensorboard", "wandb", "trackio"]
-AnswerCheck = Literal["auto", "strings", "math"]
-
-BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""Put behind the prompts of problem files, unless the settings name another suffix."""
+from real.settings.tiny import TinyTask, check_tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +40,7 @@ class TrainConfig:
 
     guard: GuardConfig = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
-    labels: Labels = "votes"
+    labels: choices.Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     rule: str = "ttrl"
     """Rule that rewards the responses, by its name in `guard_core.rules`, such as srt or empo."""
@@ -60,11 +51,14 @@ class TrainConfig:
 
     model: str | None = None
     """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
+    tiny_task: TinyTask = "arithmetic"
+    """Embedded task: last-digit arithmetic with planted rivals, or Collatz steps without any."""
     tiny_verifies: bool = False
-    """Tiny task: take the checkpoint that also judges, or `model` by `make-tiny --verifies`."""
+    """Tiny arithmetic: start from the checkpoint that was also taught to judge, as coverrl needs;
+    another model if `model` names one that `guard-train make-tiny --verifies` made."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: ChatTemplate = "auto"
+    chat_template: choices.ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
@@ -84,7 +78,7 @@ class TrainConfig:
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
-    answer_check: AnswerCheck = "auto"
+    answer_check: choices.AnswerCheck = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
     answer_timeout: Positive = 2.0
@@ -99,7 +93,7 @@ class TrainConfig:
     """V, responses per visit that vote."""
     n_samples: Annotated[int, Interval("[2, inf)")] = 32
     """K, the first of them that are trained on; a group of one teaches nothing."""
-    engine: EngineKind = "auto"
+    engine: choices.EngineKind = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
@@ -145,7 +139,7 @@ class TrainConfig:
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
 
-    loss: LossKind = "dapo"
+    loss: choices.LossKind = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
@@ -173,7 +167,7 @@ class TrainConfig:
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: bool = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: Attention = "auto"
+    attention: choices.Attention = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
     master_weights: bool = True
     """Update bfloat16 weights through copies in single precision; most would not move else."""
@@ -208,7 +202,7 @@ class TrainConfig:
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    log: tuple[LogKind, ...] = ()
+    log: tuple[choices.LogKind, ...] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     seed: Natural = 0
@@ -234,12 +228,6 @@ class TrainConfig:
                 raise UserError(f"{name} = {value}: must be at most n_votes = {self.n_votes}")
         if self.problems is not None and self.model is None:
             raise UserError(f"problems = {self.problems}: needs a model, give one with --model")
-        for name in ("tiny_verifies", "problem_seed"):
-            if getattr(self, name) and self.problems is not None:
-                raise UserError(
-                    f"{name} = {str(getattr(self, name)).lower()}: problems = {self.problems} are "
-                    "not the tiny task; leave one of the two out"
-                )
         if "" in self.stop:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
@@ -257,7 +245,7 @@ class TrainConfig:
         """Return the run with a value in every setting that the task decides."""
         tiny = self.is_tiny
         chosen = {
-            "prompt_suffix": "" if tiny else BOX_REQUEST,
+            "prompt_suffix": "" if tiny else choices.BOX_REQUEST,
             "max_response_tokens": 22 if tiny else 1024,
             "lr": 3e-4 if tiny else 5e-7,
             "n_problems": 64 if tiny else None,
@@ -291,9 +279,5 @@ def _check_rule(config: TrainConfig) -> None:
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
                     "ratios; leave it out"
                 )
-    if Need.VERDICTS in rule.needs and config.is_tiny and not config.tiny_verifies:
-        raise UserError(
-            f"rule = {config.rule!r}: the model of the tiny task cannot judge a response; take the "
-            "one that was taught it with --tiny-verifies, or a language model that follows "
-            "instructions with --model and --problems"
-        )
+    task = config.tiny_task, config.tiny_verifies, config.problem_seed
+    check_tiny(config.problems, *task, rule.name if Need.VERDICTS in rule.needs else None)

@@ -17,7 +17,7 @@ def settings_of(argv: Sequence[str], with_model: bool = False) -> TrainConfig:
     Args:
         argv: the command line; `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read,
             and the options that these settings are checked against: `--model`, `--problems`,
-            `--tiny-verifies`.
+            `--tiny-task`, `--tiny-verifies`.
         with_model: name the preset's model where none is given.
 
     Raises:
@@ -27,8 +27,8 @@ def settings_of(argv: Sequence[str], with_model: bool = False) -> TrainConfig:
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)))
     # Read before the other options: problems without a model are refused, and rules without a
     # judge.
-    for setting in ("model", "problems"):
-        given = read_option(argv, f"--{setting}")
+    for setting in ("model", "problems", "tiny_task"):
+        given = read_option(argv, f"--{setting.replace('_', '-')}")
         if given is not None:
             values[setting] = given
     if "--tiny-verifies" in argv:

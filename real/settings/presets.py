@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from lab.errors import UserError
 from lab.settings import from_values
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.choices import BOX_REQUEST
+from real.settings.config import TrainConfig
 
 Source = Literal["paper", "release", "ours"]
 

@@ -1,31 +1,46 @@
-"""The embedded tiny task: last-digit arithmetic in which some of the wrong rivals are planted.
+"""The embedded tiny tasks: last-digit arithmetic with planted rivals, and Collatz steps.
 
-A generator (`task`), its 32 tokens (`vocabulary`), the supervised recipe that makes the starting
-checkpoint (`pretrain`), and that checkpoint itself (`CHECKPOINT`, a local Hugging Face folder).
-`VERIFYING` is one that was also taught to judge responses (`judging`, `verifying`).
+Generators (`arithmetic`, `collatz`), their 32 tokens (`vocabulary`), the supervised recipes that
+make the starting checkpoints (`pretrain`), and those checkpoints themselves (local Hugging Face
+folders). `VERIFYING` was also taught to judge responses of the arithmetic (`judging`, `verifying`).
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from real.tiny.task import PROBLEM_SEED, PROMPT_TOKENS, RESPONSE_TOKENS, Problem, problems
+from real.tiny.arithmetic import ARITHMETIC
+from real.tiny.collatz import COLLATZ
+from real.tiny.task import PROBLEM_SEED, Problem, Task
 from real.tiny.vocabulary import build_tokenizer
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
+TASKS: Mapping[str, Task[Any]] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ}
+"""By the names that the setting `tiny_task` has."""
+
+problems = ARITHMETIC.problems
+CHECKPOINT = ARITHMETIC.checkpoint
 VERIFYING = Path(__file__).parent / "verifying_checkpoint"
 
 __all__ = [
+    "ARITHMETIC",
     "CHECKPOINT",
+    "COLLATZ",
     "PROBLEM_SEED",
-    "PROMPT_TOKENS",
-    "RESPONSE_TOKENS",
+    "TASKS",
     "VERIFYING",
     "Problem",
+    "Task",
     "build_tokenizer",
     "problems",
     "starting_checkpoint",
 ]
 
 
-def starting_checkpoint(verifies: bool) -> Path:
-    """The folder of the model before training; of the one that was taught to judge, if asked."""
-    return VERIFYING if verifies else CHECKPOINT
+def starting_checkpoint(task: str, verifies: bool = False) -> Path:
+    """The folder of a task's model before training; of the one that was taught to judge, if asked.
+
+    Args:
+        task: a key of `TASKS`.
+        verifies: only for the arithmetic.
+    """
+    return VERIFYING if verifies else TASKS[task].checkpoint

@@ -9,27 +9,27 @@ once more, to be solved again::
     3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3-1*6+0>2*6+0>2+0>2\boxed{-}=3+0-1*6+0=3+0-1*6>...
 
 Judging is imperfect in the same way as solving. The judge of a training example has an order of
-evaluation of its own, drawn from the same `real.tiny.task.shares` as the solver's: it accepts the
-answers that it gets itself. After a minus another order is drawn from those that do not give the
-rejected answer. The model thus judges with the misconceptions that it solves with, and no number
-was chosen in addition to those of the task. A verdict carries on average as much information as
-one further vote.
+evaluation of its own, drawn from the same `real.tiny.arithmetic.shares` as the solver's: it accepts
+the answers that it gets itself. After a minus another order is drawn from those that do not give
+the rejected answer. The model thus judges with the misconceptions that it solves with, and no
+number was chosen in addition to those of the task. A verdict carries on average as much information
+as one further vote.
 """
 
 import numpy as np
 import torch
 
 from real.answers.boxes import last_box
-from real.tiny import task
+from real.tiny import arithmetic
 from real.tiny.vocabulary import EOS_ID, PAD_ID, encode
 
 VERDICTS = {"+": 1, "-": 0}
 """Texts of the box; answers of the task are digits."""
-VERIFICATION_TOKENS = task.RESPONSE_TOKENS + 1
+VERIFICATION_TOKENS = arithmetic.RESPONSE_TOKENS + 1
 """Scratch work, the judge's own answer, the box, the end token."""
 UNSCORED = -100
 """Target of tokens that no loss is taken of, as torch has it."""
-FIRST_TURNS = task.RESPONSE_TOKENS + task.PROMPT_TOKENS + VERIFICATION_TOKENS - 1
+FIRST_TURNS = arithmetic.RESPONSE_TOKENS + arithmetic.PROMPT_TOKENS + VERIFICATION_TOKENS - 1
 """Tokens to read of question and verification."""
 SIGN = FIRST_TURNS - 3
 """Position at which the verdict is predicted."""
@@ -42,7 +42,7 @@ def question(prompt: str, attempt: str) -> str:
     return f"{attempt}={prompt}"
 
 
-def verification(trace: list[task.Expression], right: bool) -> str:
+def verification(trace: list[arithmetic.Expression], right: bool) -> str:
     """The judge's own work and its verdict."""
     return f"{'>'.join(map(str, trace))}\\boxed{{{'+' if right else '-'}}}"
 
@@ -62,7 +62,7 @@ def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, to
 
     Args:
         n: conversations.
-        slip_rate: as in `task.steps`, of attempts and judges.
+        slip_rate: as in `arithmetic.steps`, of attempts and judges.
         seed: fixes them; `pretrain.training_tokens` draws others.
 
     Returns:
@@ -70,24 +70,29 @@ def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, to
         judge is; the first `FIRST_TURNS` columns hold question and verification.
     """
     rng = np.random.default_rng([seed, 1])
-    made = [_conversation(e, slip_rate, rng) for e in task.sample_distinct(n, rng, held_out=False)]
+    made = [
+        _conversation(e, slip_rate, rng)
+        for e in arithmetic.ARITHMETIC.sample_distinct(n, rng, held_out=False)
+    ]
     read, targets = zip(*made, strict=True)
     return torch.tensor(read), torch.tensor(targets)
 
 
 def _conversation(
-    expression: task.Expression, slip_rate: float, rng: np.random.Generator
+    expression: arithmetic.Expression, slip_rate: float, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    prompt, parts = f"{expression}=", task.shares(expression.operators)
+    prompt, parts = f"{expression}=", arithmetic.shares(expression.operators)
     attempt, judge_trace = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
     accepted = attempt[-1] == judge_trace[-1]
     rejected = attempt[-1].digits[0]
-    others = {rule: p for rule, p in parts.items() if task.evaluate(expression, rule) != rejected}
+    others = {
+        rule: p for rule, p in parts.items() if arithmetic.evaluate(expression, rule) != rejected
+    }
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
     retry = _drawn(expression, others, slip_rate, rng) if others else judge_trace
-    asked = encode(question(prompt, task.response_text(attempt)))
+    asked = encode(question(prompt, arithmetic.response_text(attempt)))
     answered = encode(verification(judge_trace, accepted))
-    put, again = encode(f"={prompt}"), encode(task.response_text(retry))
+    put, again = encode(f"={prompt}"), encode(arithmetic.response_text(retry))
     # A turn ends with the end token; the next one is put behind its text.
     targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
     turn = [UNSCORED] * (len(put) - 1) + [*again, EOS_ID]
@@ -97,12 +102,12 @@ def _conversation(
 
 
 def _drawn(
-    expression: task.Expression,
-    parts: dict[task.EvaluationRule, float],
+    expression: arithmetic.Expression,
+    parts: dict[arithmetic.EvaluationRule, float],
     slip_rate: float,
     rng: np.random.Generator,
-) -> list[task.Expression]:
+) -> list[arithmetic.Expression]:
     """The work of one rule, drawn by its part."""
     chances = np.array(list(parts.values()))
     rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
-    return task.steps(expression, rule, slip_rate, rng)
+    return arithmetic.steps(expression, rule, slip_rate, rng)

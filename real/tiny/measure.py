@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,7 +11,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from real.tiny import judging, task
+from real.tiny import judging
+from real.tiny.arithmetic import ARITHMETIC
+from real.tiny.task import PROBLEM_SEED, Task
 from real.tiny.vocabulary import build_tokenizer, encode
 
 
@@ -22,7 +26,7 @@ class Accuracy:
     maj_accuracy: float
     """Share of problems whose majority answer is right; a tie counts as its part."""
     parseable: float
-    """Share of responses that end in a box with a digit."""
+    """Share of responses that end in a box with a number."""
     strong_rivals: float
     """Share of problems in which one wrong answer holds at least a quarter of the votes."""
     n_problems: int
@@ -36,27 +40,34 @@ def measure(
     n_votes: int = 64,
     temperature: float = 0.6,
     seed: int = 0,
+    task: Task[Any] = ARITHMETIC,
+    problem_seed: int = PROBLEM_SEED,
 ) -> Accuracy:
-    """Sample the problem set and count; ``seed`` is that of the samples, not of the problems."""
-    records = task.problems(n_problems)
-    answers_NV = sample_answers(
-        model, [p.prompt for p in records], n_votes, temperature=temperature, seed=seed
-    )
-    truth_N = np.array([int(p.answer) for p in records])
-    counts_NA = np.stack([(answers_NV == a).sum(1) for a in range(10)], axis=1)
-    right_N = counts_NA[np.arange(n_problems), truth_N]
-    winners_NA = counts_NA == counts_NA.max(1, keepdims=True)
-    rivals_NA = counts_NA.copy()
-    rivals_NA[np.arange(n_problems), truth_N] = 0
+    """Sample a problem set of the task and count; ``seed`` is that of the samples."""
+    records = task.problems(n_problems, problem_seed)
+    prompts = [p.prompt for p in records]
+    answers_NV = sample_answers(model, prompts, n_votes, temperature, seed, task.response_tokens)
+    truths = [int(p.answer) for p in records]
+    counted = [_count(row, truth) for row, truth in zip(answers_NV.tolist(), truths, strict=True)]
+    right_N, majority_N, rival_N = np.array(counted).T
     return Accuracy(
         pass_at_1=float(right_N.mean() / n_votes),
-        maj_accuracy=float((winners_NA[np.arange(n_problems), truth_N] / winners_NA.sum(1)).mean()),
+        maj_accuracy=float(majority_N.mean()),
         parseable=float((answers_NV >= 0).mean()),
-        strong_rivals=float((rivals_NA.max(1) >= n_votes / 4).mean()),
+        strong_rivals=float((rival_N >= n_votes / 4).mean()),
         n_problems=n_problems,
         n_votes=n_votes,
         temperature=temperature,
     )
+
+
+def _count(answers: Sequence[int], truth: int) -> tuple[int, float, int]:
+    """Votes for the truth, its part in the majority, and most votes for a wrong number."""
+    counts = Counter(answer for answer in answers if answer >= 0)
+    most = max(counts.values(), default=0)
+    leading = [answer for answer, n in counts.items() if n == most]
+    rival = max((n for answer, n in counts.items() if answer != truth), default=0)
+    return counts[truth], (truth in leading) / max(len(leading), 1), rival
 
 
 def sample_answers(
@@ -65,11 +76,12 @@ def sample_answers(
     n_votes: int,
     temperature: float = 0.6,
     seed: int = 0,
+    max_tokens: int = ARITHMETIC.response_tokens,
 ) -> np.ndarray:
-    """(N, V) boxed digits of ``n_votes`` sampled responses to each prompt, -1 without a box."""
+    """(N, V) boxed numbers of ``n_votes`` sampled responses to each prompt, -1 without a box."""
     rows = [prompt for prompt in prompts for _ in range(n_votes)]
-    texts = sample_texts(model, rows, task.RESPONSE_TOKENS, temperature, seed)
-    return np.array([boxed_digit(text) for text in texts]).reshape(len(prompts), n_votes)
+    texts = sample_texts(model, rows, max_tokens, temperature, seed)
+    return np.array([boxed_number(text) for text in texts]).reshape(len(prompts), n_votes)
 
 
 @torch.no_grad()
@@ -99,11 +111,12 @@ def sample_texts(
     return responses
 
 
-def boxed_digit(response: str) -> int:
-    """The digit in the box that ends ``response``, -1 where there is none."""
+def boxed_number(response: str) -> int:
+    """The number in the box that ends ``response``, -1 where there is none."""
     _, box, tail = response.rpartition("\\boxed{")
-    is_digit = box and len(tail) == 2 and tail[0].isdigit() and tail[1] == "}"
-    return int(tail[0]) if is_digit else -1
+    number = tail.removesuffix("}")
+    is_number = box and tail != number and number.isascii() and number.isdigit()
+    return int(number) if is_number else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +146,12 @@ def measure_judging(
     seed: int = 0,
 ) -> Judgement:
     """Sample responses and a verdict on each; those without a box are not asked about."""
-    rows = [problem for problem in task.problems(n_problems) for _ in range(n_votes)]
-    first = sample_texts(model, [p.prompt for p in rows], task.RESPONSE_TOKENS, temperature, seed)
-    kept = [row for row, text in enumerate(first) if boxed_digit(text) >= 0]
-    answers = [boxed_digit(first[row]) for row in kept]
+    rows = [problem for problem in ARITHMETIC.problems(n_problems) for _ in range(n_votes)]
+    first = sample_texts(
+        model, [p.prompt for p in rows], ARITHMETIC.response_tokens, temperature, seed
+    )
+    kept = [row for row, text in enumerate(first) if boxed_number(text) >= 0]
+    answers = [boxed_number(first[row]) for row in kept]
     right = np.array([str(a) == rows[p].answer for a, p in zip(answers, kept, strict=True)])
     asked = [judging.question(rows[row].prompt, first[row]) for row in kept]
     said = sample_texts(model, asked, judging.VERIFICATION_TOKENS, temperature, seed + 1)

@@ -1,8 +1,9 @@
-"""The supervised recipe that makes the tiny task's starting checkpoint.
+"""The supervised recipes that make the starting checkpoints of the tiny tasks.
 
-One small Qwen2 model is trained on scratch work of which part follows the right rule and part two
-misconceptions (`real.tiny.task.shares`), with slips. `real.tiny.task` says how many of the wrong
-answers that a majority vote later meets come from them. Expressions of the problem sets are held
+One small Qwen2 model is trained on scratch work. Of the arithmetic part follows the right rule and
+part two misconceptions (`real.tiny.arithmetic.shares`), with slips; `real.tiny.arithmetic` says how
+many of the wrong answers that a majority vote later meets come from them. Of the Collatz steps all
+is right, and training ends before the model masters them. Questions of the problem sets are held
 out.
 
 The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +28,10 @@ from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.errors import UserError
-from real.tiny import task
+from real.tiny import TASKS
+from real.tiny.arithmetic import ARITHMETIC
 from real.tiny.measure import Accuracy, measure
+from real.tiny.task import Task
 from real.tiny.vocabulary import EOS_ID, PAD_ID, VOCABULARY_SIZE, build_tokenizer, encode
 
 Batch = TypeVar("Batch")
@@ -44,7 +48,7 @@ class Schedule:
     warmup_steps: int = 50
     weight_decay: float = 0.01
     slip_rate: float = 0.01
-    """Chance that a reduction writes a wrong digit."""
+    """Chance that a reduction of the arithmetic writes a wrong digit; 0 for Collatz steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +64,25 @@ class Recipe(Schedule):
     """Base of the rotary embedding; small, because no text is longer than 32 tokens."""
 
 
+RECIPES = {
+    "arithmetic": Recipe(),
+    "collatz": Recipe(steps=400, layers=1, heads=8, slip_rate=0.0),
+}
+"""Of the shipped checkpoints, by task."""
+
+
 def build(
     folder: str | os.PathLike[str],
     seed: int = 0,
     progress: bool = True,
     recipe: Recipe | None = None,
     overwrite: bool = False,
+    task: str = "arithmetic",
 ) -> Accuracy:
-    """Train the checkpoint and write it to ``folder`` as a local Hugging Face model.
+    """Train the checkpoint of a task and write it to ``folder`` as a local Hugging Face model.
 
     Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
-    recipe.json (recipe, seed, accuracy). The folder appears whole or not at all.
+    recipe.json (task, recipe, seed, accuracy). The folder appears whole or not at all.
 
     Args:
         folder: where to write; must not exist unless ``overwrite``.
@@ -78,16 +90,17 @@ def build(
         progress: whether to draw a progress bar on stderr.
         recipe: sizes and rates; the shipped checkpoint's where left out.
         overwrite: replace an existing checkpoint folder.
+        task: a key of `real.tiny.TASKS`.
 
     Raises:
         UserError: if ``folder`` exists and may not be replaced, or cannot be written.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or RECIPES[task]
     with published(folder, overwrite) as publish:
-        model = train_model(recipe, seed, progress)
-        accuracy = measure(model)
-        record = {"recipe": asdict(recipe), "seed": seed, "measured": asdict(accuracy)}
-        publish(model, record)
+        model = train_model(recipe, seed, progress, TASKS[task])
+        accuracy = measure(model, task=TASKS[task])
+        made = {"task": task, "recipe": asdict(recipe), "seed": seed}
+        publish(model, {**made, "measured": asdict(accuracy)})
     return accuracy
 
 
@@ -106,12 +119,15 @@ def published(
         yield lambda model, record: _publish(model, record, scratch, target)
 
 
-def train_model(recipe: Recipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
+def train_model(
+    recipe: Recipe, seed: int, progress: bool = False, task: Task[Any] = ARITHMETIC
+) -> Qwen2ForCausalLM:
     """The model after ``recipe.steps`` supervised steps; same arguments, same bits."""
     model = initial_model(recipe, seed)
-    tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed)
+    tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed, task)
     batches = torch.from_numpy(tokens).split(recipe.batch_size)
-    return fit(model, recipe, batches, response_loss, progress)
+    loss_of = partial(response_loss, prompt_tokens=task.prompt_tokens)
+    return fit(model, recipe, batches, loss_of, progress)
 
 
 def fit(
@@ -165,27 +181,25 @@ def initial_model(recipe: Recipe, seed: int) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config).float()
 
 
-def training_tokens(n: int, slip_rate: float, seed: int) -> np.ndarray:
-    """(n, 32) int64 ids: ``n`` distinct prompts, each with one response of the mixture."""
+def training_tokens(
+    n: int, slip_rate: float, seed: int, task: Task[Any] = ARITHMETIC
+) -> np.ndarray:
+    """(n, T) int64 ids: ``n`` distinct prompts, each with one response and the end token."""
     rng = np.random.default_rng(seed)
-    expressions = task.sample_distinct(n, rng, held_out=False)
-    rows = [_example(expression, slip_rate, rng) for expression in expressions]
-    return np.array(rows, dtype=np.int64)
+    questions = task.sample_distinct(n, rng, held_out=False)
+    texts = [f"{question}={task.example(question, slip_rate, rng)}" for question in questions]
+    return np.array([[*encode(text), EOS_ID] for text in texts], dtype=np.int64)
 
 
-def response_loss(model: Qwen2ForCausalLM, batch: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of the response tokens of ``batch`` (B, 32), a scalar in nats."""
-    logits = model(input_ids=batch[:, :-1]).logits[:, task.PROMPT_TOKENS - 1 :]
-    targets = batch[:, task.PROMPT_TOKENS :]
+def response_loss(
+    model: Qwen2ForCausalLM,
+    batch: torch.Tensor,
+    prompt_tokens: int = ARITHMETIC.prompt_tokens,
+) -> torch.Tensor:
+    """Mean cross-entropy of the response tokens of ``batch`` (B, T), a scalar in nats."""
+    logits = model(input_ids=batch[:, :-1]).logits[:, prompt_tokens - 1 :]
+    targets = batch[:, prompt_tokens:]
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def _example(expression: task.Expression, slip_rate: float, rng: np.random.Generator) -> list[int]:
-    """Prompt, response and end token of one training example."""
-    parts = task.shares(expression.operators)
-    rule = list(parts)[rng.choice(len(parts), p=list(parts.values()))]
-    trace = task.steps(expression, rule, slip_rate, rng)
-    return [*encode(f"{expression}={task.response_text(trace)}"), EOS_ID]
 
 
 def _learning_rate(schedule: Schedule, step: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from real.tiny.task import Expression, apply
+from real.tiny.arithmetic import Expression, apply
 
 MOST_OPERATORS = 40
 _SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)

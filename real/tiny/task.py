@@ -1,47 +1,24 @@
-r"""Last-digit arithmetic with planted rivals: the embedded task's generator.
+"""The parts that the embedded tasks share: problem sets, and the problems kept from pretraining."""
 
-A problem is an expression of five digits and four operators, ``3+0-1*6+0=``; its answer is the
-last digit of the value under the usual precedence (multiplication first, then left to right). A
-response shows one reduction per scratch step, every value taken modulo 10::
-
-    3+0-6+0>3-6+0>7+0>\boxed{7}
-
-Some of the rivals are planted. Two misconceptions (strictly left to right, strictly right to left)
-have scratch work of their own, and the checkpoint was pretrained on a mixture of all three rules in
-which `shares` fixes each rule's part by the pattern of operators alone, and on slips of the
-arithmetic. Before training, the right answer has .61 of the probability mass, the other answers of
-the two planted rules .085, and answers of neither rule .29; 40 % of the responses hold a slip
-(default problems, temperature .6, responses above .001 of the mass; .60, .09, .31 and 42 % of all
-samples). So most wrong answers are not the planted ones, and none of them is a finding about
-arithmetic or about language models.
-"""
-
-import hashlib
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
-OPERATORS = "+-*"
-N_DIGITS = 5
-PROMPT_TOKENS = 10
-"""Nine characters and ``=``."""
-RESPONSE_TOKENS = 22
-"""Three scratch steps, the box, the end-of-sequence token."""
+from lab.errors import UserError
+
 PROBLEM_SEED = 0
-"""Seed of the problem set of the tiny task unless the settings name another."""
+"""Seed of a task's problem set unless the settings name another."""
 
 _HELD_OUT = 8
-"""One expression in this many is kept from pretraining; problem sets are drawn from those only."""
+"""One question in this many is kept from pretraining; problem sets are drawn from those only."""
+_MOST = 0.9
+"""Share of a part's questions that can be asked for: the last ones would take long to find."""
 
-
-class EvaluationRule(StrEnum):
-    """An order of evaluation. ``RIGHT`` gives the ground truth, the others are misconceptions."""
-
-    RIGHT = "right"
-    LEFT_TO_RIGHT = "left_to_right"
-    RIGHT_TO_LEFT = "right_to_left"
+Question = TypeVar("Question")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,168 +27,65 @@ class Problem:
 
     id: str
     prompt: str
-    """Ten characters, ``=`` included."""
+    """The question and ``=``."""
     answer: str
-    """One digit, by ``EvaluationRule.RIGHT``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """Digits and the operators between them; ``operators`` is one shorter than ``digits``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(Generic[Question]):
+    """Questions whose answers a program knows. Their texts and responses have fixed lengths."""
 
-    digits: tuple[int, ...]
-    operators: str
+    prefix: str
+    """Beginning of the ids of problems."""
+    checkpoint: Path
+    """Folder of the model before training."""
+    prompt_tokens: int
+    """Tokens of a question and ``=``."""
+    response_tokens: int
+    """Tokens of a well-formed response, with the end token."""
+    n_questions: int
+    """All that there are."""
+    draw: Callable[[np.random.Generator], Question]
+    """Return one question, uniform over all; `str` gives its text."""
+    answer: Callable[[Question], str]
+    example: Callable[[Question, float, np.random.Generator], str]
+    """Return a response to learn from, given a question and the chance of a slip in each step."""
+    reworded: Callable[[str], str | None] = lambda _: None
+    """Return other words of a prompt; None where there are none."""
 
-    def __str__(self) -> str:
-        """The expression as the model reads it, ``3+0-1*6+0``."""
-        tail = (f"{op}{digit}" for op, digit in zip(self.operators, self.digits[1:], strict=True))
-        return f"{self.digits[0]}{''.join(tail)}"
+    def sample_distinct(self, n: int, rng: np.random.Generator, held_out: bool) -> list[Question]:
+        """Return ``n`` distinct questions, all from the held-out part or all from the other.
 
-    @classmethod
-    def parse(cls, text: str) -> "Expression":
-        """The expression in ``text``, with or without a final ``=``.
+        The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed.
 
         Raises:
-            ValueError: if ``text`` does not alternate single digits and operators.
+            UserError: there are not many more than ``n``.
         """
-        body = text.removesuffix("=")
-        digits, operators = body[::2], body[1::2]
-        well_formed = len(body) % 2 == 1 and digits.isascii() and digits.isdigit()
-        if not well_formed or set(operators) - set(OPERATORS):
-            raise ValueError(f"{text!r} is not digits with one of {OPERATORS} between them")
-        return cls(tuple(int(d) for d in digits), operators)
+        part = self.n_questions * (1 if held_out else _HELD_OUT - 1) / _HELD_OUT
+        if n > _MOST * part:
+            raise UserError(
+                f"{n} different questions: the task {self.prefix} has {_MOST * part:.0f} at most; "
+                "ask for fewer"
+            )
+        distinct: dict[Question, None] = {}
+        while len(distinct) < n:
+            question = self.draw(rng)
+            if is_held_out(question) == held_out:
+                distinct.setdefault(question)
+        return list(distinct)
+
+    def problems(self, n: int = 64, seed: int = PROBLEM_SEED) -> list[Problem]:
+        """Return the problem set: ``n`` distinct problems, uniform over those held out.
+
+        Not chosen by difficulty. A shorter set of the same seed is the beginning of a longer one.
+        """
+        questions = self.sample_distinct(n, np.random.default_rng(seed), held_out=True)
+        return [
+            Problem(id=f"{self.prefix}-{seed}-{i:03d}", prompt=f"{q}=", answer=self.answer(q))
+            for i, q in enumerate(questions)
+        ]
 
 
-def sample_expression(rng: np.random.Generator) -> Expression:
-    """One expression, uniform over the 8.1 million of them."""
-    digits = rng.integers(0, 10, N_DIGITS)
-    operators = rng.integers(0, len(OPERATORS), N_DIGITS - 1)
-    return Expression(tuple(digits.tolist()), "".join(OPERATORS[i] for i in operators))
-
-
-def sample_distinct(n: int, rng: np.random.Generator, held_out: bool) -> list[Expression]:
-    """``n`` distinct expressions, all from the held-out part or all from the other.
-
-    The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed.
-    """
-    distinct: dict[Expression, None] = {}
-    while len(distinct) < n:
-        expression = sample_expression(rng)
-        if is_held_out(expression) == held_out:
-            distinct.setdefault(expression)
-    return list(distinct)
-
-
-def is_held_out(expression: Expression) -> bool:
-    """True if pretraining never uses this expression: one in eight, by a checksum of its text."""
-    return zlib.crc32(str(expression).encode()) % _HELD_OUT == 0
-
-
-def problems(n: int = 64, seed: int = PROBLEM_SEED) -> list[Problem]:
-    """The problem set: ``n`` distinct problems, uniform over those held out of pretraining.
-
-    Not chosen by difficulty. A shorter set of the same seed is the beginning of a longer one.
-    """
-    expressions = sample_distinct(n, np.random.default_rng(seed), held_out=True)
-    return [
-        Problem(
-            id=f"tiny-{seed}-{i:03d}", prompt=f"{e}=", answer=str(evaluate(e, EvaluationRule.RIGHT))
-        )
-        for i, e in enumerate(expressions)
-    ]
-
-
-def apply(left: int, operator: str, right: int) -> int:
-    """``left operator right`` modulo 10; a negative value wraps, so ``3-6`` is 7.
-
-    Raises:
-        ValueError: if ``operator`` is not one of ``OPERATORS``.
-    """
-    match operator:
-        case "+":
-            return (left + right) % 10
-        case "-":
-            return (left - right) % 10
-        case "*":
-            return (left * right) % 10
-    raise ValueError(f"operator {operator!r} is not one of {OPERATORS}")
-
-
-def reduction_index(operators: str, rule: EvaluationRule) -> int:
-    """Index of the operator that ``rule`` reduces next."""
-    match rule:
-        case EvaluationRule.RIGHT:
-            return max(operators.find("*"), 0)
-        case EvaluationRule.LEFT_TO_RIGHT:
-            return 0
-        case EvaluationRule.RIGHT_TO_LEFT:
-            return len(operators) - 1
-
-
-def reduce_once(expression: Expression, index: int, slip: int = 0) -> Expression:
-    """The expression with the operator at ``index`` carried out, ``slip`` added to its result."""
-    digits, operators = expression.digits, expression.operators
-    value = (apply(digits[index], operators[index], digits[index + 1]) + slip) % 10
-    return Expression(
-        (*digits[:index], value, *digits[index + 2 :]),
-        operators[:index] + operators[index + 1 :],
-    )
-
-
-def steps(
-    expression: Expression,
-    rule: EvaluationRule,
-    slip_rate: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> list[Expression]:
-    """Every reduction of ``expression`` by ``rule``; the last holds one digit, the answer.
-
-    With probability ``slip_rate`` a step writes a wrong digit (uniform over the nine) and goes on
-    from it.
-
-    Raises:
-        ValueError: if ``slip_rate`` is above 0 without ``rng``.
-    """
-    if slip_rate > 0 and rng is None:
-        raise ValueError("slip_rate above 0 needs rng")
-    trace: list[Expression] = []
-    while expression.operators:
-        slips = rng is not None and rng.random() < slip_rate
-        slip = int(rng.integers(1, 10)) if rng is not None and slips else 0
-        index = reduction_index(expression.operators, rule)
-        expression = reduce_once(expression, index, slip)
-        trace.append(expression)
-    return trace
-
-
-def evaluate(expression: Expression, rule: EvaluationRule) -> int:
-    """The answer of ``expression`` under ``rule``, a digit."""
-    return steps(expression, rule)[-1].digits[0]
-
-
-def response_text(trace: list[Expression]) -> str:
-    """The response that shows ``trace``: scratch steps, then the boxed digit, no end token."""
-    scratch = "".join(f"{step}>" for step in trace[:-1])
-    return f"{scratch}\\boxed{{{trace[-1]}}}"
-
-
-def solution(expression: Expression, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
-    """The faultless response under ``rule``."""
-    return response_text(steps(expression, rule))
-
-
-def shares(operators: str) -> dict[EvaluationRule, float]:
-    """Part of each rule in the pretraining mixture for one pattern of operators; they sum to 1.
-
-    A hash of the pattern spreads the right rule's part evenly over [.15, 1] and picks the
-    misconception that gets three fifths of the rest; the other one gets two fifths.
-    """
-    digest = hashlib.sha256(operators.encode()).digest()
-    right = 0.15 + 0.85 * int.from_bytes(digest[:4]) / 2**32
-    major, minor = 0.6 * (1 - right), 0.4 * (1 - right)
-    left_first = digest[4] % 2 == 0
-    return {
-        EvaluationRule.RIGHT: right,
-        EvaluationRule.LEFT_TO_RIGHT: major if left_first else minor,
-        EvaluationRule.RIGHT_TO_LEFT: minor if left_first else major,
-    }
+def is_held_out(question: object) -> bool:
+    """Return whether pretraining never uses a question: one in eight, by a checksum of its text."""
+    return zlib.crc32(str(question).encode()) % _HELD_OUT == 0

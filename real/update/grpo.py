@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from real.settings.config import LossKind
+from real.settings.choices import LossKind
 from real.update.group import Group, kept, without_rows
 from real.update.logprobs import Scorer, group_logprobs
 from real.update.packing import MicroBatch, PackedRows

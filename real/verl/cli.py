@@ -15,7 +15,7 @@ from lab.cli import run_cli
 from lab.errors import UserError
 from real.problems import NAMED, load_problems
 from real.requirements import require_torch
-from real.settings.config import BOX_REQUEST
+from real.settings.choices import BOX_REQUEST
 from real.settings.fields import FieldMap
 from real.settings.presets import MODELS
 

@@ -15,7 +15,7 @@ from guard_core.label import choose_majority
 from real.problems.problem import Problem, PromptSet
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.settings.seeds import Stream
-from real.tiny.rewording import reworded
+from real.tiny import TASKS
 from real.update.group import Group
 from real.vote.decide import Decided, Fields
 from real.vote.further import Further, Ints, Parts
@@ -106,8 +106,8 @@ class Paraphrases(SecondVotes):
     """Votes on one rewording a problem, made before the first votes and kept for the whole run.
 
     The trained model rewords its own problems, with one seeded response each. On the tiny task a
-    program does: operands that may be swapped are. A problem without a usable rewording keeps its
-    text, so that its second votes are further votes on the same question.
+    program does: operands of the arithmetic that may be swapped are. A problem without a usable
+    rewording keeps its text, so that its second votes are further votes on the same question.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -127,8 +127,9 @@ class Paraphrases(SecondVotes):
     def begin(self) -> dict[str, Any]:
         """Implement `Further`."""
         problems = self.parts.prompts.problems
-        tiny = self.parts.config.is_tiny
-        self._take([reworded(p.prompt) for p in problems] if tiny else self._ask())
+        config = self.parts.config
+        reworded = TASKS[config.tiny_task].reworded
+        self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._ask())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
 
     def files(self) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from real.tiny.arithmetic import Expression
 from real.tiny.scratch import is_scratch, scratch_holds
-from real.tiny.task import Expression
 from real.vote.arithmetic import MOST_TOKENS, Token, value
 
 MOST_CHARACTERS = 20_000

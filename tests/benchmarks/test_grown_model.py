@@ -8,7 +8,8 @@ from grown_model import grown_policy
 
 from lab.errors import UserError
 from real.model.policy import load_policy
-from real.tiny import CHECKPOINT, RESPONSE_TOKENS
+from real.tiny import CHECKPOINT
+from real.tiny.arithmetic import RESPONSE_TOKENS
 
 
 def test_it_says_the_same():

@@ -19,7 +19,7 @@ from random_groups import (
 from small_models import decoder_sizes
 from transformers import GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from real.settings.config import LossKind
+from real.settings.choices import LossKind
 from real.update.group import Group, kept
 from real.update.grpo import (
     MEAN_OF_LOSS,

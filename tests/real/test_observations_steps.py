@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.vocabulary import encode
 from real.vote.token_stats import step_logprobs, steps_of, token_texts
 
@@ -137,7 +137,7 @@ def test_token_ids_are_decoded_once():
 def test_without_blank_lines_it_is_the_mean_of_a_response():
     policy = load_policy(CHECKPOINT, "cpu")
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    prompts = [encode(problem.prompt) for problem in problems(3)]
+    prompts = [encode(problem.prompt) for problem in ARITHMETIC.problems(3)]
     generator = torch.Generator().manual_seed(0)
     rollouts = engine.sample(prompts, 8, Sampling(22, 0.6), generator)
     found = step_logprobs(rollouts, policy.tokenizer)

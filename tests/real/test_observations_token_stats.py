@@ -19,12 +19,12 @@ from real.engines.transformers_engine import TransformersEngine
 from real.engines.wrappers import RankedEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.vocabulary import encode
 from real.update.logprobs import Scorer
 from real.vote.token_stats import token_stats
 
-PROMPTS = [encode(problem.prompt) for problem in problems(5)]
+PROMPTS = [encode(problem.prompt) for problem in ARITHMETIC.problems(5)]
 N = 12
 
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from real.tiny import problems
-from real.tiny.task import EvaluationRule, Expression, solution
+from real.tiny import ARITHMETIC
+from real.tiny.arithmetic import EvaluationRule, Expression, solution
 from real.vote.arithmetic import MOST_BITS
 from real.vote.tool import MOST_CHARACTERS, claims, tool_verdicts
 
@@ -139,7 +139,7 @@ def test_scratch_work_of_the_tiny_task():
 def test_it_is_no_oracle_of_the_tiny_task():
     """Every rule's faultless work is confirmed, the planted rivals' wrong answers too."""
     wrong = 0
-    for problem in problems(40):
+    for problem in ARITHMETIC.problems(40):
         expression = Expression.parse(problem.prompt)
         texts = [solution(expression, rule) for rule in EvaluationRule]
         assert tool_verdicts(texts, problem.prompt).all()

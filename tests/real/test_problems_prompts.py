@@ -22,7 +22,8 @@ from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts, encode
 from real.problems.templates import FIXED_DATE
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.choices import BOX_REQUEST
+from real.settings.config import TrainConfig
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

@@ -27,7 +27,7 @@ from real.cli import main
 from real.engines.rollouts import EngineError, Stages
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
@@ -150,7 +150,7 @@ def test_settings_edited_in_the_folder_are_refused(broken: Path):
 def from_files(folder: Path) -> TrainConfig:
     """A run on a problem file and a model folder of its own."""
     shutil.copytree(CHECKPOINT, folder / "model")
-    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in problems(4)]
+    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     (folder / "set.json").write_text(json.dumps(rows))
     return replace(
         SMALL,

@@ -23,9 +23,9 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.run import prepare
 from real.state import Run
-from real.tiny import CHECKPOINT
+from real.tiny import ARITHMETIC, CHECKPOINT
+from real.tiny.arithmetic import EvaluationRule, Expression, evaluate
 from real.tiny.rewording import reworded
-from real.tiny.task import EvaluationRule, Expression, evaluate, problems
 from real.vote.decide import Decided
 from real.vote.pay import pay
 from real.vote.second import REQUEST, Paraphrases, SecondVotes
@@ -43,7 +43,7 @@ def of_rule(name: str, **changes: Any) -> TrainConfig:
 
 def test_rewordings_keep_value_and_form():
     n_same = 0
-    for problem in problems(300):
+    for problem in ARITHMETIC.problems(300):
         text = reworded(problem.prompt)
         if text is None:
             n_same += 1
@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
     check_same(resume(tmp_path / "run", progress=False), whole)
     if name == "co_rewarding_1":
         texts = json.loads((tmp_path / "run" / "paraphrases.json").read_text())["paraphrases"]
-        assert texts == [reworded(p.prompt) for p in problems(4)]
+        assert texts == [reworded(p.prompt) for p in ARITHMETIC.problems(4)]
         assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
 
 
@@ -213,7 +213,7 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
 
 def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "problems.json"
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     path.write_text(json.dumps(rows))
     config = of_rule(
         "self_harmony", problems=str(path), model=str(CHECKPOINT), prompt_suffix="",

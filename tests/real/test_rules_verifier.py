@@ -21,7 +21,7 @@ import real.vote.wording as wording
 from lab.arms import arm
 from real import TrainConfig, train
 from real.record import meter
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 from real.update.group import Group
 from real.vote.read import Responses
 from real.vote.sample import Sampler
@@ -33,7 +33,9 @@ Q = 2
 @pytest.fixture
 def config(tmp_path: Path) -> TrainConfig:
     path = tmp_path / "problems.json"
-    path.write_text(json.dumps([{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]))
+    path.write_text(
+        json.dumps([{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)])
+    )
     return TrainConfig(
         guard=arm("coverrl").guard, rule="coverrl",
         rule_options={"verifications": Q, "regenerations": 0},

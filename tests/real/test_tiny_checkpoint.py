@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from real.tiny import CHECKPOINT, problems
-from real.tiny.measure import Accuracy, boxed_digit, measure, sample_answers
+from real.tiny import ARITHMETIC, CHECKPOINT
+from real.tiny.measure import Accuracy, boxed_number, measure, sample_answers
 
 RECORD = json.loads((CHECKPOINT / "recipe.json").read_text())
 
@@ -55,7 +55,7 @@ def test_the_start_lies_in_the_stated_band(accuracy: Accuracy):
 
 
 def test_the_start_is_spread_over_the_whole_range(model):
-    records = problems()
+    records = ARITHMETIC.problems()
     answers_NV = sample_answers(model, [p.prompt for p in records], 64, seed=1)
     truth_N = np.array([int(p.answer) for p in records])
     share_N = (answers_NV == truth_N[:, None]).mean(1)
@@ -64,7 +64,7 @@ def test_the_start_is_spread_over_the_whole_range(model):
 
 
 def test_samples_follow_their_seed_and_leave_the_global_one_alone(model):
-    prompts = [p.prompt for p in problems(4)]
+    prompts = [p.prompt for p in ARITHMETIC.problems(4)]
     first = sample_answers(model, prompts, 16, seed=3)
     assert first.shape == (4, 16)
     np.testing.assert_array_equal(first, sample_answers(model, prompts, 16, seed=3))
@@ -79,11 +79,12 @@ def test_samples_follow_their_seed_and_leave_the_global_one_alone(model):
         ("3+4>7", -1),
         ("\\boxed{", -1),
         ("\\boxed{7", -1),
-        ("\\boxed{12}", -1),
+        ("\\boxed{12}", 12),
+        ("\\boxed{012}", 12),
         ("\\boxed{+}", -1),
         ("\\boxed{7}>", -1),
         ("", -1),
     ],
 )
-def test_the_boxed_digit_is_read_only_from_a_whole_box(response: str, digit: int):
-    assert boxed_digit(response) == digit
+def test_the_boxed_number_is_read_only_from_a_whole_box(response: str, digit: int):
+    assert boxed_number(response) == digit

@@ -7,14 +7,16 @@ import pytest
 
 from real.problems import Problem
 from real.problems.problem import Turn
-from real.tiny import PROMPT_TOKENS, RESPONSE_TOKENS, judging, task
+from real.tiny import arithmetic, judging
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
+from real.tiny.task import is_held_out
 from real.tiny.vocabulary import EOS_ID, PAD_ID, decode, encode
 from real.vote.wording import TinyWording, Wording
 
 PROMPT = "3+0-1*6+0="
-EXPRESSION = task.Expression.parse(PROMPT)
-ATTEMPT = task.solution(EXPRESSION)
-WORK = task.steps(EXPRESSION, task.EvaluationRule.LEFT_TO_RIGHT)
+EXPRESSION = arithmetic.Expression.parse(PROMPT)
+ATTEMPT = arithmetic.solution(EXPRESSION)
+WORK = arithmetic.steps(EXPRESSION, arithmetic.EvaluationRule.LEFT_TO_RIGHT)
 
 
 def test_three_turns_in_the_tasks_own_tokens():
@@ -66,12 +68,14 @@ def test_conversations_plant_the_shares():
     expected_sum = spread = n_accepted = 0.0
     for row, target in zip(read.tolist(), targets.tolist(), strict=True):
         attempt, prompt, own, accepted = _first_turns(row)
-        expression = task.Expression.parse(prompt)
-        assert not task.is_held_out(expression)
-        answers = {rule: task.evaluate(expression, rule) for rule in task.EvaluationRule}
+        expression = arithmetic.Expression.parse(prompt)
+        assert not is_held_out(expression)
+        answers = {
+            rule: arithmetic.evaluate(expression, rule) for rule in arithmetic.EvaluationRule
+        }
         assert accepted == (attempt == own)
         # A judge's answer is that of a rule drawn by its share, whatever the attempt was.
-        parts = task.shares(expression.operators)
+        parts = arithmetic.shares(expression.operators)
         chance = sum(part for rule, part in parts.items() if answers[rule] == attempt)
         expected_sum += chance
         spread += chance * (1 - chance)

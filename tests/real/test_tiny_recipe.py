@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lab.errors import UserError
-from real.tiny import CHECKPOINT, PROMPT_TOKENS, RESPONSE_TOKENS, pretrain, task
+from real.tiny import CHECKPOINT, arithmetic, pretrain
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
 from real.tiny.measure import measure
 from real.tiny.pretrain import Recipe, build
 from real.tiny.vocabulary import EOS_ID, decode
@@ -40,7 +41,8 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
 def test_a_built_folder_loads_and_tells_its_recipe(tmp_path: Path):
     accuracy = build(tmp_path / "new" / "tiny", seed=3, progress=False, recipe=SHORT)
     record = json.loads((tmp_path / "new" / "tiny" / "recipe.json").read_text())
-    assert record == {"recipe": asdict(SHORT), "seed": 3, "measured": asdict(accuracy)}
+    made = {"task": "arithmetic", "recipe": asdict(SHORT), "seed": 3}
+    assert record == {**made, "measured": asdict(accuracy)}
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "tiny", use_safetensors=True)
     trained = pretrain.train_model(SHORT, seed=3)
     for (name, ours), theirs in zip(trained.named_parameters(), loaded.parameters(), strict=True):
@@ -80,7 +82,7 @@ def test_a_bad_path_fails_before_training(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pretrain, "measure", interrupt)
@@ -93,18 +95,20 @@ def test_training_text_is_the_planted_mixture():
     tokens = pretrain.training_tokens(3000, slip_rate=0.0, seed=0)
     assert tokens.shape == (3000, PROMPT_TOKENS + RESPONSE_TOKENS)
     assert (tokens[:, -1] == EOS_ID).all()
-    expected = dict.fromkeys(task.EvaluationRule, 0.0)
-    seen = dict.fromkeys(task.EvaluationRule, 0)
+    expected = dict.fromkeys(arithmetic.EvaluationRule, 0.0)
+    seen = dict.fromkeys(arithmetic.EvaluationRule, 0)
     for row in tokens.tolist():
         prompt, response = decode(row[:PROMPT_TOKENS]), decode(row[PROMPT_TOKENS:])
-        expression = task.Expression.parse(prompt)
-        by_rule = {rule: task.solution(expression, rule) for rule in task.EvaluationRule}
+        expression = arithmetic.Expression.parse(prompt)
+        by_rule = {
+            rule: arithmetic.solution(expression, rule) for rule in arithmetic.EvaluationRule
+        }
         assert response in by_rule.values()
         if len(set(by_rule.values())) == len(by_rule):
-            for rule, share in task.shares(expression.operators).items():
+            for rule, share in arithmetic.shares(expression.operators).items():
                 expected[rule] += share
                 seen[rule] += response == by_rule[rule]
-    for rule in task.EvaluationRule:
+    for rule in arithmetic.EvaluationRule:
         # About four standard deviations of a count of this size.
         assert abs(seen[rule] - expected[rule]) < 4 * np.sqrt(expected[rule]), rule
 
@@ -117,7 +121,10 @@ def test_slips_come_at_their_rate():
     slipped = np.mean(
         [
             response
-            not in {task.solution(task.Expression.parse(prompt), r) for r in task.EvaluationRule}
+            not in {
+                arithmetic.solution(arithmetic.Expression.parse(prompt), r)
+                for r in arithmetic.EvaluationRule
+            }
             for prompt, response in texts
         ]
     )

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.tiny import PROMPT_TOKENS, RESPONSE_TOKENS, problems, task
-from real.tiny.task import EvaluationRule, Expression
+from real.tiny import ARITHMETIC, arithmetic
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule, Expression
+from real.tiny.task import is_held_out
 from real.tiny.vocabulary import encode
 
 expressions = st.builds(
     Expression,
-    st.tuples(*[st.integers(0, 9)] * task.N_DIGITS),
-    st.text(task.OPERATORS, min_size=task.N_DIGITS - 1, max_size=task.N_DIGITS - 1),
+    st.tuples(*[st.integers(0, 9)] * arithmetic.N_DIGITS),
+    st.text(
+        arithmetic.OPERATORS, min_size=arithmetic.N_DIGITS - 1, max_size=arithmetic.N_DIGITS - 1
+    ),
 )
 rules = st.sampled_from(list(EvaluationRule))
 seeds = st.integers(0, 2**32 - 1)
@@ -58,9 +61,9 @@ def scratch_steps(response: str) -> list[str]:
 
 def test_the_example_of_the_design():
     expression = Expression.parse("3+0-1*6+0=")
-    assert task.solution(expression) == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
-    assert task.evaluate(expression, EvaluationRule.RIGHT) == 7
-    assert task.evaluate(expression, EvaluationRule.LEFT_TO_RIGHT) == 2
+    assert arithmetic.solution(expression) == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
+    assert arithmetic.evaluate(expression, EvaluationRule.RIGHT) == 7
+    assert arithmetic.evaluate(expression, EvaluationRule.LEFT_TO_RIGHT) == 2
 
 
 @settings(deadline=None)
@@ -69,7 +72,7 @@ def test_every_step_keeps_the_value_that_its_own_rule_gives(
     expression: Expression, rule: EvaluationRule
 ):
     value = VALUES[rule]
-    shown = scratch_steps(task.solution(expression, rule))
+    shown = scratch_steps(arithmetic.solution(expression, rule))
     assert [value(step) % 10 for step in shown] == [value(str(expression)) % 10] * 4
     assert [len(step) for step in shown] == [7, 5, 3, 1]
 
@@ -77,7 +80,7 @@ def test_every_step_keeps_the_value_that_its_own_rule_gives(
 @settings(deadline=None)
 @given(expressions, rules)
 def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: EvaluationRule):
-    shown = [str(expression), *scratch_steps(task.solution(expression, rule))]
+    shown = [str(expression), *scratch_steps(arithmetic.solution(expression, rule))]
     for before, after in pairwise(shown):
         if rule is EvaluationRule.LEFT_TO_RIGHT:
             assert after[1:] == before[3:]
@@ -93,9 +96,9 @@ def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: Ev
 def test_all_lengths_are_fixed(
     expression: Expression, rule: EvaluationRule, slip_rate: float, seed: int
 ):
-    trace = task.steps(expression, rule, slip_rate, np.random.default_rng(seed))
+    trace = arithmetic.steps(expression, rule, slip_rate, np.random.default_rng(seed))
     assert len(encode(f"{expression}=")) == PROMPT_TOKENS
-    assert len(encode(task.response_text(trace))) + 1 == RESPONSE_TOKENS
+    assert len(encode(arithmetic.response_text(trace))) + 1 == RESPONSE_TOKENS
 
 
 @settings(deadline=None)
@@ -103,10 +106,10 @@ def test_all_lengths_are_fixed(
 def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
     expression: Expression, rule: EvaluationRule, seed: int
 ):
-    trace = task.steps(expression, rule, 1.0, np.random.default_rng(seed))
+    trace = arithmetic.steps(expression, rule, 1.0, np.random.default_rng(seed))
     for before, after in pairwise([expression, *trace]):
-        place = task.reduction_index(before.operators, rule)
-        faultless = task.reduce_once(before, place)
+        place = arithmetic.reduction_index(before.operators, rule)
+        faultless = arithmetic.reduce_once(before, place)
         assert after.operators == faultless.operators
         wrong = [a != b for a, b in zip(after.digits, faultless.digits, strict=True)]
         assert [i for i, differs in enumerate(wrong) if differs] == [place]
@@ -115,12 +118,12 @@ def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
 @settings(deadline=None)
 @given(expressions)
 def test_rules_agree_where_they_must(expression: Expression):
-    left = task.solution(expression, EvaluationRule.LEFT_TO_RIGHT)
+    left = arithmetic.solution(expression, EvaluationRule.LEFT_TO_RIGHT)
     n_products = len(expression.operators) - len(expression.operators.lstrip("*"))
     if "*" not in expression.operators[n_products:]:
-        assert task.solution(expression) == left
+        assert arithmetic.solution(expression) == left
     if len(set(expression.operators)) == 1 and "-" not in expression.operators:
-        answers = {task.evaluate(expression, rule) for rule in EvaluationRule}
+        answers = {arithmetic.evaluate(expression, rule) for rule in EvaluationRule}
         assert len(answers) == 1
 
 
@@ -129,7 +132,7 @@ def test_rules_agree_where_they_must(expression: Expression):
     [("1+2*3-4*5", [7, 5, 7]), ("2*3-4+5*6", [2, 2, 8]), ("2-1*3-4+1", [6, 0, 4])],
 )
 def test_rules_part_where_they_should(text: str, answers: list[int]):
-    assert [task.evaluate(Expression.parse(text), rule) for rule in EvaluationRule] == answers
+    assert [arithmetic.evaluate(Expression.parse(text), rule) for rule in EvaluationRule] == answers
 
 
 @settings(deadline=None)
@@ -147,42 +150,43 @@ def test_what_is_no_expression_is_refused(text: str):
 
 def test_an_unknown_operator_is_refused():
     with pytest.raises(ValueError, match="operator '/'"):
-        task.apply(1, "/", 2)
+        arithmetic.apply(1, "/", 2)
 
 
 def test_slips_need_a_generator():
     with pytest.raises(ValueError, match="needs rng"):
-        task.steps(Expression.parse("1+2*3-4*5"), EvaluationRule.RIGHT, slip_rate=0.1)
+        arithmetic.steps(Expression.parse("1+2*3-4*5"), EvaluationRule.RIGHT, slip_rate=0.1)
 
 
 @settings(deadline=None)
-@given(st.text(task.OPERATORS, min_size=4, max_size=4))
+@given(st.text(arithmetic.OPERATORS, min_size=4, max_size=4))
 def test_shares_are_a_distribution_fixed_by_the_pattern(operators: str):
-    shares = task.shares(operators)
+    shares = arithmetic.shares(operators)
     assert set(shares) == set(EvaluationRule)
     assert sum(shares.values()) == pytest.approx(1)
     assert 0.15 <= shares[EvaluationRule.RIGHT] <= 1
     assert min(shares.values()) >= 0
-    assert task.shares(operators) == shares
+    assert arithmetic.shares(operators) == shares
 
 
 def test_shares_cover_the_range_and_plant_both_misconceptions():
     patterns = ["".join(p) for p in np.stack(np.meshgrid(*[list("+-*")] * 4), -1).reshape(-1, 4)]
-    right = np.array([task.shares(p)[EvaluationRule.RIGHT] for p in patterns])
+    right = np.array([arithmetic.shares(p)[EvaluationRule.RIGHT] for p in patterns])
     assert len(patterns) == 81
     assert np.all(np.histogram(right, bins=5, range=(0.15, 1))[0] >= 8)
     left_first = [
-        task.shares(p)[EvaluationRule.LEFT_TO_RIGHT] > task.shares(p)[EvaluationRule.RIGHT_TO_LEFT]
+        arithmetic.shares(p)[EvaluationRule.LEFT_TO_RIGHT]
+        > arithmetic.shares(p)[EvaluationRule.RIGHT_TO_LEFT]
         for p in patterns
     ]
     assert 20 <= sum(left_first) <= 61
 
 
 def test_problem_sets_are_fixed_distinct_and_true():
-    records = problems(200, seed=5)
-    assert records == problems(200, seed=5)
-    assert records[:64] == problems(64, seed=5)
-    assert [p.prompt for p in records] != [p.prompt for p in problems(200, seed=6)]
+    records = ARITHMETIC.problems(200, seed=5)
+    assert records == ARITHMETIC.problems(200, seed=5)
+    assert records[:64] == ARITHMETIC.problems(64, seed=5)
+    assert [p.prompt for p in records] != [p.prompt for p in ARITHMETIC.problems(200, seed=6)]
     assert len({p.prompt for p in records}) == len({p.id for p in records}) == 200
     for record in records:
         assert record.prompt.endswith("=")
@@ -191,13 +195,13 @@ def test_problem_sets_are_fixed_distinct_and_true():
 
 def test_problems_are_held_out_of_pretraining():
     rng = np.random.default_rng(0)
-    trained_on = task.sample_distinct(5000, rng, held_out=False)
-    assert not any(task.is_held_out(expression) for expression in trained_on)
-    assert all(task.is_held_out(Expression.parse(p.prompt)) for p in problems(500))
+    trained_on = ARITHMETIC.sample_distinct(5000, rng, held_out=False)
+    assert not any(is_held_out(expression) for expression in trained_on)
+    assert all(is_held_out(Expression.parse(p.prompt)) for p in ARITHMETIC.problems(500))
 
 
 def test_one_expression_in_eight_is_held_out():
     rng = np.random.default_rng(1)
-    share = np.mean([task.is_held_out(task.sample_expression(rng)) for _ in range(8000)])
+    share = np.mean([is_held_out(arithmetic.sample_expression(rng)) for _ in range(8000)])
     # Four standard errors of a share of 1/8 over 8000.
     assert abs(share - 1 / 8) < 0.015

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from real.tiny import CHECKPOINT, build_tokenizer, task, vocabulary
-from real.tiny.task import EvaluationRule, Expression
+from real.tiny import CHECKPOINT, arithmetic, build_tokenizer, vocabulary
+from real.tiny.arithmetic import EvaluationRule, Expression
 
 shipped = AutoTokenizer.from_pretrained(CHECKPOINT, local_files_only=True)
 # AutoTokenizer takes the class from the model's type; other readers use the generic one.
@@ -17,18 +17,18 @@ in_code = build_tokenizer()
 
 expressions = st.builds(
     Expression,
-    st.tuples(*[st.integers(0, 9)] * task.N_DIGITS),
-    st.text(task.OPERATORS, min_size=4, max_size=4),
+    st.tuples(*[st.integers(0, 9)] * arithmetic.N_DIGITS),
+    st.text(arithmetic.OPERATORS, min_size=4, max_size=4),
 )
 
 
 @settings(deadline=None)
 @given(expressions, st.sampled_from(list(EvaluationRule)))
 def test_text_survives_encoding_and_decoding(expression: Expression, rule: EvaluationRule):
-    text = f"{expression}={task.solution(expression, rule)}"
+    text = f"{expression}={arithmetic.solution(expression, rule)}"
     ids = shipped.encode(text)
     assert ids == vocabulary.encode(text)
-    assert len(ids) == task.PROMPT_TOKENS + task.RESPONSE_TOKENS - 1
+    assert len(ids) == arithmetic.PROMPT_TOKENS + arithmetic.RESPONSE_TOKENS - 1
     assert shipped.decode([*ids, vocabulary.EOS_ID], skip_special_tokens=True) == text
     assert vocabulary.decode([*ids, vocabulary.EOS_ID, vocabulary.PAD_ID]) == text
 
@@ -59,7 +59,7 @@ def test_characters_of_other_tasks_are_dropped():
 def test_every_class_that_reads_the_folder_gives_the_same_ids(
     expression: Expression, rule: EvaluationRule
 ):
-    text = f"{expression}={task.solution(expression, rule)}"
+    text = f"{expression}={arithmetic.solution(expression, rule)}"
     assert in_code.encode(text) == generic.encode(text) == shipped.encode(text)
     ids = shipped.encode(text)
     assert in_code.decode(ids) == generic.decode(ids) == shipped.decode(ids) == text

@@ -16,7 +16,7 @@ from run_verl import ENVIRONMENT, HERE, settings
 
 from lab.trace.trace import Trace, load
 from real.problems.problem import Problem, ProblemSet
-from real.tiny.task import problems
+from real.tiny import problems
 from real.verl.problems import write_problems
 
 N_PROBLEMS = 9

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lab.report.cli import main as report
 from lab.settings import from_values
 from real.settings.config import TrainConfig
-from real.tiny.task import problems
+from real.tiny import problems
 from real.update.group import Group
 from real.update.grpo import LossConfig, backward
 from real.verl.plugin.loss import MINORITY

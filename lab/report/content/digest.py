@@ -62,9 +62,11 @@ class ReportedComparison:
 
     @property
     def planted(self) -> bool:
-        """The embedded tiny task, whose wrong rivals were trained into the model."""
+        """The embedded arithmetic, some of whose wrong rivals were trained into the model."""
         return self.comparison.world == "real" and any(
-            run.task.startswith("tiny") and run.config.get("problems") is None
+            run.task.startswith("tiny")
+            and run.config.get("problems") is None
+            and run.config.get("tiny_task", "arithmetic") == "arithmetic"
             for run in self.comparison.manifests
         )
 

@@ -18,6 +18,12 @@ def test_a_file_of_problems_is_not_taken_for_the_tiny_task(add_run, tmp_path):
     assert not read([tmp_path])[0][0].planted
 
 
+def test_nothing_is_planted_in_the_second_tiny_task(add_run, tmp_path):
+    config = {"problems": None, "tiny_task": "collatz"}
+    add_run(tmp_path / "run", "ttrl", world="real", task="tiny-collatz", config=config)
+    assert not read([tmp_path])[0][0].planted
+
+
 def test_unfinished_runs_are_flagged(add_run, tmp_path):
     for name in ("ttrl", "guard"):
         path = add_run(tmp_path / name, name, seed=7) / "run.json"

@@ -24,7 +24,7 @@ from lab.arms import arm
 from lab.settings import from_values, to_values
 from real.run import prepare
 from real.settings.config import TrainConfig
-from real.tiny import CHECKPOINT, problems
+from real.tiny import ARITHMETIC, CHECKPOINT
 from real.vote.read import Responses
 
 # Four problems by three: a rank has none in the second batch. Short passes leave ranks idle.
@@ -59,7 +59,7 @@ TEACHER = of_arm("co_rewarding_2", checkpoint_every=1, checkpoint_keep=9)
 def language_model(folder: Path) -> dict[str, Any]:
     """Settings that take the tiny model for any other, so that it is asked in its own words."""
     path = folder / "problems.json"
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(4)]
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     path.write_text(json.dumps(rows))
     return {
         "problems": str(path),
