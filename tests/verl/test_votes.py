@@ -103,7 +103,7 @@ def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
             np.testing.assert_array_equal(
                 trained.columns[:, column], (weight * stream[kept]).ravel()
             )
-        assert trained.minis == [list(range(4 * i, 4 * i + 4)) for i in range(len(kept))]
+        assert trained.minis == [range(4 * i, 4 * i + 4) for i in range(len(kept))]
         occurs = streams.drop, streams.weight < 1, expected.rows["beta"] > 0
         seen |= {
             name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
     """Of the K responses of every problem that is not skipped."""
     columns: NDArray[np.float64]
     """(rows, 3) majority and minority advantage, times the problem's weight; reward, 0 or 1."""
-    minis: list[list[int]]
+    minis: list[range]
     """Places in `keys` of the rows of every optimizer step."""
     n_uniform: int
     """Problems of these whose advantages are all 0."""
@@ -136,7 +136,7 @@ def _trained(
     n_rows = np.array([len(keys) for keys in own])
     given = np.arange(config.n_samples) < n_rows[:, None]
     ends = np.cumsum(n_rows)
-    minis: dict[int, list[int]] = {}
-    for row, stop, n in zip(kept.tolist(), ends.tolist(), n_rows.tolist(), strict=True):
-        minis.setdefault(row // config.mini_batch, []).extend(range(stop - n, stop))
-    return Trained(list(chain(*own)), columns_PK3[kept][given], list(minis.values()), n_uniform)
+    first = np.flatnonzero(np.diff(kept // config.mini_batch, prepend=-1))
+    starts = (ends - n_rows)[first].tolist()
+    minis = [range(*part) for part in pairwise([*starts, int(ends[-1])])]
+    return Trained(list(chain(*own)), columns_PK3[kept][given], minis, n_uniform)
