@@ -23,7 +23,7 @@ from real.engines.child_engine import ChildEngine
 from real.engines.hand_over import Room
 from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
 from real.engines.vllm_engine import VllmEngine
-from real.engines.vllm_host import VllmSettings
+from real.engines.vllm_settings import VllmSettings
 from real.engines.wrappers import RestartingEngine
 from real.update.logprobs import Scorer, group_logprobs, group_stats
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+ADAPTERS = "adapters"
+"""Folder of adapters within that of the exchange, in the format of peft."""
 Handle = dict[str, Any]
 """What opens a bucket in another process; plain values."""
 

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.buckets import Delivery, Entry, Handle, Sent, opened
+from real.engines.buckets import ADAPTERS, Delivery, Entry, Handle, Sent, opened
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 REQUEST = "request.json"
@@ -158,6 +158,7 @@ def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], 
         try:
             if host is None:
                 host = make_host(json.loads((folder / REQUEST).read_text()))
+                answer["refused_adapters"] = getattr(host, "refused_adapters", None)
             else:
                 answer |= _do(host, message, folder, pipe)
         except UserError as error:
@@ -180,6 +181,9 @@ def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> 
         return {"version": rollouts.version}
     if message["do"] == "load":
         host.load(Delivery(_parts(pipe, folder, message), progress), message["version"])
+    elif message["do"] == "adapt":
+        adapting: Any = host  # only vLLM is asked to
+        adapting.adapt(folder / ADAPTERS, message["version"])
     else:
         host.release()
     return {}
@@ -242,8 +246,7 @@ class TransformersHost:
     ) -> Rollouts:
         """Sample what `stated_request` asks for.
 
-        Raises:
-            EngineError: there are no weights of the trainer's.
+        Raises an EngineError where there are no weights of the trainer's.
         """
         if not self._loaded:
             raise EngineError("engine: has no weights of the trainer's, call update_weights first")
@@ -255,11 +258,7 @@ class TransformersHost:
 
     @torch.no_grad()
     def load(self, weights: Delivery, version: int) -> None:
-        """Replace all weights.
-
-        Raises:
-            EngineError: they are those of another model.
-        """
+        """Replace all weights; raises an EngineError for those of another model."""
         self._loaded = False
         own = dict(self._engine.model.named_parameters())
         for name, weight in weights:

@@ -88,13 +88,19 @@ class ChildEngine:
         self._pad_token_id = int(settings.get("pad_token_id", 0))
         self._n_gpus = int(settings.get("n_gpus", 1))
         self._sender = WeightSender(
-            self._folder, self.device, weights_dtype, ranks, self._n_gpus, self._hand
+            self._folder,
+            self.device,
+            weights_dtype,
+            ranks,
+            self._n_gpus,
+            self._hand,
+            bool(settings.get("adapter_rank")),
         )
         self._ended = False
         self._process, self._pipe = self._start(command)
         try:
             self._write_request(settings)
-            self._ask({"do": "start"})
+            self._sender.refused = self._ask({"do": "start"})["refused_adapters"]
         except BaseException:
             self.close()
             raise
@@ -124,7 +130,7 @@ class ChildEngine:
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the model's weights, bucket by bucket; see `WeightSender.send`."""
+        """Send the model's weights; see `WeightSender.send`."""
         return self._sender.send(model, version)
 
     def close(self) -> None:
@@ -227,47 +233,6 @@ class ChildEngine:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._pipe.close()
-
-
-class GroupMember:
-    """A rank without an engine: its group shares that of the group's first rank.
-
-    It takes part in gathering and sending the weights.
-    """
-
-    queues = True
-
-    def __init__(
-        self,
-        device: torch.device | str,
-        weights_dtype: torch.dtype | None,
-        ranks: Ranks,
-        n_gpus: int,
-    ) -> None:
-        """Set up.
-
-        Args:
-            device: of the trainer.
-            weights_dtype: dtype in which weights are sent; unchanged if None.
-            ranks: of the run.
-            n_gpus: ranks of a group.
-        """
-        # No folder: the first rank of a machine, whose folder counts, has an engine.
-        self._sender = WeightSender(Path(), torch.device(device), weights_dtype, ranks, n_gpus)
-
-    def sample(self, *_: Any) -> Rollouts:
-        """Refuse: the group's responses are dealt to its first rank."""
-        raise EngineError("engine: another rank of the group samples its responses")
-
-    def release(self) -> None:
-        """Do nothing."""
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        """Send this rank's part of the weights."""
-        return self._sender.send(model, version)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _opened(log: Path | None) -> BinaryIO:

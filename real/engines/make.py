@@ -13,7 +13,7 @@ import torch
 
 from guard_core.rules import Need
 from lab.errors import UserError
-from real.engines.child_engine import COMMAND, ChildEngine, GroupMember
+from real.engines.child_engine import COMMAND, ChildEngine
 from real.engines.hand_over import Room
 from real.engines.rollouts import Engine
 from real.engines.token_stats import needs_stats
@@ -21,6 +21,7 @@ from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import VllmEngine
 from real.engines.vllm_server import VllmServerEngine
 from real.engines.vllm_settings import EngineMemory, VllmSettings
+from real.engines.weights import GroupMember
 from real.engines.wrappers import RankedEngine, RestartingEngine
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks
@@ -99,7 +100,8 @@ def _ranked(
     copied = None
     if ranks.rank % config.engine_tp:
         dtype = getattr(torch, config.dtype)
-        engine = GroupMember(policy.device, dtype, ranks, config.engine_tp)
+        adapters = config.engine_adapters
+        engine = GroupMember(policy.device, dtype, ranks, config.engine_tp, adapters)
     elif config.engine == "transformers" and not config.ahead:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
@@ -166,6 +168,8 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
         )
+    if config.engine_adapters and not (config.engine == "vllm" and config.lora_rank):
+        raise UserError("engine_adapters: belongs to engine = 'vllm' and a lora_rank; leave it out")
     if config.stop and config.engine == "vllm_server":
         raise UserError(
             f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
@@ -226,6 +230,7 @@ def _settings(
         memory=memory.share if memory else config.engine_memory or 0.5,
         cache=memory and memory.cache,
         n_gpus=config.engine_tp,
+        adapter_rank=config.lora_rank if config.engine_adapters else 0,
         device=policy.device.type,
         threads=config.threads,
         reads_text=bool(config.stop),

@@ -12,6 +12,8 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +25,12 @@ from real.engines.buckets import Delivery, Handle
 from real.engines.requests import Response, check_prompts, request_params, to_rollouts
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.token_stats import TokenStatsLog
-from real.engines.vllm_settings import VllmSettings, check_version, vllm_arguments
+from real.engines.vllm_settings import (
+    VllmSettings,
+    check_version,
+    refused_adapters,
+    vllm_arguments,
+)
 from real.engines.vllm_stats import stats_processor
 
 Progress = Callable[[], None]
@@ -59,6 +66,11 @@ class VllmHost:
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
         self._stats_log = TokenStatsLog() if settings.stats else None
+        self.refused_adapters = refused_adapters(settings)
+        """Why no adapters are applied, if that was asked for."""
+        self._adapters: Any = None
+        if self.refused_adapters is not None:
+            settings = self.settings = replace(settings, adapter_rank=0)
         with _died("starting"), _process_unchanged():
             processors = None if self._stats_log is None else [stats_processor(self._stats_log)]
             self._llm = vllm.LLM(**vllm_arguments(settings), logits_processors=processors)
@@ -110,12 +122,22 @@ class VllmHost:
                 torch.cuda.empty_cache()
             self._llm.wake_up(["weights"])
             self._load(weights)
-            if not self._llm.wake_up(["kv_cache"]):
-                raise EngineDied("vLLM: did not wake up")
-            if not self._llm.reset_prefix_cache():
-                raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
-            self._llm.update_weight_version(str(version))
-        self.version = version
+            self._wake(version)
+
+    def adapt(self, adapters: Path, version: int) -> None:
+        """Replace the adapters of weights that were loaded, and name both together.
+
+        Raises:
+            EngineDied: vLLM failed.
+        """
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        self.version = None
+        with _died("loading adapters"):
+            made = LoRARequest("trained", 1, str(adapters), load_inplace=True)
+            self._llm.llm_engine.add_lora(made)
+            self._adapters = LoRARequest("trained", 1, str(adapters))
+            self._wake(version)
 
     def refusal(self, buckets: list[Handle]) -> str | None:
         """Return why buckets of the trainer cannot be opened; None if they can."""
@@ -126,7 +148,11 @@ class VllmHost:
         """Free the GPU of weights and cache; does nothing on a CPU."""
         self.version = None
         with _died("falling asleep"):
-            self._llm.sleep(2)
+            if self._adapters is None or self.settings.device == "cpu":
+                self._llm.sleep(2)
+            else:
+                self._llm.sleep(0)
+                self._llm.release_kv_cache_memory()  # the weights stay
 
     def close(self) -> None:
         """Stop vLLM, and destroy the process group if vLLM made it."""
@@ -136,6 +162,15 @@ class VllmHost:
         del self._llm
         if self._owns_group:
             parallel_state.cleanup_dist_env_and_memory()
+
+    def _wake(self, version: int) -> None:
+        """Wake up completely, with an empty prefix cache."""
+        if not self._llm.wake_up(None if self._adapters else ["kv_cache"]):
+            raise EngineDied("vLLM: did not wake up")
+        if not self._llm.reset_prefix_cache():
+            raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
+        self._llm.update_weight_version(str(version))
+        self.version = version
 
     def _load(self, weights: Weights | Delivery) -> None:
         rpc = self._llm.collective_rpc
@@ -157,7 +192,7 @@ class VllmHost:
     ) -> list[list[_Drawn]]:
         """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
-        self._llm.enqueue(texts, params, use_tqdm=False)
+        self._llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self._llm.llm_engine
         done: dict[int, list[_Drawn]] = {}
         while engine.has_unfinished_requests():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.errors import UserError
 
 SUPPORTED = ((0, 32), (0, 33))
 """Major and minor version; their Python interfaces were compared with all calls made here."""
+
+
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `max_lora_rank`."""
 
 
 class EngineMemory(NamedTuple):
@@ -43,6 +49,8 @@ class VllmSettings:
     """Bytes of the cache on each GPU; vLLM finds them from the share if None."""
     n_gpus: int = 1
     """GPUs, or processes on a CPU, over which every matrix is split."""
+    adapter_rank: int = 0
+    """Of adapters that the engine applies to the weights; 0 for none."""
     device: str = "cpu"
     threads: int | None = None
     """Threads of torch on a CPU; unchanged if None."""
@@ -69,6 +77,9 @@ def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
         "disable_log_stats": True,
         "tensor_parallel_size": settings.n_gpus,
     }
+    if settings.adapter_rank:
+        rank = next(rank for rank in ADAPTER_RANKS if rank >= settings.adapter_rank)
+        common |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
     if settings.device == "cuda":
         return common | {
             # Refused at the start if it is not free; the bytes decide on the cache if given.
@@ -84,6 +95,22 @@ def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
         # which generators on a CPU cannot do.
         "enable_chunked_prefill": False,
     }
+
+
+def refused_adapters(settings: VllmSettings) -> str | None:
+    """Return why vLLM cannot apply adapters; None if it can, or if there are none."""
+    if not settings.adapter_rank:
+        return None
+    if settings.adapter_rank > ADAPTER_RANKS[-1]:
+        return f"vLLM's largest rank is {ADAPTER_RANKS[-1]}"
+    from vllm.model_executor import models  # pyright: ignore[reportMissingImports]
+
+    config = json.loads((Path(settings.model) / "config.json").read_text())
+    known = models.ModelRegistry.models
+    names = [name for name in config.get("architectures") or () if name in known]
+    if names and models.supports_lora(known[names[0]].load_model_cls()):
+        return None
+    return f"vLLM applies none to {', '.join(config.get('architectures') or ['this model'])}"
 
 
 def check_version(version: str, where: str) -> None:

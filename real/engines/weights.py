@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from real.engines.buckets import Entry, Handle
+from lab.errors import UserError
+from real.engines.buckets import ADAPTERS, Entry, Handle
 from real.engines.hand_over import Bucket, CudaBucket, Room, fill, gathered_bytes
-from real.engines.rollouts import EngineDied, Stages
-from real.model.lora import merged_weights
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
+from real.model.lora import adapter_config, adapter_weights, merged_weights
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import whole_tensor
 
@@ -43,11 +46,14 @@ def named_weights(
 
 
 def stored_weights(
-    model: Any, dtype: torch.dtype | None = None
+    model: Any, dtype: torch.dtype | None = None, merge: bool = True
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the same as `named_weights`, with sharded weights left sharded."""
+    """Yield the same as `named_weights`, with sharded weights left sharded.
+
+    Without `merge` adapters are left out.
+    """
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    for name, value in merged_weights(model):
+    for name, value in merged_weights(model, merge):
         if not (tied and name.endswith("lm_head.weight")):
             yield name, value.to(dtype) if dtype and value.is_floating_point() else value
 
@@ -66,6 +72,7 @@ class WeightSender:
         ranks: Ranks = ALONE,
         n_gpus: int = 1,
         ask: Ask | None = None,
+        adapters: bool = False,
     ) -> None:
         """Set up.
 
@@ -76,26 +83,76 @@ class WeightSender:
             ranks: of the run, which send together.
             n_gpus: ranks of a group.
             ask: asks the engine; None for the other ranks of a group.
+            adapters: send the weights without them once, and then adapters alone, unless the
+                engine `refused` them.
         """
         self._folder, self._device, self._dtype = folder, device, dtype
         self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask
+        self._adapters = adapters
+        self.refused: str | None = None
+        """Why the engine applies no adapters."""
         self._bucket: Bucket | None = None
+        self._has_base = False
 
     @torch.no_grad()
     def send(self, model: Any, version: int) -> Stages:
-        """Send all weights.
+        """Send all weights, or the adapters of weights that the engine has.
 
         Raises:
-            UserError: there is no room for a bucket.
+            UserError: there is no room for a bucket or for the adapters.
             EngineDied: the engine died or hung.
         """
+        if not self._sends_adapters:
+            return self._send_weights(model, version)
+        stages = {COPY: 0.0, LOAD: 0.0}
+        if not self._has_base:
+            stages = self._send_weights(model, version, merge=False)
+            self._has_base = True
+        started = time.perf_counter()
+        self._write_adapters(model)
+        written = time.perf_counter()
+        if self._ask is not None:
+            self._ask({"do": "adapt", "version": version}, [])
+        stages[COPY] += written - started
+        stages[LOAD] += time.perf_counter() - written
+        return stages
+
+    @cached_property
+    def _sends_adapters(self) -> bool:
+        """True if the engines of all ranks apply adapters."""
+        if not self._adapters:
+            return False
+        if self.refused is not None:
+            warnings.warn(
+                f"engine_adapters: {self.refused}; the merged weights are sent", stacklevel=5
+            )
+        return not self._ranks.highest(self.refused is not None)
+
+    def _write_adapters(self, model: Any) -> None:
+        # Gathered by all ranks, for the engines of some.
+        weights = {name: whole_tensor(value) for name, value in adapter_weights(model)}
+        if self._ask is None:
+            return
+        folder = self._folder / ADAPTERS
+        try:
+            folder.mkdir(exist_ok=True)
+            (folder / "adapter_config.json").write_text(json.dumps(adapter_config(model)))
+            sent = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
+            save_file(sent, folder / "adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"engine: {folder} cannot be written ({error}); name a folder with room by "
+                "engine_exchange"
+            ) from error
+
+    def _send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
         stages = {COPY: -time.perf_counter(), LOAD: 0.0}
         room = Room.of(model, self._dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # the engine needs the memory again
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
-        for entries, last in fill(bucket, stored_weights(model, self._dtype)):
+        for entries, last in fill(bucket, stored_weights(model, self._dtype, merge)):
             started = time.perf_counter()
             if self._ask is not None:
                 answer = self._ask({**message, "last": last}, entries)
@@ -143,3 +200,55 @@ class WeightSender:
                 stacklevel=5,
             )
         return not refused
+
+
+class GroupMember:
+    """A rank without an engine: its group shares that of the group's first rank.
+
+    It takes part in gathering and sending the weights.
+    """
+
+    queues = True
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        weights_dtype: torch.dtype | None,
+        ranks: Ranks,
+        n_gpus: int,
+        adapters: bool = False,
+    ) -> None:
+        """Set up.
+
+        Args:
+            device: of the trainer.
+            weights_dtype: dtype in which weights are sent; unchanged if None.
+            ranks: of the run.
+            n_gpus: ranks of a group.
+            adapters: see `WeightSender`.
+        """
+        # No folder: the first rank of a machine, whose folder counts, has an engine.
+        self._sender = WeightSender(
+            Path(), torch.device(device), weights_dtype, ranks, n_gpus, adapters=adapters
+        )
+
+    def sample(
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+        share: tuple[int, int] = (0, 1),
+    ) -> Rollouts:
+        """Refuse: the group's responses are dealt to its first rank."""
+        raise EngineError("engine: another rank of the group samples its responses")
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Send this rank's part of the weights."""
+        return self._sender.send(model, version)
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -95,14 +95,34 @@ def adapters_off(model: Any) -> Iterator[None]:
             module.enable_adapters(True)
 
 
+def adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the adapters' weights under their names in a file of peft."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield "base_model.model." + name.replace(f".{_ADAPTER}.", "."), parameter.detach()
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """Return the fields of peft's `adapter_config.json` that describe the adapters."""
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    rank = next(iter(adapted.values())).r[_ADAPTER]
+    return {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": rank * next(iter(adapted.values())).scaling[_ADAPTER],
+        "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
+    }
+
+
 @torch.no_grad()
-def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
     """All weights under their Hugging Face names, adapters merged in; the model stays as it is.
 
     One merged matrix exists at a time. Tied weights come once, buffers do not come.
 
     Args:
         model: a causal language model, with or without adapters.
+        merge: False leaves the adapters out.
     """
     adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
     for name, parameter in model.named_parameters():
@@ -111,7 +131,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
         owner, _, field = name.rpartition(".")
         layer = adapted.get(owner.removesuffix(_BASE))
         value = parameter.detach()
-        if layer is not None and owner.endswith(_BASE) and field == "weight":
+        if merge and layer is not None and owner.endswith(_BASE) and field == "weight":
             value = value + layer.get_delta_weight(_ADAPTER).to(value.dtype)
         yield name.replace(_BASE, ""), value
 

@@ -215,8 +215,10 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
     asleep = "" if config.ahead else "asleep in the update"
+    split = f"of {n_gpus} GPUs" if n_gpus > 1 else ""
     parts = [
-        Part("engine: weights", 0, weights, f"of {n_gpus} GPUs" if n_gpus > 1 else ""),
+        # Weights to which adapters are applied stay.
+        Part("engine: weights", weights if config.engine_adapters else 0, weights, split),
         Part("engine: cache", 0, max(0, cache), note),
         Part("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
     ]

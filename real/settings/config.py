@@ -104,15 +104,15 @@ class TrainConfig:
     restart_engine: Natural = 0
     """Restarts of an engine that died or hung, with the last weights."""
     engine_exchange: str | None = None
-    """Folder through which the process of engine `vllm` gets requests, gives responses and, without
-    CUDA IPC, gets weights; if None /dev/shm where it has room, else that of temporary files."""
+    """Folder for the exchange with engine `vllm`; if None /dev/shm, or that of temporary files."""
     engine_memory: PositiveShare | None = None
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
     engine_tp: Count = 1
     """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
+    engine_adapters: bool = False
+    """Send the engine `vllm` adapters alone, which it applies; else the merged weights."""
     importance_cap: Positive | None = None
-    """Multiply each token's loss by min(pi_trainer / pi_engine, this), with one more forward pass
-    for the trainer's own log-probs; None leaves the gap between engine and trainer as it is."""
+    """Multiply each token's loss by min(pi_trainer / pi_engine, this), by one more forward pass."""
     ahead: Literal[0, 1] = 0
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
     temperature: Positive = 0.6

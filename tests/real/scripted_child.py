@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from lab.errors import UserError
 from real.engines.child import main
@@ -24,6 +25,7 @@ class ScriptedHost:
         self.settings = settings
         self.version = -1
         self.total = 0.0
+        self.refused_adapters = settings.get("refused_adapters")
         print("scripted engine: ready", flush=True)
         self.misbehave("start")
 
@@ -79,6 +81,11 @@ class ScriptedHost:
         for _, weight in weights:
             self.total += float(weight.float().sum())
             self.misbehave("mid-load")
+        self.version = version
+
+    def adapt(self, adapters: Path, version: int) -> None:
+        loaded = load_file(adapters / "adapter_model.safetensors")
+        self.total = 1000 + sum(float(weight.sum()) for weight in loaded.values())
         self.version = version
 
     def refusal(self, buckets: list[Any]) -> str | None:

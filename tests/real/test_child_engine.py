@@ -25,6 +25,9 @@ from real.engines.requests import request_seeds
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.weights import named_weights
 from real.engines.wrappers import RestartingEngine
+from real.model.lora import add_lora
+from real.model.policy import load_policy
+from real.tiny import CHECKPOINT
 
 PROMPTS = [[1, 2], [3]]
 TWO = Sampling(2)
@@ -234,6 +237,43 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
         assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == total
         assert all(seconds > 0 for seconds in stages.values())
     assert set(stages) == {"seconds_sync_copy", "seconds_sync_load"} < set(names("steps"))
+
+
+@pytest.fixture(scope="module")
+def adapted() -> Any:
+    pytest.importorskip("peft")
+    model = load_policy(CHECKPOINT, "cpu").model
+    add_lora(model, 4, 32.0)
+    return model
+
+
+def adapters_sum(model: Any) -> float:
+    return sum(float(p.detach().sum()) for name, p in model.named_parameters() if "lora_" in name)
+
+
+def test_adapters_cross_over_alone_once_the_engine_has_the_weights(
+    start: Any, adapted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start(adapter_rank=4)
+    for version in (1, 2):
+        engine.update_weights(adapted, version)
+        found = engine.sample(PROMPTS, 1, TWO, seeded())
+        assert found.tokens_PNT[0, 0, 1] == round(1000 + adapters_sum(adapted))
+        assert found.version == version
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_" in name:
+                    parameter += 0.1
+        monkeypatch.setattr(engine._sender, "_send_weights", None)
+
+
+def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adapted: Any) -> None:
+    engine = start(adapter_rank=4, refused_adapters="none for this model")
+    with pytest.warns(UserWarning, match="engine_adapters: none for this model; the merged"):
+        engine.update_weights(adapted, 1)
+    engine.update_weights(adapted, 2)  # said once
+    merged = sum(float(value.sum()) for _, value in named_weights(adapted))
+    assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == round(merged)
 
 
 def test_weights_that_do_not_fit_are_one_line(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from lab.errors import UserError
 from real import TrainConfig
 from real.engines import make
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_settings import EngineMemory, VllmSettings, vllm_arguments
+from real.engines.vllm_settings import EngineMemory, VllmSettings, refused_adapters, vllm_arguments
 from real.engines.weights import named_weights
 from real.engines.wrappers import RestartingEngine
 from real.model.policy import load_policy
@@ -56,6 +56,7 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
         "device": "cpu", "threads": 1, "stats": False, "head_dtype": "float32",
         "reads_text": False, "cache": None, "n_gpus": 1,
+        "adapter_rank": 0,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
@@ -82,6 +83,20 @@ def test_a_group_of_ranks_has_one_engine(policy: Any, made: list[Any]) -> None:
     three = replace(config, engine_tp=3)
     with pytest.raises(UserError, match="engine_tp = 3: does not divide the model's 2 attention"):
         make.make_engine(three, policy, CHECKPOINT, Ranks(0, 3))
+
+
+def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list[Any]) -> None:
+    config = replace(CONFIG, engine="vllm", lora_rank=20, engine_adapters=True)
+    make.make_engine(config, policy, CHECKPOINT)
+    arguments = vllm_arguments(VllmSettings(**made[0][0]))
+    assert (arguments["enable_lora"], arguments["max_lora_rank"]) == (True, 32)
+    make.make_engine(replace(config, engine_adapters=False), policy, CHECKPOINT)
+    assert "enable_lora" not in vllm_arguments(VllmSettings(**made[1][0]))
+    for wrong in (replace(config, lora_rank=0), replace(config, engine="transformers")):
+        with pytest.raises(UserError, match="engine_adapters: belongs to engine = 'vllm'"):
+            make.make_engine(wrong, policy, CHECKPOINT)
+    large = VllmSettings(**{**made[0][0], "adapter_rank": 600})
+    assert refused_adapters(large) == "vLLM's largest rank is 512"
 
 
 @pytest.mark.parametrize(

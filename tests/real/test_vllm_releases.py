@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +23,13 @@ from lab.errors import UserError
 from real.engines.requests import request_params
 from real.engines.rollouts import Sampling
 from real.engines.vllm_http import weight_source
-from real.engines.vllm_settings import SUPPORTED, VllmSettings, check_version, vllm_arguments
+from real.engines.vllm_settings import (
+    ADAPTER_RANKS,
+    SUPPORTED,
+    VllmSettings,
+    check_version,
+    vllm_arguments,
+)
 from real.engines.weights import named_weights
 
 TREES = os.environ.get("VLLM_TREES")
@@ -63,7 +71,15 @@ def fields(file: Path, name: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "name", "used"),
     [
-        ("entrypoints/llm.py", "LLM.enqueue", {"prompts", "sampling_params", "use_tqdm"}),
+        (
+            "entrypoints/llm.py",
+            "LLM.enqueue",
+            {"prompts", "sampling_params", "use_tqdm", "lora_request"},
+        ),
+        ("entrypoints/llm.py", "LLM.release_kv_cache_memory", set()),
+        ("v1/engine/llm_engine.py", "LLMEngine.add_lora", {"lora_request"}),
+        ("model_executor/models/interfaces.py", "supports_lora", {"model"}),
+        ("model_executor/models/registry.py", "_LazyRegisteredModel.load_model_cls", set()),
         ("entrypoints/llm.py", "LLM.collective_rpc", {"method", "kwargs"}),
         ("entrypoints/llm.py", "LLM.sleep", {"level"}),
         ("entrypoints/llm.py", "LLM.wake_up", {"tags"}),
@@ -101,7 +117,13 @@ def test_what_is_called_is_there(tree: Path, file: str, name: str, used: set[str
 def test_the_settings_of_an_engine_are_arguments_of_vllm(tree: Path, device: str) -> None:
     settings = VllmSettings(model="m", max_model_len=8, eos_token_ids=(1,), device=device)
     known = fields(tree / "engine/arg_utils.py", "EngineArgs")
-    assert {*vllm_arguments(settings), "logits_processors"} <= known
+    adapted = replace(settings, adapter_rank=9)
+    assert {*vllm_arguments(adapted), "logits_processors"} <= known
+    assert {"lora_name", "lora_int_id", "lora_path", "load_inplace"} <= fields(
+        tree / "lora/request.py", "LoRARequest"
+    )
+    ranks = re.search(r"MaxLoRARanks = Literal\[(.*)\]", (tree / "config/lora.py").read_text())
+    assert ranks is not None and ranks[1] == ", ".join(map(str, ADAPTER_RANKS))
 
 
 def test_the_params_of_a_request_are_those_of_vllm(tree: Path) -> None:

@@ -22,6 +22,7 @@ from real.engines.child_engine import ChildEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_settings import VllmSettings
 from real.engines.wrappers import RestartingEngine
+from real.model.lora import add_lora
 
 CONFIG = TrainConfig(
     engine="vllm",
@@ -162,6 +163,29 @@ def test_training_with_vllm_in_the_same_process(
     assert (run(monkeypatch, config, watch).steps.mismatch_kl < 1e-6).all()
     assert watch.rollouts[0].tokens_PNT.equal(undisturbed[1][0].tokens_PNT[:4])
     assert {r.version for r in watch.rollouts} == {0, 1}
+
+
+def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, tools: Any) -> None:
+    pytest.importorskip("peft")
+    model = tools.make_model()
+    add_lora(model, 4, 32.0)
+    settings = VllmSettings(
+        model=str(folder), max_model_len=256, eos_token_ids=(5, 6), threads=1, adapter_rank=4
+    )
+    prompts, sampling = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]], Sampling(12, 0.7)
+    engine = ChildEngine(asdict(settings), 240.0)
+    for version in (0, 1, 2):
+        engine.update_weights(model, version)
+        found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
+        assert tools.logprob_gap(model, prompts, found, 0.7) < 2e-4
+        assert found.version == version
+        engine.release()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_" in name:
+                    parameter += 0.1 * torch.randn(parameter.shape)
+        assert tools.logprob_gap(model, prompts, found, 0.7) > 1e-2
+    engine.close()
 
 
 def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
