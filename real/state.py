@@ -16,9 +16,10 @@ from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import shard_of
 from real.record.batches import batches_per_epoch, checkpoint_interval
-from real.record.checkpoint import MASTER, MODEL, OPTIMIZER, State, check_room, read_file
+from real.record.checkpoint import MASTER, MODEL, OPTIMIZER, State, read_file
 from real.record.evaluation import Evaluator
 from real.record.final_model import model_bytes
+from real.record.room import check_room
 from real.settings.config import TrainConfig
 from real.update.optimizer import PolicyOptimizer
 from real.vote.ahead import VoteSampler

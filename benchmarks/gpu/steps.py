@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from record import Report
-from shapes import Scripted, Setup, model_folder, train_config
+from scripted import Scripted
+from shapes import Setup, model_folder, train_config
 
 import real.run
 from real.model.policy import Policy

@@ -24,8 +24,8 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
-from real.record.checkpoint import check_room
 from real.record.final_model import model_bytes
+from real.record.room import check_room
 from real.run import prepare
 from real.state import checkpoint_bytes
 from real.tiny import CHECKPOINT
@@ -254,7 +254,7 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
     assert notice == "checkpoints: 1.6 GB each; 2 are kept, 3.2 GB in all"
     assert check_room(out, 10**6, keep=2, n_written=5) == []
     free = SimpleNamespace(free=500_000)
-    monkeypatch.setattr(real.record.checkpoint.shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
     assert check_room(out, 250_000, keep=2, n_written=2) == []
     with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
         check_room(out, 200_000, keep=2, n_written=5)

@@ -18,7 +18,6 @@ Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
 _NEVER = -1e9
 """A log-probability that stays that of 0 whatever is added to it, and finite."""
 
