@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from lab.arm_settings import arm_of
@@ -27,6 +28,18 @@ from real.verl.plugin.votes import Problems
 FOLDER = "guard"
 """Of a checkpoint of verl."""
 GUARD, ANSWERS, PLACE = "guard.safetensors", "answers.json", "place.json"
+_MEASURED = {
+    "lr": "actor/lr",
+    "update_norm": "actor/update_norm",
+    "loss": "actor/loss",
+    "grad_norm": "actor/grad_norm",
+    "clip_fraction": "actor/pg_clipfrac",
+    "entropy": "actor/entropy",
+    "mismatch_kl": "rollout_corr/kl",
+}
+"""Columns of the trace's steps to verl's metrics."""
+_SECONDS = {"rollout": "gen", "grade": "grade", "guard": "guard", "update": "update_actor"}
+"""Columns `seconds_*` to verl's timers."""
 
 
 def new_manifest(settings: TrainConfig, n_problems: int, task: str, backend: str) -> Manifest:
@@ -110,3 +123,34 @@ def load(checkpoint: Path, problems: Problems) -> dict[str, Any]:
     answers = msgspec.json.decode((folder / ANSWERS).read_bytes())
     problems.restore(saved, load_file(folder / GUARD), answers)
     return saved
+
+
+def measured(
+    metrics: Mapping[str, Any], timers: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    """Return the columns of a step that verl measures; NaN where it did not.
+
+    Args:
+        metrics: of verl's step.
+        timers: seconds by the name of verl's timer.
+        seconds: of the whole step.
+    """
+    row = {name: float(metrics.get(key, np.nan)) for name, key in _MEASURED.items()}
+    times = {f"seconds_{name}": timers.get(key, np.nan) for name, key in _SECONDS.items()}
+    return {**row, **times, "seconds_step": seconds}
+
+
+def evaluated(scores: NDArray[np.float64], n_problems: int) -> dict[str, float]:
+    """Return the columns of an evaluation by verl; pass@1 only of scores from 0 to 1.
+
+    Args:
+        scores: of all responses.
+        n_problems: that were evaluated.
+    """
+    is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
+    return {
+        "replicate": 0,
+        "pass_at_1": float(scores.mean()) if is_share else np.nan,
+        "maj_accuracy": np.nan,
+        "n_responses": len(scores) / max(1, n_problems),
+    }

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 import transfer_queue as tq
 import verl
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
@@ -24,13 +23,14 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
 
-from lab.errors import UserError, first_line
+from lab.errors import UserError
 from real.record.journal import Journal
 from real.record.vote_rows import VoteRows
 from real.settings.seeds import Stream
-from real.verl.plugin.loss import MINORITY, two_stream_loss
-from real.verl.plugin.record import load, new_manifest, opened, save
+from real.verl.plugin.loss import PADDING, score_fields, stream_fields, two_stream_loss
+from real.verl.plugin.record import evaluated, load, measured, new_manifest, opened, save
 from real.verl.plugin.rows import dealt
+from real.verl.plugin.servers import require_servers
 from real.verl.plugin.settings import STREAM, adjust, guard_section, settings_of
 from real.verl.plugin.votes import Problems, Trained, Voted
 from real.verl.plugin.worker import GuardWorker
@@ -38,18 +38,6 @@ from real.verl.plugin.worker import GuardWorker
 _QUEUE = "train"
 """Partition of the queue."""
 STALE = "training/rollout_probs_diff"
-_STEP_COLUMNS = {
-    "lr": "actor/lr",
-    "update_norm": "actor/update_norm",
-    "loss": "actor/loss",
-    "grad_norm": "actor/grad_norm",
-    "clip_fraction": "actor/pg_clipfrac",
-    "entropy": "actor/entropy",
-    "mismatch_kl": "rollout_corr/kl",
-}
-"""Columns of the trace's steps to verl's metrics."""
-_SECONDS = {"rollout": "gen", "grade": "grade", "guard": "guard", "update": "update_actor"}
-"""Columns `seconds_*` to verl's timers."""
 
 
 @register_trainer("ttrl_guard")
@@ -78,8 +66,6 @@ class GuardTrainer(PPOTrainerSync):
         self._saved: dict[str, Any] | None = None
         self._streams: dict[str, list[float]] = {}
         self._row: dict[str, Any] = {}
-
-    # -- before training -------------------------------------------------------------------------
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
@@ -123,7 +109,7 @@ class GuardTrainer(PPOTrainerSync):
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
-                self._require_servers()
+                require_servers(self.llm_server_manager.get_replicas())
                 raise
             finally:
                 self.problems.supervisor.close()
@@ -151,8 +137,6 @@ class GuardTrainer(PPOTrainerSync):
         rows = self.problems.supervisor.prime(answers_PV, {})
         self._write(Voted(problems_P, answers_PV, []), rows, {"step": 0, "epoch": 0})
 
-    # -- votes and trained samples apart ---------------------------------------------------------
-
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         return self._as_votes(super()._next_train_batch(num_prompts))
 
@@ -174,14 +158,13 @@ class GuardTrainer(PPOTrainerSync):
             voted = self._read(batch)
         with marked_timer("guard", self.timing_raw):
             decided, trained = self.problems.visit(voted)
-        epoch = (self.global_steps - 1) // self.steps_per_epoch + 1
-        self._write(voted, decided.rows, {"step": self.global_steps, "epoch": epoch})
+        position = {"step": self.global_steps, "epoch": self._epoch(self.global_steps)}
+        self._write(voted, decided.rows, position)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         self._row = {
             **decided.quality,
+            **position,
             "replicate": 0,
-            "step": self.global_steps,
-            "epoch": epoch,
             "n_problems": len(voted.problems_P),
             "n_skipped": int(decided.decision.skip.sum()),
             "n_uniform": trained.n_uniform,
@@ -206,21 +189,9 @@ class GuardTrainer(PPOTrainerSync):
         voted = self.problems.read(dict(zip(batch.keys, texts, strict=True)), ids)
         lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
         if lost:
-            self._require_servers()
+            require_servers(self.llm_server_manager.get_replicas())
             self.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
         return voted
-
-    def _require_servers(self) -> None:
-        """Refuse to go on without a rollout server, whose votes every problem would lack."""
-        for replica in self.llm_server_manager.get_replicas():
-            for server in replica.servers:
-                try:
-                    ray.get(server.__ray_ready__.remote(), timeout=20)
-                except RayActorError as error:
-                    raise UserError(
-                        f"rollout server {replica._server_address}: ended "
-                        f"({first_line(error)}); see its log in Ray's, then resume the run"
-                    ) from error
 
     def _kept(self, batch: KVBatchMeta, trained: Trained) -> KVBatchMeta:
         """Clear all other rows from the queue, fill the mini-batches up and deal them to ranks."""
@@ -252,25 +223,11 @@ class GuardTrainer(PPOTrainerSync):
         """Verl's own first, for its correction of the rollout; then both streams in its place."""
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["response_mask"])
         masks = [mask.float() for mask in data["response_mask"].unbind(0)]
-        padding = [0.0, 0.0, 0.0]
-        columns = [self._streams.get(key, padding) for key in batch.keys]
-
-        def put(**places: int) -> KVBatchMeta:
-            pairs = list(zip(masks, columns, strict=True))
-            values = {n: _nested([m * c[place] for m, c in pairs]) for n, place in places.items()}
-            rows = TensorDict(values, batch_size=len(batch))
-            # Workers get the fields that the last `put` names.
-            return tq.kv_batch_put(batch.keys, _QUEUE, fields=rows)
-
-        ends = [torch.zeros_like(mask) for mask in masks]
-        for end, column in zip(ends, columns, strict=True):
-            end[-1] = column[2]
-        scores = TensorDict({"rm_scores": _nested(ends)}, batch_size=len(batch))
-        tq.kv_batch_put(batch.keys, _QUEUE, fields=scores)
+        columns = [self._streams.get(key, PADDING) for key in batch.keys]
+        tq.kv_batch_put(batch.keys, _QUEUE, fields=score_fields(masks, columns))
         super()._compute_advantage(batch, metrics)
-        return put(advantages=0, returns=0, **{MINORITY: 1})
-
-    # -- what is written -------------------------------------------------------------------------
+        # Workers get the fields that the last `put` names.
+        return tq.kv_batch_put(batch.keys, _QUEUE, fields=stream_fields(masks, columns))
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         """Do verl's step, and write its row of the trace.
@@ -281,10 +238,8 @@ class GuardTrainer(PPOTrainerSync):
         start = time.perf_counter()
         batch = super().step(metrics, timing_raw)
         self._check_weights(metrics)
-        row = {name: float(metrics.get(key, np.nan)) for name, key in _STEP_COLUMNS.items()}
-        seconds = {f"seconds_{n}": timing_raw.get(key, np.nan) for n, key in _SECONDS.items()}
-        seconds["seconds_step"] = time.perf_counter() - start
-        self.log.write_steps({**row, **self._row, **seconds})
+        seconds = time.perf_counter() - start
+        self.log.write_steps({**measured(metrics, timing_raw, seconds), **self._row})
         self.log.note(
             progress=self.global_steps / self.total_training_steps,
             answer_timeouts=self.problems.supervisor.answer_timeouts,
@@ -306,6 +261,9 @@ class GuardTrainer(PPOTrainerSync):
         if self.settings.keep_votes:
             self.log.write_votes(self._votes.count(*voted[:2], visit=rows["visit"]), position)
 
+    def _epoch(self, step: int) -> int:
+        return (step - 1) // self.steps_per_epoch + 1 if step else 0
+
     def _is_evaluated(self, step: int) -> bool:
         every = self.config.trainer.test_freq
         return every > 0 and (step >= self.total_training_steps or step % every == 0)
@@ -322,17 +280,8 @@ class GuardTrainer(PPOTrainerSync):
         infos, step = reward_extra_infos_dict, self.global_steps
         if step == 0 or self._is_evaluated(step):
             scores = np.array(infos.get("acc") or infos["reward"], float)
-            is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
-            self.log.write_evals(
-                {
-                    "replicate": 0,
-                    "step": step,
-                    "epoch": (step - 1) // self.steps_per_epoch + 1 if step else 0,
-                    "pass_at_1": float(scores.mean()) if is_share else np.nan,
-                    "maj_accuracy": np.nan,
-                    "n_responses": len(scores) / max(1, len(set(sample_uids))),
-                }
-            )
+            position = {"step": step, "epoch": self._epoch(step)}
+            self.log.write_evals({**evaluated(scores, len(set(sample_uids))), **position})
         return super()._val_metrics_update(data_sources, sample_uids, infos, *rest, **more)
 
     @property
@@ -343,7 +292,3 @@ class GuardTrainer(PPOTrainerSync):
         """Before verl's own, at the end of which the checkpoint becomes the latest."""
         save(Path(self._checkpoint), self.problems, self.run)
         super()._save_checkpoint()
-
-
-def _nested(rows: list[torch.Tensor]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
