@@ -95,7 +95,7 @@ def timed_step(run: Run, batch: Batch) -> StepCost:
     """One real step of `real.trainer.train_batch`, and what of it is the rule's."""
     watch, passes = Stopwatch(), []
     with _watched(watch, passes), watch.part(_STEP):
-        _, row = real.trainer.train_batch(run, batch)
+        _, row = real.trainer.train_batch(run, batch, None)
     spent = dict(watch.parts)
     rest, update = spent.pop(_STEP), spent.pop(_UPDATE, Spent())
     parts: dict[str, Spent] = {}

@@ -29,6 +29,7 @@ from real.run import prepare
 from real.settings.seeds import Stream, torch_generator
 from real.state import Run
 from real.trainer import prime
+from real.vote.ahead import VoteSampler
 
 PLAIN = "ttrl"
 NO_STATS = " (no stats)"
@@ -114,7 +115,9 @@ def ready(name: str, size: Size, n_steps: int) -> Iterator[Run]:
         stack.enter_context(closing(run.engine))
         stack.enter_context(closing(run.supervisor))
         if name.endswith(NO_STATS):
-            run = replace(run, sampling=replace(run.sampling, stats=False))
+            sampling = replace(run.sampling, stats=False)
+            votes = VoteSampler(config, run.sampler, run.prompts, sampling)
+            run = replace(run, sampling=sampling, votes=votes)
         run.engine.update_weights(run.policy.model, version=0)
         run.further.begin()
         prime(run)

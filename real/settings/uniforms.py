@@ -36,6 +36,8 @@ def uniforms(
         second_P: (P,) second one, such as the visit.
         n: numbers of each.
     """
+    if n == 0:
+        return np.empty((len(first_P), 0))
     if seed >= 2**32:
         places = zip(first_P.tolist(), second_P.tolist(), strict=True)
         return np.array([generator(seed, stream, *place).random(n) for place in places])

@@ -128,7 +128,7 @@ def test_timing_changes_nothing():
         with ready("rent", SMALL, 1) as run:
             batch = next(batches(run.config, SMALL.n_problems))
             start = _weights(run)
-            timed_step(run, batch) if timed else real.trainer.train_batch(run, batch)
+            timed_step(run, batch) if timed else real.trainer.train_batch(run, batch, None)
             found.append(_weights(run))
             assert not torch.equal(start, found[-1])
     assert torch.equal(*found)

@@ -166,12 +166,16 @@ def test_the_loss_is_corrected_for_one_update(
     torch.testing.assert_close(group.correction_KT[inside], expected)
 
 
+def test_a_refilled_batch_is_not_sampled_ahead():
+    with pytest.raises(UserError, match="votes not ahead"):
+        TrainConfig(ahead=1, max_num_gen_batches=2, drop_uniform=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"engine": "vllm_inprocess"}, "samples in the trainer's process; take vllm"),
         ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
-        ({"max_num_gen_batches": 2, "drop_uniform": True}, "one version of the weights"),
         ({"rule": "co_rewarding_1"}, "samples more than votes"),
         ({"rule": "co_rewarding_2"}, "samples more than votes"),
         ({"rule": "coverrl", "tiny_verifies": True}, "samples more than votes"),
