@@ -210,7 +210,8 @@ def _child(
 ) -> ChildEngine:
     dtype = dtype or setup.pick("bfloat16", "float32")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    command = (sys.executable, *(("-c", EAGER) if eager else ("-m", "real.engines.child")))
+    program = ("-c", EAGER) if eager else ("-m", "real.engines.child")
+    command = (sys.executable, *program, "vllm")
     with torch.device("meta"):
         weights = make_meta(setup, shape)
     kind = getattr(torch, dtype)
