@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
-from guard_core.checks import (
-    ConfigError,
-    Count,
-    Interval,
-    PositiveShare,
-    Share,
-    check_fields,
-)
+from guard_core.checks import ConfigError, Count, Interval, PositiveShare, Share, check_fields
 
 Part = Literal["frs", "mps", "rcsu"]
 Window = Annotated[int, Interval("[1, 10000]")]

@@ -58,7 +58,7 @@ def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: Gu
     # The winner of the votes themselves has the most of them: nothing needs to be looked up.
     current = config.label_from == "current" and scores is votes.counts
     current &= config.hysteresis == 0
-    got = top if current else _label_votes(xp, votes, label)
+    got = top if current else _of_label(xp, votes.counts, label)
     return Label(label, voted & (n_tied > 1), is_label, got)
 
 
@@ -79,8 +79,7 @@ def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -
 
 def _kept(xp: Any, scores: Array, top: Array, old: Array, winner: Array, share: float) -> Array:
     """The winner, or the old label where its score is above 0 and close to the highest."""
-    ids = xp.arange(scores.shape[-1], dtype=old.dtype, device=device(old))
-    score = xp.sum(xp.where(ids == old[..., None], scores, xp.zeros_like(scores)), axis=-1)
+    score = _of_label(xp, scores, old)
     real = xp.float64 if xp.isdtype(scores.dtype, "integral") else scores.dtype
     close = xp.astype(score, real) >= (1 - share) * xp.astype(top, real)
     return xp.where((score > 0) & close, old, winner)
@@ -101,9 +100,9 @@ def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
     return xp.any(votes.counts > 0, axis=-1) & (top > 0)
 
 
-def _label_votes(xp: Any, votes: Votes, label: Array) -> Array:
+def _of_label(xp: Any, scores: Array, label: Array) -> Array:
     # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
-    known = (label >= 0) & (label < votes.counts.shape[-1])
+    known = (label >= 0) & (label < scores.shape[-1])
     index = xp.astype(xp.where(known, label, 0), xp.int64)
-    votes_of_label = xp.take_along_axis(votes.counts, index[..., None], axis=-1)[..., 0]
-    return xp.where(known, votes_of_label, 0)
+    score = xp.take_along_axis(scores, index[..., None], axis=-1)[..., 0]
+    return xp.where(known, score, 0)

@@ -93,18 +93,12 @@ def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
         step size of an arm that is not plain TTRL has a factor.
     """
     factor = settings.step_factor
+    own = (settings.rule, settings.guard, settings.labels)
     for name in (asked, *_names(settings.rule, factor)):
         known = None if name is None else _known(name, factor)
-        if (
-            known is not None
-            and (known.rule, known.guard, known.labels)
-            == (
-                settings.rule,
-                settings.guard,
-                settings.labels,
-            )
-            and known.kl_coef in (None, settings.kl_coef)
-        ):
+        if known is None or (known.rule, known.guard, known.labels) != own:
+            continue
+        if known.kl_coef in (None, settings.kl_coef):
             return known
     name = CUSTOM if settings.rule == BASELINE else f"{settings.rule}+{CUSTOM}"
     return Arm(name, title(name), settings.guard, settings.labels, factor, settings.rule)

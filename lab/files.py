@@ -30,24 +30,10 @@ def whole(target: Path) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException as error:
+    except OSError as error:
         with contextlib.suppress(OSError):  # it may be what filled the disk
             temporary.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
         raise unwritable(target, error) from error
-
-
-def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file and put it on disk.
-
-    Raises:
-        OSError: the disk cannot be written.
-    """
-    with file.open("wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from lab.errors import UserError
-from lab.files import sync_folder, whole, write_bytes
+from lab.files import sync_folder, whole
 from lab.trace.checked import checked
 from lab.trace.encoding import joined, write_rows
 from lab.trace.manifest import FILE_NAME, Manifest, Status, encode, read_manifest
@@ -189,7 +189,7 @@ class RunFolder(_Buffered):
         path = Path(path)
         make_tables(path)
         folder = cls(path, manifest, flush_rows, flush_seconds, in_background)
-        folder._write(encode(manifest))
+        folder._write_manifest(encode(manifest))
         return folder
 
     @classmethod
@@ -213,7 +213,7 @@ class RunFolder(_Buffered):
         for table in TABLES:
             folder._pending[table].part = parts.get(table, 0)
             cut_back(path, table, folder._pending[table].part)
-        folder._write(encode(folder.manifest))
+        folder._write_manifest(encode(folder.manifest))
         return folder
 
     def parts(self) -> dict[str, int]:
@@ -278,19 +278,20 @@ class RunFolder(_Buffered):
         return encode(self.manifest)
 
     def _write(self, manifest: bytes) -> None:
-        # All files at once, since most of the time goes by waiting for the disk; the manifest gets
-        # its name after the parts. Leaving the block waits for all of them, after an error as well.
-        with (
-            whole(self.path / FILE_NAME) as temporary,
-            ThreadPoolExecutor(len(TABLES) + 1) as pool,
-        ):
-            saved = pool.submit(write_bytes, temporary, manifest)
-            while self._unwritten:
-                list(pool.map(self._write_part, self._unwritten[0]))
-                # Only now, so that parts of which one failed are the next to be tried.
-                self._unwritten.popleft()
-            saved.result()
+        while self._unwritten:
+            parts = self._unwritten[0]
+            # A part of each table at most; at once, since most of the time goes by waiting for
+            # the disk. Leaving the block waits for all of them, after an interrupt as well.
+            with ThreadPoolExecutor(len(parts)) as pool:
+                list(pool.map(self._write_part, parts))
+            # Only now, so that parts of which one failed are the next to be tried.
+            self._unwritten.popleft()
+        self._write_manifest(manifest)
 
     def _write_part(self, part: _Part) -> None:
         with whole(self.path / part.table / part_name(part.number)) as temporary:
             write_rows(part.table, part.chunks, temporary)
+
+    def _write_manifest(self, content: bytes) -> None:
+        with whole(self.path / FILE_NAME) as temporary:
+            temporary.write_bytes(content)

@@ -105,12 +105,13 @@ def _arm_config(sweep: Sweep, cell: Cell, name: str) -> SimConfig:
 
 def _needed(guard: GuardConfig) -> GuardConfig:
     """The guard without settings that cannot reach the run: with all parts off, most."""
+    usual = GuardConfig()
     if guard.label_from != "memory":
-        guard = replace(guard, discount=1.0)
+        guard = replace(guard, discount=usual.discount)
     if guard.label_from == "frozen":
-        guard = replace(guard, hysteresis=0.0)
+        guard = replace(guard, hysteresis=usual.hysteresis)
     if guard.brake == 1:
-        guard = replace(guard, brake_on="flip_rate", brake_above=0.2)
+        guard = replace(guard, brake_on=usual.brake_on, brake_above=usual.brake_above)
     if guard.frs or guard.mps or guard.rcsu:
         return guard
     return GuardConfig(

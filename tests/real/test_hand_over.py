@@ -1,0 +1,51 @@
+"""Places and handles of the memory through which weights reach an engine's process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lab.errors import UserError
+from real.engines import buckets, hand_over
+
+
+def test_a_folder_in_memory_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, chosen = tmp_path / "memory", tmp_path / "chosen"
+    memory.mkdir()
+    chosen.mkdir()
+    monkeypatch.setattr(hand_over, "_MEMORY", memory)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    few, many = hand_over.Room(1000, 1000), hand_over.Room(10**18, 10**18)
+    assert hand_over.exchange_folder(few).parent == memory
+    assert hand_over.exchange_folder(many).parent == tmp_path
+    assert hand_over.exchange_folder(many, str(chosen)).parent == chosen
+    with pytest.raises(UserError, match=r"engine_exchange = .*absent: cannot be written \(No such"):
+        hand_over.exchange_folder(few, str(tmp_path / "absent"))
+
+
+def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol of CUDA IPC without a GPU: what crosses over is what torch gets back."""
+    fields = (b"\x00handle\xff", 4096, 512, b"counter", 7, b"event", True)
+    shared = SimpleNamespace(_share_cuda_=lambda: (3, *fields))
+    bucket = hand_over.CudaBucket.__new__(hand_over.CudaBucket)
+    bucket.memory = torch.zeros(2, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "untyped_storage", lambda _: shared)
+    handle = json.loads(json.dumps(bucket.handle()))
+    monkeypatch.undo()
+    got: list[Any] = []
+
+    def reopened(*given: Any) -> torch.UntypedStorage:
+        got.extend(given)
+        return torch.UntypedStorage(4)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
+    assert len(buckets.opened(handle)) == 2
+    assert tuple(got) == (0, *fields)
