@@ -1,0 +1,148 @@
+"""Insert the tables of the protocol's runs into the docs, made from the files in docs/data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lab.arms import title
+from lab.columns import groups, select, unique, where
+from lab.compare.own_best import best_among, own_best
+from lab.report.content.agreement import TextTable
+from lab.stats.paired import LEVEL, Estimate, differences, estimate
+from lab.stats.words import difference, mean_sd
+
+DATA = Path(__file__).parents[1] / "data"
+RECOMMENDED, CEILING = "recommended", "truth"
+RIVALS = ("ttrl", "guard", "matched", "frozen", "memory")
+"""Arms whose best the third condition of the protocol compares with."""
+_UNIT = ("problem_seed", "seed")
+
+
+def on_page_markdown(markdown: str, **others: Any) -> str:
+    """Replace lines `PROTOCOL FILE KIND`; the kinds are those of `KINDS`."""
+    return "\n".join(
+        "\n".join(_table(line.split()[1:])) if line.startswith("PROTOCOL ") else line
+        for line in markdown.split("\n")
+    )
+
+
+def read(name: str) -> pd.DataFrame:
+    """Return the rows of `protocol_runs.table` that a file of docs/data holds."""
+    return pd.read_csv(DATA / f"{name}.csv", dtype={"right_start": str, "right_final": str})
+
+
+def means(rows: pd.DataFrame) -> TextTable:
+    """Final pass@1 of every arm at every learning rate, the lowest mean, and at its own best.
+
+    The best learning rate of one half of the seeds is evaluated on the other half.
+    """
+    lrs = sorted(unique(rows, "lr"))
+    table = []
+    for (arm,), part in groups(rows, ["arm"]):
+        cells = {lr: estimate(_finals(where(part, lr=lr))) for lr in lrs}
+        measured = [cell.mean for cell in cells.values() if cell.n]
+        best = estimate(_finals(own_best(part, ["lr"], unit=_UNIT)))
+        line = [_title(arm), *(_cell(cells[lr]) for lr in lrs), _number(np.mean(measured))]
+        table.append(([*line, _number(min(measured)), _interval(best)], np.mean(measured)))
+    table.sort(key=lambda row: -row[1])
+    head = ["final pass@1, %", *(f"{lr:g}" for lr in lrs)]
+    return TextTable([*head, "mean", "lowest", "own best \\[95 %]"], [row for row, _ in table])
+
+
+def gains(rows: pd.DataFrame) -> TextTable:
+    """The recommended arm minus every other one, paired by seed, at equal rates and own best.
+
+    Intervals hold for all other label-free arms at once with 95 % (Bonferroni's correction).
+    """
+    lrs = sorted(unique(rows, "lr"))
+    others = [arm for arm in unique(rows, "arm") if arm != RECOMMENDED]
+    level = corrected(others)
+    own = {arm: best(rows, [str(arm)]) for arm in (RECOMMENDED, *others)}
+    table = []
+    for arm in others:
+        at = [gain(where(rows, lr=lr), str(arm), level) for lr in lrs]
+        at.append(estimate(differences(own[RECOMMENDED], own[arm]), level))
+        table.append([_title(arm), *map(difference, at)])
+    head = ["recommended minus", *(f"{lr:g}" for lr in lrs), "each at its own best"]
+    return TextTable(head, table)
+
+
+def oracle(rows: pd.DataFrame) -> TextTable:
+    """Wrong majorities that each arm's last labels mend, and that an oracle could.
+
+    The oracle chooses for every problem, in every run, between the last labels of all label-free
+    arms at the same learning rate and seed.
+    """
+    free = select(rows, np.array(rows["arm"] != CEILING))
+    parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
+    together = [_union(part) for _, part in groups(free, [*_UNIT, "lr"])]
+    parts["oracle between the labels of all these arms"] = pd.DataFrame(together)
+    head = ["labels of the last visit", "right, %", "wrong majorities mended, %"]
+    rows_of = [[name, *map(_number, _shares(part))] for name, part in parts.items()]
+    return TextTable([*head, "right majorities lost, %"], rows_of)
+
+
+def gain(rows: pd.DataFrame, arm: str, level: float = LEVEL) -> Estimate:
+    """Final pass@1 of the recommended arm minus that of another one, over paired seeds."""
+    first, second = (_finals(where(rows, arm=name)) for name in (RECOMMENDED, arm))
+    return estimate(differences(first, second), level)
+
+
+def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
+    """Final pass@1 of the best of some arms at its best rate, chosen on the other half."""
+    return _finals(best_among(rows, arms, ["lr"], unit=_UNIT))
+
+
+def corrected(others: Sequence[object]) -> float:
+    """Level of one of the intervals that hold for all label-free arms at once."""
+    return 1 - (1 - LEVEL) / max(1, len([arm for arm in others if arm != CEILING]))
+
+
+KINDS = {"means": means, "gains": gains, "oracle": oracle}
+
+
+def _table(words: list[str]) -> Iterator[str]:
+    name, kind = words
+    return KINDS[kind](read(name)).markdown()
+
+
+def _finals(rows: pd.DataFrame) -> pd.Series:
+    return pd.Series(rows.set_index(list(_UNIT))["pass_final"])
+
+
+def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:
+    """The columns of `oracle`, in percent."""
+    start, end = (_flags(rows, name) for name in ("right_start", "right_final"))
+    return 100 * end.mean(), 100 * end[~start].mean(), 100 * (~end)[start].mean()
+
+
+def _union(rows: pd.DataFrame) -> Mapping[str, str]:
+    """One row in which a last label is right where that of any row is."""
+    right = "".join("01"[flag] for flag in _flags(rows, "right_final").any(axis=0).astype(int))
+    return {"right_start": str(rows["right_start"].iloc[0]), "right_final": right}
+
+
+def _flags(rows: pd.DataFrame, name: str) -> np.ndarray:
+    return np.array([[bit == "1" for bit in bits] for bits in rows[name]])
+
+
+def _title(arm: object) -> str:
+    return f"`{arm}`" if title(str(arm)) == arm else title(str(arm))
+
+
+def _cell(value: Estimate) -> str:
+    return mean_sd(value.mean, value.sd)
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.1f}"
+
+
+def _interval(value: Estimate) -> str:
+    bounds = f" \\[{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
+    return f"{value.mean:.1f}{bounds}"
