@@ -131,6 +131,15 @@ class GuardConfig:
         return cls(frs=False, mps=False, rcsu=False)
 
     @classmethod
+    def recommended(cls) -> GuardConfig:
+        """Labels by the votes of all visits, which change only where another answer clearly leads.
+
+        Without the guard's three parts; meant with a KL penalty to the start model of .05, as the
+        arm `recommended` has it (docs/recommended.md).
+        """
+        return cls(frs=False, mps=False, rcsu=False, label_from="memory", hysteresis=0.25)
+
+    @classmethod
     def only(cls, part: Part) -> GuardConfig:
         """The ablation with one part on, in the paper's profile.
 
@@ -143,7 +152,7 @@ class GuardConfig:
 
     @classmethod
     def profile(cls, name: str) -> GuardConfig:
-        """A profile by name: `paper`, `release`, `off`, `frs`, `mps` or `rcsu`.
+        """A profile by name: `paper`, `release`, `off`, `recommended`, `frs`, `mps` or `rcsu`.
 
         Raises:
             ConfigError: there is no profile of that name.
@@ -151,6 +160,7 @@ class GuardConfig:
         if name in get_args(Part):
             return cls.only(name)  # type: ignore[arg-type]
         named = {"paper": cls.paper, "release": cls.release, "off": cls.off}
+        named["recommended"] = cls.recommended
         if name not in named:
             known = ", ".join([*named, *get_args(Part)])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")

@@ -84,11 +84,12 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
         lambda: replace(_OFF(), label_from="memory"),
         "votes",
     ),
+    "recommended": ("Recommended", GuardConfig.recommended, "votes"),
 }
-_KL_COEF = {"kl": 0.2, "memory_kl": 0.2}
+_KL_COEF = {"kl": 0.2, "memory_kl": 0.2, "recommended": 0.05}
 SIMPLE = ("positive", "early_stop", "braked", *_KL_COEF)
-"""The simplest alternatives to a guard, other than the labels that an arm trains on
-(docs/method.md, section 16)."""
+"""The alternatives to a guard, other than the labels that an arm trains on, and the recommended
+arm (docs/method.md, section 16)."""
 
 
 UNGUARDED = {

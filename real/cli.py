@@ -52,7 +52,7 @@ class RunCommand(SettingsCommand):
     """Arm of the comparison: sets rule, guard and labels (ttrl, guard, frozen, srt, scope+guard,
     ...)."""
     profile: str | None = None
-    """Guard profile: paper, release, off, frs, mps or rcsu."""
+    """Guard profile: paper, release, off, recommended, frs, mps or rcsu."""
 
     def run(self) -> None:
         """Train, and say what came out."""

@@ -37,7 +37,7 @@ class Run:
     out: Path
     """New folder for the run."""
     profile: str | None = None
-    """The guard: paper (default), release, off, frs, mps or rcsu."""
+    """The guard: paper (default), release, off, recommended, frs, mps or rcsu."""
     arm: str | None = None
     """A named arm in place of a profile: ttrl, guard, frozen, memory, memory_guard, truth, a rule
     by name (scope), or a rule with one of them (scope+guard); --rule scope --arm guard is the

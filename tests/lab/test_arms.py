@@ -53,6 +53,9 @@ def test_the_simple_alternatives():
     assert (arm("kl").guard, arm("kl").kl_coef) == (GuardConfig.off(), 0.2)
     assert arm("memory_kl").guard == arm("memory").guard and arm("memory_kl").kl_coef == 0.2
     assert arm("ttrl").kl_coef is None
+    recommended = replace(arm("memory").guard, hysteresis=0.25)
+    assert arm("recommended").guard == GuardConfig.recommended() == recommended
+    assert GuardConfig.profile("recommended") == recommended and arm("recommended").kl_coef == 0.05
     assert (arm("early_stop").guard.brake, arm("braked").guard.brake) == (0, 0.5)
 
 
