@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from lab.arms import title
-from lab.columns import groups, unique
+from lab.columns import finite_mean, groups, unique, where
 from lab.compare.agreement import COPY, ERRORS, OTHER_HALF, mean_errors
+from lab.compare.ranking import rankings
 from lab.stats.words import with_interval
 
 _ERRORS = dict(zip(ERRORS, ("final", "curve", "MR", "FR", "fates"), strict=True))
@@ -76,6 +77,21 @@ def mean_table(table: pd.DataFrame) -> TextTable:
         name, count = str(row["prediction"]), str(row["cells"])
         rows.append([name, count, *cells, _number(row["gain"]), signs])
     return TextTable(head, rows)
+
+
+def ranking_table(table: pd.DataFrame) -> TextTable:
+    """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
+
+    Args:
+        table: from `lab.agreement`.
+    """
+    found = rankings(table)
+    lrs = sorted(unique(found, "lr"))
+    rows = []
+    for (name,), part in groups(found, ["prediction"]):
+        taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
+        rows.append([str(name), *(_number(tau, 2) for tau in taus)])
+    return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
 
 
 def _gain(row: dict[Any, Any]) -> str:

@@ -14,7 +14,7 @@ from lab.compare.agreement import MEASURED, compare_cells
 from lab.compare.collection import Comparison, collect
 from lab.errors import UserError
 from lab.files import whole
-from lab.report.content.agreement import cell_table, mean_table
+from lab.report.content.agreement import cell_table, mean_table, ranking_table
 from lab.trace.response import read_response
 from lab.trace.trace import Trace
 from sim.settings.machine_code import compilation_shown
@@ -75,7 +75,8 @@ class Agree:
         if not real:
             raise UserError(f"real: no run of the trainer in {', '.join(map(str, self.real))}")
         table = agree(real, prediction, self.out, self.classical, not self.quiet)
-        print("\n".join([*cell_table(table).lines(), "", *mean_table(table).lines()]))
+        for text in (cell_table(table), mean_table(table), ranking_table(table)):
+            print("\n".join([*text.lines(), ""]))
         if self.out is not None:
             with whole(self.out / TABLE) as file:
                 table.to_csv(file, index=False)

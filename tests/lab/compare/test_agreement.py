@@ -8,8 +8,9 @@ import pytest
 
 import lab
 from lab.compare.agreement import COPY, ERRORS, OTHER_HALF, mean_errors
+from lab.compare.ranking import rankings
 from lab.errors import UserError
-from lab.report.content.agreement import cell_table, mean_table
+from lab.report.content.agreement import cell_table, mean_table, ranking_table
 from lab.trace.trace import Trace
 
 N, E = 5, 9
@@ -133,3 +134,16 @@ def test_mean_errors_and_text(real: list[Trace], make_trace: Make):
     assert first.split()[:4] == ["lr", "arm", "real", "simulated"] and "TTRL-Guard" in cells[1]
     assert "+7.0 [" in cells[1] and cells[1].rstrip().endswith("+14.0")
     assert list(mean_table(table).markdown())[2].startswith("| measured | 2 | 3.5 |")
+
+
+def test_arms_are_ranked_at_each_learning_rate(real: list[Trace], make_trace: Make):
+    third = runs(make_trace, "real", "frozen", 0.7)
+    levels = {"ttrl": 0.5, "guard": 0.7, "frozen": 0.6}  # one of three pairs is the other way round
+    simulated = [
+        run for arm, level in levels.items() for run in runs(make_trace, "sim", arm, level)
+    ]
+    table = lab.agreement(real + third, simulated)
+    (row,) = rankings(table).to_dict("records")
+    assert (row["lr"], row["prediction"], row["arms"]) == (1e-4, "measured", 3)
+    assert row["tau"] == pytest.approx(1 / 3)
+    assert list(ranking_table(table).lines())[1].split() == ["measured", "0.33"]
