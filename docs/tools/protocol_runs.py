@@ -94,11 +94,11 @@ def _row(folder: Path, trace: Trace) -> dict[str, Any]:
     last = trace.evals.iloc[-1]
     if trace.run.status != "finished":
         return {}
-    task = "verifying" if config["tiny_verifies"] else config["tiny_task"]
+    task = "verifying" if config["tiny_verifies"] else config.get("tiny_task", "arithmetic")
     start, end = (_right(trace.visits, epoch) for epoch in (0, config["epochs"]))
     return {
         "task": task,
-        "problem_seed": config["problem_seed"],
+        "problem_seed": config.get("problem_seed", 0),
         "arm": folder.parent.name,
         "lr": config["lr"],
         "seed": config["seed"],
