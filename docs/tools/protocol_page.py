@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pandas as pd
 
 from lab.arms import title
 from lab.columns import groups, select, unique, where
+from lab.compare.agreement import MEASURED
 from lab.compare.own_best import best_among, own_best
+from lab.compare.ranking import kendall_tau
 from lab.report.content.agreement import TextTable
 from lab.stats.paired import LEVEL, Estimate, differences, estimate
 from lab.stats.words import difference, mean_sd
@@ -24,7 +26,7 @@ _UNIT = ("problem_seed", "seed")
 
 
 def on_page_markdown(markdown: str, **others: Any) -> str:
-    """Replace lines `PROTOCOL FILE KIND`; the kinds are those of `KINDS`."""
+    """Replace lines `PROTOCOL FILE [FILE] KIND`; the kinds are those of `KINDS`."""
     return "\n".join(
         "\n".join(_table(line.split()[1:])) if line.startswith("PROTOCOL ") else line
         for line in markdown.split("\n")
@@ -32,7 +34,7 @@ def on_page_markdown(markdown: str, **others: Any) -> str:
 
 
 def read(name: str) -> pd.DataFrame:
-    """Return the rows of `protocol_runs.table` that a file of docs/data holds."""
+    """Return the rows of `protocol_runs.table` or `lab.agreement` in a file of docs/data."""
     return pd.read_csv(DATA / f"{name}.csv", dtype={"right_start": str, "right_final": str})
 
 
@@ -87,6 +89,27 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
 
+def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
+    """Kendall's tau of the arms by final pass@1: simulated against real, and real against real.
+
+    The second is the mean over random halves of the seeds, each against the other half: what tau is
+    worth where arms differ by less than the noise of their runs.
+
+    Args:
+        rows: the real runs.
+        simulated: from `lab.agreement`, of the same cells.
+    """
+    own = select(simulated, np.array(simulated["prediction"] == MEASURED))
+    head = ["learning rate", "arms", "simulated and real", "halves of the real seeds"]
+    table = []
+    for (lr,), part in groups(own, ["lr"]):
+        real, predicted = (_pooled(part, name) for name in ("real", "predicted"))
+        halves = _halves(select(rows, np.array(rows["arm"].isin(list(real.index)))), lr)
+        taus = [kendall_tau(predicted, real), halves]
+        table.append([f"{lr:g}", str(len(real)), *(f"{tau:.2f}" for tau in taus)])
+    return TextTable(head, table)
+
+
 def gain(rows: pd.DataFrame, arm: str, level: float = LEVEL) -> Estimate:
     """Final pass@1 of the recommended arm minus that of another one, over paired seeds."""
     first, second = (_finals(where(rows, arm=name)) for name in (RECOMMENDED, arm))
@@ -103,12 +126,35 @@ def corrected(others: Sequence[object]) -> float:
     return 1 - (1 - LEVEL) / max(1, len([arm for arm in others if arm != CEILING]))
 
 
-KINDS = {"means": means, "gains": gains, "oracle": oracle}
+KINDS: dict[str, Callable[..., TextTable]] = {
+    "means": means,
+    "gains": gains,
+    "oracle": oracle,
+    "ranks": ranks,
+}
+_SPLITS = 256
 
 
 def _table(words: list[str]) -> Iterator[str]:
-    name, kind = words
-    return KINDS[kind](read(name)).markdown()
+    *files, kind = words
+    return KINDS[kind](*map(read, files)).markdown()
+
+
+def _pooled(cells: pd.DataFrame, name: str) -> pd.Series:
+    """Mean of every arm over the problem sets, each weighted by its seeds."""
+    parts = groups(cells, ["arm"])
+    return pd.Series({arm: np.average(p[name], weights=p["seeds"]) for (arm,), p in parts})
+
+
+def _halves(rows: pd.DataFrame, lr: object) -> float:
+    """Mean tau between the arms' means over one random half of the seeds and over the other."""
+    finals = where(rows, lr=lr).pivot(index=list(_UNIT), columns="arm", values="pass_final")
+    finals_SA = finals.dropna().to_numpy(float)
+    rng, taus = np.random.default_rng(0), []
+    for _ in range(_SPLITS):
+        first, second = np.array_split(rng.permutation(finals_SA), 2)
+        taus.append(kendall_tau(first.mean(axis=0), second.mean(axis=0)))
+    return float(np.mean(taus))
 
 
 def _finals(rows: pd.DataFrame) -> pd.Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from lab.columns import floats, groups, select
 
@@ -27,7 +28,7 @@ def rankings(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "lr", "prediction", "arms", "tau"])
 
 
-def kendall_tau(first: np.ndarray, second: np.ndarray) -> float:
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     """Return Kendall's tau-b of two series; NaN where one is constant."""
     from scipy.stats import kendalltau  # its import takes most of a second
 

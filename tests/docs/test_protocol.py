@@ -82,7 +82,18 @@ def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     # An oracle between labels is right wherever one of them is, and true labels are none of them.
     shares = {row[0]: float(row[1]) for row in page.oracle(table).rows}
     assert len(shares) == 3 and max(shares.values()) == shares[list(shares)[-1]] <= 100
+    sure = table.assign(pass_final=table.arm.map({"recommended": 3.0, "truth": 2.0, "ttrl": 1.0}))
+    for predict, tau in ((lambda real: real, "1.00"), (lambda real: -real, "-1.00")):
+        found = page.ranks(sure, agreed(sure, predict)).rows
+        assert found == [["0.0001", "3", tau, "1.00"], ["0.0003", "3", tau, "1.00"]]
     assert page.on_page_markdown("a\nPROTOCOL table means\nb").count("\n") == 6
+
+
+def agreed(table, predict):
+    """Rows as of `lab.agreement`, with a prediction made from the real mean."""
+    cells = table.groupby(["lr", "arm"], as_index=False)["pass_final"].agg(["mean", "size"])
+    cells = cells.rename(columns={"mean": "real", "size": "seeds"})
+    return cells.assign(prediction="measured", predicted=predict(cells["real"]))
 
 
 def test_the_confirming_commands_are_those_of_the_page(tool):
