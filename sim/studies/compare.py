@@ -40,20 +40,20 @@ def compare(
         Traces by the arm's name, in the given order.
 
     Raises:
-        UserError: an arm is there twice, a control lacks the arms it is matched to, the folder is
-            in use, or a run failed.
+        UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
+            is matched to, the folder is in use, or a run failed.
     """
     out = Path(out)
     check_arms(tuple(arm.name for arm in arms))
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty; choose another folder")
     traces: dict[str, Trace] = {}
-    by_name = {arm.name: arm for arm in arms}
+    configs = {arm.name: with_arm(config, arm) for arm in arms}  # all, before the first run
     for arm in sorted(arms, key=lambda a: control(a.name) is not None):
         found = control(arm.name)
-        own, facts = with_arm(config, arm), {}
+        own, facts = configs[arm.name], {}
         if found is not None:
-            own, facts = _matched(with_arm(config, by_name[found.unguarded]), found, traces)
+            own, facts = _matched(configs[found.unguarded], found, traces)
             arm = replace(arm, step_factor=own.step_factor)
         traces[arm.name] = simulate(own, out / arm.name, progress, arm=arm, extra=facts)
     return {arm.name: traces[arm.name] for arm in arms}

@@ -49,6 +49,7 @@ def test_arms_start_from_the_same_votes(compared):
         ([], "at least one"),
         (["ttrl", "ttrl"], "ttrl is there twice"),
         (["guard", "matched"], "matched needs ttrl and guard"),
+        (["ttrl", "recommended"], "kl_coef: only policy = measured reads it"),
     ],
 )
 def test_wrong_lists_of_arms(names, message, tmp_path):
