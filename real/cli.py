@@ -105,8 +105,8 @@ class CompareCommand(SettingsCommand):
     out: Path
     """Folder for the run folders, OUT/ARM/seed-SEED; with --lrs OUT/lr-LR/ARM/seed-SEED."""
     arms: tuple[str, ...] = DEMO_ARMS
-    """Arms to run: ttrl, guard, matched, frozen, memory, memory_guard, truth; a rule of the field
-    such as srt or empo; or both, such as scope+guard."""
+    """Arms to run: recommended, ttrl, guard, matched, frozen, memory, memory_guard, truth; a rule
+    of the field such as srt or empo; or both, such as scope+guard."""
     seeds: tuple[int, ...] = (0, 1, 2)
     lrs: tuple[float, ...] = ()
     """Several peak learning rates, one comparison each."""
