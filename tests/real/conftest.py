@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The function of `rank_runs.server` that starts a run."""
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[Any]:
+    """The function of `rank_runs.server` that starts a run: torch is imported once."""
     from rank_runs import server
 
-    with server(tmp_path_factory.mktemp("ranks")) as run:
+    with server() as run:
         yield run
+
+
+@pytest.fixture(scope="module")
+def ranks(rank_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """As `rank_server`, in a place of the module's own."""
+    return partial(rank_server, tmp_path_factory.mktemp("ranks"))

@@ -56,8 +56,8 @@ def whole_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def server(place: Path) -> Iterator[Start]:
-    """Give a function that starts runs in folders of `place` and waits for their end."""
+def server() -> Iterator[Start]:
+    """Give a function that starts runs in folders of a place and waits for their end."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("forked_ranks.py"))],
         stdin=subprocess.PIPE,
@@ -69,6 +69,7 @@ def server(place: Path) -> Iterator[Start]:
     assert process.stdin and process.stdout
 
     def run(
+        place: Path,
         name: str,
         config: dict[str, Any],
         world: int = 2,
