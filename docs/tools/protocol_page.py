@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lab.arms import title
+from lab.arms import BASELINE, title
 from lab.columns import groups, select, unique, where
 from lab.compare.agreement import MEASURED
 from lab.compare.own_best import best_among, own_best
@@ -74,6 +74,38 @@ def gains(rows: pd.DataFrame) -> TextTable:
     return TextTable(head, table)
 
 
+def conditions(rows: pd.DataFrame) -> TextTable:
+    """What counts as a win, with what was measured; the ranking of the simulator is in `ranks`."""
+    free = select(rows, np.array(rows["arm"] != CEILING))
+    lows = {str(arm): _lowest(part) for (arm,), part in groups(free, ["arm"])}
+    own = lows.pop(RECOMMENDED)
+    second, drop = max(lows, key=lambda arm: lows[arm]), own - lows[BASELINE]
+    robust = f"{own:.1f}; {_title(second)} {lows[second]:.1f}"
+    collapse = f"{drop:+.1f}; start {rows['pass_start'].mean():.1f}, TTRL {lows[BASELINE]:.1f}"
+    finals = best(free, [RECOMMENDED])
+    level = corrected([*lows])
+    below = {a: estimate(differences(finals, best(free, [a])), level) for a in lows}
+    worst = min(below, key=lambda arm: below[arm].mean)
+    lead = estimate(differences(finals, best(free, RIVALS)))
+    met = lead.mean >= 2 and not lead.within_noise
+    table = [
+        [
+            "lowest mean of the recommendation, and the highest of others",
+            robust,
+            own >= lows[second],
+        ],
+        ["30 points above the lowest of TTRL where TTRL collapses", collapse, drop >= 30],
+        [
+            f"at own best rates not below any arm; the nearest is {_title(worst)}",
+            difference(below[worst]),
+            all(gain.within_noise or gain.mean > 0 for gain in below.values()),
+        ],
+        ["there 2 points above the best of five arms", difference(lead), met],
+    ]
+    rows_of = [[name, number, "yes" if reached else "no"] for name, number, reached in table]
+    return TextTable(["condition", "final pass@1", "met"], rows_of)
+
+
 def oracle(rows: pd.DataFrame) -> TextTable:
     """Wrong majorities that each arm's last labels mend, and that an oracle could.
 
@@ -129,6 +161,7 @@ def corrected(others: Sequence[object]) -> float:
 KINDS: dict[str, Callable[..., TextTable]] = {
     "means": means,
     "gains": gains,
+    "conditions": conditions,
     "oracle": oracle,
     "ranks": ranks,
 }
@@ -159,6 +192,11 @@ def _halves(rows: pd.DataFrame, lr: object) -> float:
 
 def _finals(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(rows.set_index(list(_UNIT))["pass_final"])
+
+
+def _lowest(rows: pd.DataFrame) -> float:
+    """The lowest mean over the learning rates."""
+    return min(_finals(part).mean() for _, part in groups(rows, ["lr"]))
 
 
 def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:

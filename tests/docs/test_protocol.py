@@ -86,6 +86,9 @@ def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     for predict, tau in ((lambda real: real, "1.00"), (lambda real: -real, "-1.00")):
         found = page.ranks(sure, agreed(sure, predict)).rows
         assert found == [["0.0001", "3", tau, "1.00"], ["0.0003", "3", tau, "1.00"]]
+    assert [row[2] for row in page.conditions(sure).rows] == ["yes", "no", "yes", "yes"]
+    worse = sure.assign(pass_final=-sure.pass_final)
+    assert [row[2] for row in page.conditions(worse).rows] == ["no"] * 4
     assert page.on_page_markdown("a\nPROTOCOL table means\nb").count("\n") == 6
 
 
