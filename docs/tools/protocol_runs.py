@@ -24,7 +24,7 @@ import pandas as pd
 import real.cli
 from lab.columns import finite_mean, floats, select
 from lab.files import whole
-from lab.trace.manifest import FILE_NAME
+from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.trace import Trace, load
 
 DATA = Path(__file__).parents[1] / "data"
@@ -84,16 +84,15 @@ def table(out: Path) -> pd.DataFrame:
     `right_final`: for every problem 1 or 0, whether the majority before training and the label of
     the last visit are right.
     """
-    rows = [_row(path.parent, load(path.parent)) for path in sorted(out.rglob(FILE_NAME))]
-    found = pd.DataFrame([row for row in rows if row])
+    folders = [path.parent for path in sorted(out.rglob(FILE_NAME))]
+    finished = [path for path in folders if read_manifest(path).status == "finished"]
+    found = pd.DataFrame([_row(folder, load(folder)) for folder in finished])
     return found.sort_values(["task", "problem_seed", "lr", "seed", "arm"], ignore_index=True)
 
 
 def _row(folder: Path, trace: Trace) -> dict[str, Any]:
     config = trace.run.config
     last = trace.evals.iloc[-1]
-    if trace.run.status != "finished":
-        return {}
     task = "verifying" if config["tiny_verifies"] else config.get("tiny_task", "arithmetic")
     start, end = (_right(trace.visits, epoch) for epoch in (0, config["epochs"]))
     return {
