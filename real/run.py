@@ -21,6 +21,8 @@ from real.model.folder import model_folder
 from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.advice import checked_engine_memory
+from real.plan.model_size import multiplied
+from real.plan.seconds import update_flops
 from real.problems.load import read_problems
 from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
@@ -70,11 +72,12 @@ def prepare(
     tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
     folder = model_folder(config.model) if config.model else tiny
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
-    memory = checked_engine_memory(config, folder, ranks.world)
+    memory, planned = checked_engine_memory(config, folder, ranks.world)
     policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
-    prompts = replace(prompts, notices=(*notices, *_notices(config, policy), *prompts.notices))
+    notices = (*notices, *planned, *_notices(config, policy), *prompts.notices)
+    prompts = replace(prompts, notices=notices)
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
@@ -107,6 +110,7 @@ def prepare(
             config.max_rows * ranks.world,
             supervisor.reads,
         ),
+        token_flops=update_flops(multiplied(policy.model), config),
         ranks=ranks,
     )
 

@@ -59,6 +59,8 @@ class Run:
     """Groups that wait for an update; no part of a checkpoint, which waits as well."""
     optimizer: PolicyOptimizer
     evaluator: Evaluator
+    token_flops: float
+    """Operations of an update per token, see `update_flops`."""
     ranks: Ranks = ALONE
     """The processes of the run, and which of them this is."""
 

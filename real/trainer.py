@@ -22,8 +22,6 @@ from real.engines.wrappers import RestartingEngine
 from real.model.memory import memory_limit
 from real.model.prepare import on_this_machine, torch_threads
 from real.plan.card import card_held
-from real.plan.model_size import multiplied
-from real.plan.seconds import update_flops
 from real.ranks.distributed import joined_ranks
 from real.ranks.nodes import check_shared
 from real.record.batches import Batch, batches, with_next
@@ -271,7 +269,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps)
     n_sampled = responses.n_tokens + further.n_sampled
-    flops = update_flops(multiplied(run.policy.model), config) * sum(s.n_inputs for s in steps)
+    flops = run.token_flops * sum(step.n_inputs for step in steps)
     row = {
         **means,
         "replicate": 0,

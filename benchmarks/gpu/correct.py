@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from record import Report
-from shapes import Setup, free_port
+from shapes import Setup, join_alone
 from torch import Tensor
 
 from lab.errors import UserError
@@ -187,11 +185,8 @@ def ends(setup: Setup, report: Report) -> None:
 
 def _fail(setup: Setup, errors: Path) -> None:
     sys.stderr = errors.open("w")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    os.environ |= dict(zip(_RANK, "0101", strict=True))
-    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=600))
-    watch = Watch(Launched(0, 1, 0, 1))
+    join_alone(setup)
+    watch = Watch(Launched(0, 1, 0, 1), 600.0)
     try:
         with watch.reasons():
             ones = torch.ones(1, device=setup.device)
@@ -203,6 +198,3 @@ def _fail(setup: Setup, errors: Path) -> None:
             raise UserError(f"planned failure, backend {dist.get_backend()}")
     except BaseException as error:
         watch.end(error)
-
-
-_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

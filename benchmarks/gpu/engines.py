@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from record import Report
-from shapes import Setup, groups_of, make_model, model_config, model_folder
+from shapes import Setup, end_tokens, groups_of, make_model, model_config, model_folder
 
 from real.engines.child_engine import ChildEngine
 from real.engines.hand_over import Room
@@ -182,11 +182,10 @@ def _queued(setup: Setup, report: Report, engine: Engine) -> None:
 
 
 def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:
-    vocabulary = model_config(setup, shape).vocab_size
     return VllmSettings(
         model=str(model_folder(setup, shape, weights=False)),
         max_model_len=setup.pick(4096, 128),
-        eos_token_ids=tuple(range(32, 32 + vocabulary // setup.pick(700, 16))),
+        eos_token_ids=end_tokens(setup, model_config(setup, shape).vocab_size),
         dtype=dtype,
         head_dtype="float32",
         max_rows=setup.pick(512, 16),
@@ -212,9 +211,8 @@ def _child(
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     program = ("-c", EAGER) if eager else ("-m", "real.engines.child")
     command = (sys.executable, *program, "vllm")
-    with torch.device("meta"):
-        weights = make_meta(setup, shape)
     kind = getattr(torch, dtype)
+    weights = make_model(setup, shape, kind, torch.device("meta"))
     return ChildEngine(
         asdict(_settings(setup, shape, dtype, memory)),
         300.0,
@@ -224,14 +222,6 @@ def _child(
         command=command,
         log=setup.folder / "engine.log",
     )
-
-
-def make_meta(setup: Setup, shape: str) -> Any:
-    """Return a model without data."""
-    from transformers import AutoModelForCausalLM
-
-    builder: Any = AutoModelForCausalLM
-    return builder.from_config(model_config(setup, shape))
 
 
 def _synced(setup: Setup, report: Report, engine: Any, model: Any, name: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -10,25 +9,21 @@ import torch.distributed as dist
 from record import Report
 from shapes import (
     Setup,
-    free_port,
-    make_model,
+    join_alone,
     make_optimizer,
+    make_scorer,
     model_config,
     scripted_groups,
     train_config,
 )
-from torch.distributed.device_mesh import init_device_mesh
 
-from real.model.prepare import prepare_training
 from real.plan.memory import longest, plan_memory, state_parts
 from real.plan.model_size import PlannedModel
 from real.plan.rehearsal import LiveBytes
-from real.ranks.sharding import shard, whole_tensor
+from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig
-from real.update.from_settings import loss_config, optimizer_config
+from real.update.from_settings import loss_config
 from real.update.grpo import backward
-from real.update.logprobs import Scorer
-from real.update.optimizer import PolicyOptimizer
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "0.5B": ("0.5B", {}),
@@ -77,22 +72,18 @@ def _step(setup: Setup, shape: str, config: TrainConfig) -> None:
 
 def fsdp(setup: Setup, report: Report) -> None:
     """FSDP2 over NCCL with one rank against no shards; then shards of eight ranks."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, rank=0, world_size=1)
+    join_alone(setup)
     report.add("torch.distributed.get_backend()", dist.get_backend())
     lengths = torch.linspace(*setup.pick((100, 1500, 16), (8, 24, 4))).long()[None]
     config = train_config(setup, lr=1e-3)
     updates: dict[str, Any] = {}
-    for name in ("whole", "shards"):
-        optimizer = _sharded(setup, config) if name == "shards" else None
-        optimizer = optimizer or make_optimizer(setup, "0.5B", config)
+    for name, ranks in (("whole", 0), ("shards", 1)):
+        optimizer = make_optimizer(setup, "0.5B", config, ranks)
         groups = scripted_groups(setup, lengths, optimizer.model.config.vocab_size)
         step = optimizer.step(groups)
         report.add(f"norm of the gradient, {name}", step.grad_norm)
         updates[name] = [whole_tensor(p.detach()).float().cpu() for p in optimizer.parameters]
         del optimizer
-        setup.free()
     pairs = zip(updates["whole"], updates["shards"], strict=True)
     gaps = torch.tensor([[float((a - b).norm()), float(a.norm())] for a, b in pairs])
     report.check("weights after a step, shards against whole", _ratio(gaps), 1e-3)
@@ -105,32 +96,20 @@ def _ratio(norms_N2: torch.Tensor) -> float:
     return float(gap / size)
 
 
-def _sharded(setup: Setup, config: TrainConfig) -> PolicyOptimizer:
-    model = make_model(setup, "0.5B", torch.bfloat16)
-    prepare_training(model, config)
-    scorer = Scorer(model)
-    shard(scorer, init_device_mesh(setup.device.type, (1,)))
-    return PolicyOptimizer(scorer, loss_config(config), optimizer_config(config), 1000)
-
-
 def _eight(setup: Setup, report: Report) -> None:
     """The 7B shape as rank 3 of 8 whose collectives do nothing, so its numbers mean nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=3, world_size=8, store=FakeStore())
     config = train_config(setup)
-    setup.free()
-    model = make_model(setup, "7B")
-    prepare_training(model, config)
-    scorer = Scorer(model)
-    shard(scorer, init_device_mesh(setup.device.type, (8,)))
+    scorer = make_scorer(setup, "7B", config, ranks=8)
     shapes = PlannedModel(model_config(setup, "7B"))
     planned = next(p.update for p in state_parts(shapes.size(), config, 8) if p.name == "weights")
     local: list[Any] = [p.to_local() for p in scorer.parameters()]  # pyright: ignore
     held = sum(tensor.untyped_storage().nbytes() for tensor in local)
     report.check("shards of 7B on 8 ranks, off the plan", abs(held / planned - 1), 0.05)
     lengths = torch.full((1, setup.pick(8, 2)), setup.pick(3072, 24))
-    groups = scripted_groups(setup, lengths, model.config.vocab_size)
+    groups = scripted_groups(setup, lengths, model_config(setup, "7B").vocab_size)
     setup.free()
     setup.peak()
     seconds = setup.seconds(lambda: backward(scorer, groups, loss_config(config)))

@@ -5,22 +5,27 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import os
 import socket
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.prepare import prepare_training
 from real.model.wide_head import widen_head
 from real.plan.seconds import card_named
+from real.ranks.sharding import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
@@ -134,24 +139,28 @@ class Setup:
         return float("nan") if card is None else card.flops
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
 def model_config(setup: Setup, shape: str) -> Any:
     """Return a model's config of transformers."""
     values: dict[str, Any] = SHAPES[shape] | (_DRY if setup.dry else {})
     return AutoConfig.for_model(**values)
 
 
-def make_model(setup: Setup, shape: str, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """Make a model with random weights on the device."""
+def end_tokens(setup: Setup, vocabulary: int) -> tuple[int, ...]:
+    """Return so many tokens as ends that responses of `MEAN_TOKENS` are expected."""
+    n_ends = round(vocabulary / setup.pick(MEAN_TOKENS, 16))
+    return tuple(range(VOCABULARY_SIZE, VOCABULARY_SIZE + n_ends))
+
+
+def make_model(
+    setup: Setup,
+    shape: str,
+    dtype: torch.dtype = torch.bfloat16,
+    device: torch.device | None = None,
+) -> Any:
+    """Make a model with random weights on the section's device, or on another one."""
     builder: Any = AutoModelForCausalLM
     torch.manual_seed(0)
-    with torch.device(setup.device):
+    with device or setup.device:
         model = builder.from_config(model_config(setup, shape), dtype=dtype)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(_HEAD_SCALE)
@@ -173,8 +182,7 @@ def model_folder(setup: Setup, shape: str, weights: bool = True) -> Path:
     if (folder / "tokenizer.json").exists():
         return folder
     config = model_config(setup, shape)
-    n_ends = round(config.vocab_size / setup.pick(MEAN_TOKENS, 16))
-    ends = list(range(VOCABULARY_SIZE, VOCABULARY_SIZE + n_ends))
+    ends = [*end_tokens(setup, config.vocab_size)]
     if weights:
         make_model(setup, shape).save_pretrained(folder)
     else:
@@ -206,12 +214,35 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
     return presets.preset_config("llama-3.2-3b/math500", values).settled()
 
 
-def make_optimizer(setup: Setup, shape: str, config: TrainConfig) -> PolicyOptimizer:
-    """Return the trainer's optimizer of a model of that shape."""
+def make_scorer(setup: Setup, shape: str, config: TrainConfig, ranks: int = 0) -> Scorer:
+    """Return a model of that shape as it is trained, sharded if `ranks` are given."""
     setup.free()
     model = make_model(setup, shape, getattr(torch, config.dtype))
     prepare_training(model, config)
-    return PolicyOptimizer(Scorer(model), loss_config(config), optimizer_config(config), 1000)
+    scorer = Scorer(model)
+    if ranks:
+        shard(scorer, init_device_mesh(setup.device.type, (ranks,)))
+    return scorer
+
+
+def make_optimizer(
+    setup: Setup, shape: str, config: TrainConfig, ranks: int = 0
+) -> PolicyOptimizer:
+    """Return the trainer's optimizer of the model of `make_scorer`."""
+    scorer = make_scorer(setup, shape, config, ranks)
+    return PolicyOptimizer(scorer, loss_config(config), optimizer_config(config), 1000)
+
+
+def join_alone(setup: Setup) -> None:
+    """Make this process the only rank of a group, with the trainer's backends."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    os.environ |= address | {name: str(value) for name, value in names.items()}
+    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=600))
 
 
 def scripted_groups(

@@ -27,7 +27,9 @@ class _Change(NamedTuple):
     world: int | None = None
 
 
-def checked_engine_memory(config: TrainConfig, folder: Path, world: int) -> EngineMemory | None:
+def checked_engine_memory(
+    config: TrainConfig, folder: Path, world: int
+) -> tuple[EngineMemory | None, list[str]]:
     """Check that a run fits on this machine's GPUs before anything is loaded.
 
     Args:
@@ -36,21 +38,23 @@ def checked_engine_memory(config: TrainConfig, folder: Path, world: int) -> Engi
         world: ranks of the run.
 
     Returns:
-        The memory of the GPU that vLLM may take; None where the run is on a CPU.
+        The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
 
     Raises:
         UserError: the run does not fit; the message names settings that would.
     """
     if pick_device(config.device).type != "cuda":
-        return None
+        return None, []
     free, total = torch.cuda.mem_get_info()
     return engine_memory(config, folder, world, free, total)
 
 
 def engine_memory(
     config: TrainConfig, folder: Path, world: int, free: int, total: int
-) -> EngineMemory:
-    """Return what vLLM may take of a GPU: what the trainer leaves, or the share of the settings.
+) -> tuple[EngineMemory, list[str]]:
+    """Return what vLLM may take of a GPU, and a notice of the plan.
+
+    It is what the trainer leaves, or the share of the settings.
 
     Args:
         config: settled settings.
@@ -71,7 +75,16 @@ def engine_memory(
         config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
     plan = plan_memory(model, config, world, card)
     require_fit(plan, model, config, world, of)
-    return EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
+    memory = EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
+    return memory, [_told(plan)]
+
+
+def _told(plan: MemoryPlan) -> str:
+    """Return a plan in one line; `guard-train plan` prints the whole table."""
+    sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
+    parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
+    words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
+    return f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"
 
 
 def require_fit(

@@ -113,7 +113,7 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
 
     An error of one rank ends the processes of all: the first to fail prints the reason, and the
     others, which are told, end without a word. No rank cleans up after an error, see
-    `real.ranks.failure`. A rank that neither answers nor dies is waited for until `rank_timeout`.
+    `real.ranks.failure`. A rank that hangs is waited for until `rank_timeout`.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
@@ -128,14 +128,16 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
         return
     kind = _check(process, device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    # A hanging rank is named before the library ends those that wait for it.
+    longer = timedelta(seconds=1.1 * rank_timeout + 30)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
+        dist.init_process_group(backend, timeout=longer)
     except (dist.DistError, ValueError) as error:
         raise UserError(
             f"rank {process.rank}: could not meet the other ranks ({first_line(error)}); start "
             "them together with torchrun"
         ) from error
-    watch = Watch(process)
+    watch = Watch(process, rank_timeout)
     ranks = Ranks(process.rank, process.world, kind, watch)
     try:
         with watch.reasons():

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ _LOST_SECONDS = 2.0
 _LINGER_SECONDS = 3.0
 """Longest time that a process waits, before it ends, for the others to know."""
 _REMEDY = "go on with guard-train resume"
+_PROJECT = f"{Path(__file__).parents[2]}{os.sep}"
 _SIGNAL = getattr(signal, "SIGURG", None)
 """Interrupts the main thread. Nobody else sends it, and by default it does nothing."""
 
@@ -45,11 +47,12 @@ class RankFailed(BaseException):
 class Watch:
     """Notices the failure of any rank, and lets this one end."""
 
-    def __init__(self, process: Launched) -> None:
+    def __init__(self, process: Launched, patience: float) -> None:
         """Start to watch; all ranks must call this.
 
         Args:
             process: this one, whose process group exists.
+            patience: seconds that others may wait for a rank before it counts as hanging.
         """
         store: Any = dist.distributed_c10d._get_default_store()
         # A connection of its own: the main thread may hold the other one for minutes.
@@ -62,7 +65,7 @@ class Watch:
         self._speaker = False
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._others = Others(self._store, process.rank, process.world)
+        self._others = Others(self._store, process.rank, process.world, patience)
         self._handler = _handle(self._interrupt)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -117,7 +120,7 @@ class Watch:
             self._others.look()
             if self._found() is None:
                 continue
-            self._others.end_stopped()
+            self._others.end_stuck()
             deadline = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < deadline:
                 if self._handler is not None and _SIGNAL is not None:
@@ -156,6 +159,12 @@ class Watch:
             if self._is_far(others.reason):
                 _print(others.reason)
             return others.reason
+        if others.hangs_here:
+            reason = f"rank {self._process.rank}: {others.hangs}, {_place()}; {_REMEDY}"
+            if not self._is_first(reason):
+                return None  # it will be heard
+            _print(reason)
+            return reason
         if others.cut_off or others.mute or (0 in lost and not self._agent_holds):
             # It may not count as dead yet: connections close a little earlier.
             if self._speaks_without_store(lost or ([] if self._agent_holds else [0])):
@@ -213,6 +222,18 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(word in words for word in known)
     )
+
+
+def _place() -> str:
+    """Return where the main thread is: the innermost line of this project, if there is one."""
+    frame = innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not frame.f_code.co_filename.startswith(_PROJECT):
+        frame = frame.f_back
+    frame = frame or innermost
+    if frame is None:
+        return "nobody knows where"
+    name = frame.f_code.co_filename.removeprefix(_PROJECT)
+    return f"in {frame.f_code.co_name} ({name}:{frame.f_lineno})"
 
 
 def _sentence(rank: int, error: BaseException) -> str:

@@ -1,8 +1,9 @@
-"""Ranks that no longer run: processes that died or were stopped, and machines that are silent.
+"""Ranks that no longer run or go on: ended, stopped or hanging processes, and silent machines.
 
 A rank sees the processes of its own machine and needs no sign of life of theirs: one that is busy
 for minutes runs, even in a kernel that holds Python's lock. Machines beat: every rank of a machine
-adds to the machine's count in the store, and watches the count of the next machine.
+adds to the machine's count in the store, and watches the count of the next machine. All ranks begin
+the same collectives in the same order: one that has begun fewer than another holds that one up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 POLL_SECONDS = 0.3
 """Time between two looks at the store, and at the processes of this machine."""
 LOST_SECONDS = 15.0
@@ -26,6 +29,12 @@ REASON, TOLD = "guard-train/failed", "guard-train/told"
 DIED = "its process has died"
 _BEAT = "guard-train/beat/{}"
 """Key of the count of a machine, which its first rank names."""
+_BEGUN = "guard-train/begun/{}"
+"""Key of the number of collectives that a rank has begun."""
+_LOOKS_APART = 5
+"""Looks between two exchanges of these numbers."""
+_OWN_SECONDS = 5.0
+"""Time that a rank has to notice by itself, and say where, that others wait for it."""
 
 
 class Others:
@@ -35,19 +44,22 @@ class Others:
     looks: while this process is stopped itself, as all may be, they do not pass.
     """
 
-    def __init__(self, store: Any, rank: int, world: int) -> None:
+    def __init__(self, store: Any, rank: int, world: int, patience: float) -> None:
         """Meet the others and start to listen; all ranks must call this.
 
         Args:
             store: that all ranks share; a connection of its own.
             rank: of this process.
             world: number of ranks.
+            patience: seconds that others may wait for a rank that begins no collective.
         """
         self.reason: str | None = None
         """Of the first failure, as the store has it."""
         self.cut_off = False
         """The connection to the store is lost."""
-        self._store = store
+        self._store, self._rank, self._patience = store, rank, patience
+        self._begun_R = self._before_R = world * [0]
+        store.set(_BEGUN.format(rank), "0")
         self.neighbours, machines = _met(store, rank, world)
         own = next(i for i, ranks in enumerate(machines) if rank in ranks)
         following = machines[(own + 1) % len(machines)]
@@ -72,6 +84,10 @@ class Others:
         """Count for how long others were stopped or silent; to be called every `POLL_SECONDS`."""
         for rank, pid in self.neighbours.items():
             self._count(rank, _state(pid) == "T")
+        begun_R, before_R = self._begun_R, self._before_R
+        for rank, (begun, before) in enumerate(zip(begun_R, before_R, strict=True)):
+            self._count(_BEGUN.format(rank), before == begun < max(begun_R))
+        self._before_R = begun_R
         if self._next == self._machine:
             return
         n_answers, beat = self._seen
@@ -85,7 +101,8 @@ class Others:
         """Return the ranks that no longer run, each with what happened to it."""
         stopped = f"its process was stopped {LOST_SECONDS:.0f} seconds ago"
         silent = f"its machine has been silent for {LOST_SECONDS:.0f} seconds"
-        found = dict.fromkeys(self._silent(), silent)
+        found = dict.fromkeys(self._hanging(), self.hangs)
+        found |= dict.fromkeys(self._silent(), silent)
         found |= dict.fromkeys(self._stopped(), stopped)
         return found | dict.fromkeys(self.dead(), DIED)
 
@@ -98,11 +115,29 @@ class Others:
         """The store, on another machine, does not answer."""
         return self._machine != 0 and self._for_long("store")
 
-    def end_stopped(self) -> None:
-        """Kill the processes of this machine that count as lost since they are stopped."""
-        for rank in self._stopped():
+    @property
+    def hangs(self) -> str:
+        """What is said of a rank that others wait for."""
+        return f"it has kept the others waiting for {self._patience:.0f} seconds (rank_timeout)"
+
+    @property
+    def hangs_here(self) -> bool:
+        """The others wait for this rank."""
+        return self._waited_for(self._rank) >= self._patience
+
+    def end_stuck(self) -> None:
+        """Kill the processes of this machine that count as lost since they are stopped or hang."""
+        for rank in {*self._stopped(), *self._hanging()} & self.neighbours.keys():
             with contextlib.suppress(OSError):
                 os.kill(self.neighbours[rank], signal.SIGKILL)
+
+    def _hanging(self) -> list[int]:
+        most = self._patience + _OWN_SECONDS
+        ranks = range(len(self._begun_R))
+        return [rank for rank in ranks if rank != self._rank and self._waited_for(rank) >= most]
+
+    def _waited_for(self, rank: int) -> float:
+        return self._looks[_BEGUN.format(rank)] * POLL_SECONDS
 
     def _stopped(self) -> list[int]:
         return [rank for rank in self.neighbours if self._for_long(rank)]
@@ -120,8 +155,12 @@ class Others:
         return self._looks[name] * POLL_SECONDS >= LOST_SECONDS
 
     def _listen(self) -> None:
+        number = 0
         try:
             while not self._over.wait(POLL_SECONDS):
+                number += 1
+                if number % _LOOKS_APART == 0:
+                    self._exchange()
                 if self._next != self._machine:
                     self._store.add(_BEAT.format(self._machine), 1)
                     self._beat = self._store.add(_BEAT.format(self._next), 0)
@@ -131,6 +170,21 @@ class Others:
                     self._store.add(TOLD, 1)
         except (RuntimeError, ValueError):  # the process that held the store has died
             self.cut_off = True
+
+    def _exchange(self) -> None:
+        self._store.set(_BEGUN.format(self._rank), str(_collectives()))
+        keys = [_BEGUN.format(rank) for rank in range(len(self._begun_R))]
+        self._begun_R = [int(number) for number in self._store.multi_get(keys)]
+
+
+def _collectives() -> int:
+    """Return the number of collectives that this process has begun; 0 where nobody counts."""
+    groups: Any = list(dist.distributed_c10d._world.pg_map)
+    try:
+        backends = {g._get_backend(device) for g in groups for device in g._device_types}
+        return sum(backend._get_sequence_number_for_group() for backend in backends)
+    except (AttributeError, RuntimeError):  # not in every release and backend
+        return 0
 
 
 def _met(store: Any, mine: int, world: int) -> tuple[dict[int, int], list[list[int]]]:

@@ -216,7 +216,7 @@ class TrainConfig:
     threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0
-    """Seconds that one process of `torchrun` waits for the others before the run ends."""
+    """Seconds that processes of `torchrun` wait for one that hangs before the run ends."""
 
     def __post_init__(self) -> None:
         """Check every setting."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
+GPU = ROOT / "benchmarks" / "gpu"
+sys.path.insert(0, str(GPU))
 
 import prove  # noqa: E402
 from record import Report, page, read_lines, table  # noqa: E402
@@ -21,19 +23,36 @@ WITHOUT = ("plotly", "tyro", "math_verify", "latex2sympy2_extended", "antlr4", "
 """Packages of this project that a machine with torch and transformers may lack."""
 
 
+HIDING = f"""
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = staticmethod(
+    lambda name, *others: None if name.partition(".")[0] in {WITHOUT} else find(name, *others)
+)
+"""
+RUNNING = """
+import sys
+import prove
+
+sys.exit(prove.main(sys.argv[1:]))
+"""
+
+
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run sections in a process of its own: it forks, which threads of pytest may not survive."""
+    paths = os.pathsep.join([str(GPU), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", program, *words]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, prove.Record]:
     """Of part A, on a machine without most of this project's packages."""
-    folder, find = tmp_path_factory.mktemp("gpu"), PathFinder.find_spec
-
-    def found(name: str, *others: Any) -> Any:
-        return None if name.partition(".")[0] in WITHOUT else find(name, *others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PathFinder, "find_spec", staticmethod(found))
-        for name in [name for name in sys.modules if name.partition(".")[0] in WITHOUT]:
-            patch.delitem(sys.modules, name)
-        prove.main(["--part", "A", "--dry", "--out", str(folder)])
+    folder = tmp_path_factory.mktemp("gpu")
+    print(run(HIDING + RUNNING, "--part", "A", "--dry", "--out", str(folder)).stderr)
     print((folder / "log.txt").read_text())
     return {record["section"]: record for record in read_lines(folder / "results.jsonl")}
 
@@ -71,38 +90,39 @@ def test_each_part_takes_at_most_ten_minutes() -> None:
     assert sorted(prove.SECTIONS) == sorted(n for names in prove.MODULES.values() for n in names)
 
 
-def broken(setup: Any, report: Report) -> None:
+BROKEN = """
+import sys, time
+import prove
+
+def broken(setup, report):
     report.add("before", 1.0)
     raise ValueError("something is wrong")
 
-
-def outside(setup: Any, report: Report) -> None:
+def outside(setup, report):
     report.check("too large", 2.0, 1.0)
 
-
-def endless(setup: Any, report: Report) -> None:
-    import time
-
+def endless(setup, report):
     report.add("before", 1.0)
     time.sleep(600)
 
+prove.SECTIONS = {
+    name: prove.Listed(name, "A", 9, "") for name in ("broken", "outside", "endless")
+}
+prove.MODULES = {"__main__": tuple(prove.SECTIONS)}
+prove.DRY_SECONDS = 2.0
+"""
 
-def test_a_failure_stops_no_other_section(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listed = {f.__name__: prove.Listed(f.__name__, "A", 9, "") for f in (broken, outside, endless)}
-    monkeypatch.setattr(prove, "SECTIONS", listed)
-    monkeypatch.setattr(prove, "MODULES", {__name__: tuple(listed)})
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[broken.__module__])
-    monkeypatch.setattr(prove, "DRY_SECONDS", 2.0)
-    assert prove.main([*listed, "--dry", "--out", str(tmp_path)]) == 1
+
+def test_a_failure_stops_no_other_section(tmp_path: Path) -> None:
+    names = ("broken", "outside", "endless")
+    ended = run(BROKEN + RUNNING, *names, "--dry", "--out", str(tmp_path))
+    assert ended.returncode == 1, ended.stderr
     found = read_lines(tmp_path / "results.jsonl")
     assert [record["status"] for record in found] == ["failed", "missed", "too slow"]
     assert found[0]["error"] == "ValueError: something is wrong"
     assert value(found[2], "before") == 1.0
-    said = capsys.readouterr().out
-    assert all(json.loads(line) for line in said.splitlines()[:3])
-    assert "killed after 2 s" in said
+    assert all(json.loads(line) for line in ended.stdout.splitlines()[:3])
+    assert "killed after 2 s" in ended.stdout
 
 
 def test_the_page_of_results_is_that_of_the_records() -> None:

@@ -36,13 +36,18 @@ def sample_scripted(config: Any) -> None:
     from real.run import prepare
 
     command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))
-    groups = {"n_gpus": config.engine_tp}
+    adapted = config.lora_rank if config.engine_adapters else 0
+    groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
     real.engines.make._child = lambda *a: ChildEngine(
         groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=command
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)
         with closing(run.engine):
+            if adapted:
+                run.engine.update_weights(run.policy.model, version=2)
+                for parameter in run.optimizer.parameters:
+                    parameter.data.mul_(3).add_(0.5)
             run.engine.update_weights(run.policy.model, version=3)
             generator = torch.Generator().manual_seed(1)
             found = run.engine.sample(run.prompts.tokens, 4, Sampling(2), generator)

@@ -2,10 +2,11 @@
 
 Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, or with the
 n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" and "stuck" make
-the rank sleep, the latter without an ear for signals; "stop" stops it, until somebody kills it;
-"hold" lets it hold Python's lock for 3 seconds; "change" kills it, as by kill -9, just before the
-n-th time that it changes its folder's files, or writes the number of these changes into the file
-"counted" without an n.
+the rank sleep, the latter without an ear for signals; "loop" and "lock" let it hang in Python;
+"stop" stops it, until somebody kills it; "hold" and "seize" let it hold Python's lock, 3 seconds
+or on; "hurry" lets 2 seconds of waiting for a rank be too much; "change" kills it, as by
+kill -9, just before the n-th time that it changes its folder's files, or writes the number of these
+changes into the file "counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
 must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
@@ -21,11 +22,13 @@ weights, and of masters, gradients and moments, that this rank holds are printed
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,6 +81,7 @@ PHASES = {
     "rollout": ("real.engines.wrappers", "RankedEngine", "sample"),
     "vote": ("real.vote.decide", "Supervisor", "decide"),
     "update": ("real.update.optimizer", "PolicyOptimizer", "step"),
+    "weights": ("real.engines.wrappers", "RankedEngine", "update_weights"),
     "evaluation": ("real.record.evaluation", "Evaluator", "log"),
     "checkpoint": ("real.record.checkpoint", "Checkpoints", "save"),
 }
@@ -86,6 +90,7 @@ PHASES = {
 def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
     from lab.errors import UserError
+    from real.ranks.others import Others
 
     def fail(*_: Any) -> Any:
         if fault["what"] == "error":
@@ -94,8 +99,14 @@ def plant(fault: dict[str, Any], folder: str) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if fault["what"] in ("sleep", "stuck"):
             time.sleep(LIMIT)
-        if fault["what"] == "hold":
-            return ctypes.PyDLL(None).sleep(3)
+        if fault["what"] == "hurry":
+            return [setattr(o, "_patience", 2.0) for o in gc.get_objects() if type(o) is Others]
+        while fault["what"] == "loop":
+            pass
+        if fault["what"] == "lock":
+            threading.Semaphore(0).acquire()
+        if fault["what"] in ("hold", "seize"):
+            return ctypes.PyDLL(None).sleep(3 if fault["what"] == "hold" else int(LIMIT))
         os.kill(os.getpid(), signal.SIGSTOP if fault["what"] == "stop" else signal.SIGKILL)
 
     if fault["what"] == "change":

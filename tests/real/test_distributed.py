@@ -27,7 +27,9 @@ from real.engines.make import make_engine
 from real.engines.requests import dealt, request_seeds
 from real.engines.rollouts import Sampling
 from real.engines.weights import named_weights
+from real.model.lora import adapter_weights
 from real.model.policy import load_policy
+from real.model.prepare import prepare_training
 from real.ranks.distributed import Ranks
 from real.ranks.launched import launched
 from real.record.checkpoint import trained_weights
@@ -227,6 +229,20 @@ def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(
     assert np.array_equal(tokens[:, :, 0], (seeds[:, None] + np.arange(4)) % 97)
     weights = named_weights(load_policy(CHECKPOINT, "cpu").model)
     assert np.all(tokens[:, :, 1] == round(sum(float(value.sum()) for _, value in weights)))
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_engine_processes_get_whole_adapters(start: Start, group: int) -> None:
+    """Twice, the second time without the weights; a scripted engine adds 1000 to their sum."""
+    pytest.importorskip("peft")
+    options = {"lora_rank": 4, "engine_adapters": True}
+    ended = start(f"adapters-{group}", do="sample", engine="vllm", engine_tp=group, **options)
+    assert ended.codes == [0, 0] and ended.lines[0] == ended.lines[1]
+    tokens = np.array(json.loads(ended.lines[0][0]))
+    model = load_policy(CHECKPOINT, "cpu").model
+    prepare_training(model, TrainConfig(lora_rank=4).settled())
+    sums = [float((3 * value + 0.5).sum()) for _, value in adapter_weights(model)]
+    assert np.all(tokens[:, :, 1] == round(1000 + sum(sums)))
 
 
 @pytest.mark.parametrize(

