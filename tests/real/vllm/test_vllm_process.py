@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -138,6 +139,39 @@ def test_a_killed_engine_changes_nothing(
     for table in ("visits", "evals"):
         assert getattr(trace, table).equals(getattr(expected, table))
     assert trace.steps.update_norm.equals(expected.steps.update_norm)
+
+
+def lagging(engine: Any) -> Any:
+    """Let votes come from the weights before the last ones, in turns with the update."""
+    sample, load, kept = engine.sample, engine.update_weights, []
+
+    def sampled(prompts: Any, n: int, sampling: Sampling, *others: Any) -> Rollouts:
+        votes = sampling.logprobs  # else an evaluation
+        load(kept[max(0, len(kept) - 1 - votes)], len(kept) - 1)
+        return sample(prompts, n, sampling, *others)
+
+    def loaded(model: Any, version: int) -> Any:
+        kept.append(copy.deepcopy(model))
+        return load(model, version)
+
+    engine.sample, engine.update_weights = sampled, loaded
+    return engine
+
+
+def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(CONFIG, n_problems=6, batch_size=2, epochs=1, restart_engine=0)
+    ahead = train(replace(config, ahead=1), progress=False)
+    make = real.run.make_engine
+    monkeypatch.setattr(real.run, "make_engine", lambda *arguments: lagging(make(*arguments)))
+    turns = train(replace(config, engine="vllm_inprocess"), progress=False)
+    for table in ("visits", "votes", "evals"):
+        assert getattr(ahead, table).equals(getattr(turns, table))
+    assert ahead.steps.staleness.tolist() == [0, 1, 1]
+    assert ahead.steps.update_norm.tolist() == pytest.approx(turns.steps.update_norm.tolist())
+    kl = ahead.steps.mismatch_kl.tolist()  # of two versions of the weights
+    assert kl[0] < 1e-6 < kl[1] and kl == pytest.approx(turns.steps.mismatch_kl.tolist(), rel=1e-3)
 
 
 def test_a_stopped_engine_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
