@@ -10,6 +10,7 @@ from guard_core.checks import ConfigError, Count, Interval, PositiveShare, Share
 
 Part = Literal["frs", "mps", "rcsu"]
 Window = Annotated[int, Interval("[1, 10000]")]
+MarginPower = Annotated[int, Interval("[0, 8]")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,12 @@ class GuardConfig:
     """Candidates that fill the cap: smallest `pick` draws, or first in the batch (release)."""
     skip_by: Literal["drop", "mask"] = "drop"
     """Skipped samples leave the batch, or stay in it with advantage 0 (release)."""
+
+    margin_power: MarginPower = 0
+    """Weights are multiplied by this power of the label's lead over the best other answer, as a
+    share of the votes that it was chosen by; 0 leaves them as they are."""
+    min_share: Share = 0.0
+    """Problems whose label has a smaller share of these votes are skipped."""
 
     advantage_scale: Literal["group", "batch", "none"] = "group"
     """Rewards minus their group mean over the group's std, the batch's std, or nothing."""
@@ -165,6 +172,12 @@ class GuardConfig:
             known = ", ".join([*named, *get_args(Part)])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")
         return named[name]()
+
+    @property
+    def acts(self) -> bool:
+        """Some problem may be weighed, protected or skipped."""
+        parts = self.frs or self.mps or self.rcsu
+        return parts or self.margin_power > 0 or self.min_share > 0
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain Python values."""

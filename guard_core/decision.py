@@ -40,7 +40,7 @@ class Decision:
     had_competition: Array
     """(..., P) bool; the flip rate once exceeded `tau_FR`."""
     weight: Array
-    """(..., P) FRS weight, 1 where FRS is off."""
+    """(..., P) FRS weight times the power of the margin, 1 where both are off."""
     beta: Array
     """(..., P) share of the minority loss, 0 where MPS is off."""
     high_risk: Array

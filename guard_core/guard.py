@@ -9,6 +9,7 @@ from guard_core.config import GuardConfig
 from guard_core.decision import Decision, Route
 from guard_core.frs import frs_weight
 from guard_core.label import Label, choose_label
+from guard_core.margin import Support
 from guard_core.monitor import advance
 from guard_core.mps import candidate_votes, minority_candidates, protect
 from guard_core.rcsu import at_high_risk, choose_skips
@@ -68,7 +69,7 @@ class Guard:
             scores: as for `step`.
         """
         votes, scores, memory = self._remember(state, votes, scores)
-        chosen = self._label(state, votes, scores, memory, draws)
+        chosen = self._label(state, votes, memory if self._remembers else scores, draws)
         return replace(state, label=chosen.label, memory=memory)
 
     def step(
@@ -86,21 +87,19 @@ class Guard:
         """
         config = self.config
         votes, scores, memory = self._remember(rows, votes, scores)
-        chosen = self._label(rows, votes, scores, memory, draws)
+        chosen_by = memory if self._remembers else scores
+        chosen = self._label(rows, votes, chosen_by, draws)
         xp = namespace(rows.match_rates)
         match_rate = divide(xp.astype(chosen.got, rows.match_rates.dtype), votes.n_votes)
         rows, rates = advance(rows, chosen.label, match_rate, memory, config)
-        weight, fired = xp.ones_like(match_rate), rows.c2_fired
-        if config.frs:
-            weight, fired = frs_weight(rows, rates, config)
+        weight, fired, skip = self._weigh(rows, rates, chosen_by, chosen)
         minority = minority_candidates(votes, chosen.is_label, config)
         beta, active, steady = xp.zeros_like(match_rate), rows.mps_active, rows.steady
         if config.mps:
             active, steady, beta = protect(rows, rates, minority, config)
-        high_risk = at_high_risk(rows, rates, config)
-        skip = xp.zeros_like(high_risk)
+        high_risk = at_high_risk(rows.had_competition, rows.visits, rates.mean_match_rate, config)
         if config.rcsu:
-            skip = choose_skips(high_risk, draws, config)
+            skip = skip | choose_skips(high_risk & ~skip, draws, config)
         rows = replace(rows, c2_fired=fired, mps_active=active, steady=steady)
         counted = candidate_votes(votes, config)
         return rows, _decision(
@@ -116,7 +115,7 @@ class Guard:
         Returns:
             The memory times `discount`; None where labels do not remember.
         """
-        if self.config.label_from != "memory":
+        if not self._remembers:
             return None
         # A factor of 1 changes nothing, and at this size a product is a noticeable cost.
         return rows.memory if self.config.discount == 1 else self.config.discount * rows.memory
@@ -136,11 +135,26 @@ class Guard:
         new = namespace(rows.memory).astype(scores, rows.memory.dtype)
         return votes, scores, widen(old, width) + new
 
-    def _label(
-        self, rows: GuardState, votes: Votes, scores: Array, memory: Array, draws: Draws
-    ) -> Label:
-        chosen_by = memory if self.config.label_from == "memory" else scores
-        return choose_label(votes, chosen_by, rows.label, draws.tie, self.config)
+    def _weigh(
+        self, rows: GuardState, rates: Rates, scores: Array, chosen: Label
+    ) -> tuple[Array, Array, Array]:
+        """Return weights, `c2_fired`, and the problems that are skipped for a weak label."""
+        config, xp = self.config, namespace(rates.match_rate)
+        weight, fired = xp.ones_like(rates.match_rate), rows.c2_fired
+        weak = xp.zeros_like(rates.contested)
+        if config.frs:
+            weight, fired = frs_weight(rows, rates, config)
+        if config.margin_power > 0 or config.min_share > 0:
+            support = Support.of(xp.astype(scores, weight.dtype), chosen.is_label)
+            weight, weak = support.weigh(weight, config), support.share < config.min_share
+        return weight, fired, weak
+
+    @property
+    def _remembers(self) -> bool:
+        return self.config.label_from == "memory"
+
+    def _label(self, rows: GuardState, votes: Votes, scores: Array, draws: Draws) -> Label:
+        return choose_label(votes, scores, rows.label, draws.tie, self.config)
 
 
 def _decision(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from guard_core.arrays import Array, floor_share, namespace
 from guard_core.config import GuardConfig
-from guard_core.state import GuardState, Rates
 from guard_core.votes import Draws
 
 
-def at_high_risk(rows: GuardState, rates: Rates, config: GuardConfig) -> Array:
+def at_high_risk(
+    had_competition: Array, visits: Array, mean_match_rate: Array, config: GuardConfig
+) -> Array:
     """Problems that were contested once and are confident again (paper section 3.5).
+
+    Args:
+        had_competition: (..., P) of `GuardState`.
+        visits: (..., P) of `GuardState`, this one included.
+        mean_match_rate: (..., P) of `Rates`.
+        config: `W` and `theta_MR` are read.
 
     Returns:
         (..., P) bool.
     """
-    locked = rates.mean_match_rate > config.theta_MR
-    return rows.had_competition & (rows.visits >= config.W) & locked
+    return had_competition & (visits >= config.W) & (mean_match_rate > config.theta_MR)
 
 
 def choose_skips(high_risk: Array, draws: Draws, config: GuardConfig) -> Array:

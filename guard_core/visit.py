@@ -4,8 +4,9 @@
 agree to the last bit. These functions take numbers, one-dimensional sequences and records with
 attributes, and nothing else: they run on Python's own lists, and `sim.engine.kernel` compiles them.
 
-A visit is `choose_label`, then `decide`. When all problems of a batch are decided, `choose_skips`
-leaves some of them out; `guard_core.visit_advantages` gives what the others are trained on.
+A visit is `choose_label`, `decide` and `weigh_support`. When all problems of a batch are decided,
+`choose_skips` leaves some of them out; `guard_core.visit_advantages` gives what the others are
+trained on.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Settings(NamedTuple):
     discount: float
     hysteresis: float
     negative_scale: float
+    margin_power: int
+    min_share: float
     tau_FR: float
     tau_MR: float
     l1: float
@@ -212,6 +215,25 @@ def weigh(s: Settings, problem: Any, visit: Any) -> float:
     weight = weight * (1 - s.l2) if c1 else weight
     weight = weight * (1 - s.l2 / 2) if c2 else weight
     return s.w_min if weight < s.w_min else weight
+
+
+def weigh_support(s: Settings, scores: Sequence[Any], visit: Any) -> None:
+    """Change weight and skip by the label's support among the scores that it was chosen by."""
+    if s.margin_power == 0 and s.min_share == 0:
+        return
+    total, own, best = 0.0, 0.0, 0.0
+    for a in range(len(scores)):
+        total += scores[a]
+        if a == visit.label:
+            own += scores[a]
+        elif scores[a] > best:
+            best = 1.0 * scores[a]
+    total = total if total > 0 else 1.0
+    margin = max((own - best) / total, 0.0)
+    for _ in range(s.margin_power):
+        visit.weight *= margin
+    if own / total < s.min_share:
+        visit.skipped, visit.route = True, SKIPPED
 
 
 def find_minority(least: int, label: int, votes: Sequence[Any], minority: Numbers) -> int:

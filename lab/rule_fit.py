@@ -51,10 +51,9 @@ def misfit(
         guard: settings of the guard, and where it takes labels from.
         labels: what is trained on: the guard's labels or the true answers.
     """
-    acts = guard.frs or guard.mps or guard.rcsu
-    if not rule.has_label and (acts or guard.label_from != "current"):
+    if not rule.has_label and (guard.acts or guard.label_from != "current"):
         return "has no label that a guard or memory could work on"
-    if rule.loss == "none" and acts:
+    if rule.loss == "none" and guard.acts:
         return "trains nothing that a guard could hold back"
     if guard.label_from == "frozen" and not rule.follows_label:
         return "makes new labels on every visit, so that none can be frozen"

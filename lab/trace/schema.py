@@ -79,7 +79,7 @@ VISITS = (
     Column("mean_match_rate", "float64", "share of votes", "mean MR over the last W visits"),
     Column("had_competition", "bool", "", "the flip rate once exceeded tau_FR"),
     Column("route", "int8", "code", "route taken, see ROUTES"),
-    Column("weight", "float64", "factor", "FRS weight of the problem's loss"),
+    Column("weight", "float64", "factor", "weight of the problem's loss, by FRS and the margin"),
     Column("beta", "float64", "share of loss", "share of the minority loss"),
     Column("n_minority", "int16", "answers", "minority candidates"),
     Column("skipped", "bool", "", "the problem sat this step out"),

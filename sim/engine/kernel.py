@@ -41,6 +41,7 @@ def compiled(module: ModuleType) -> SimpleNamespace:
 
 _visit = compiled(visit)
 _choose_label, _remember = _visit.choose_label, _visit.remember
+_weigh_support = _visit.weigh_support
 _decide, _skip_key, _choose_skips = _visit.decide, _visit.skip_key, _visit.choose_skips
 _pay = compiled(visit_advantages)
 _batch_std, _answer_advantages = _pay.batch_std, _pay.answer_advantages
@@ -146,6 +147,10 @@ def decide(
                 minority_RPA[r, p],
                 seen,
             )
+            if s.memory:
+                _weigh_support(s, memory_RNA[r, n], seen)
+            else:
+                _weigh_support(s, scores_RPA[r, p], seen)
             key_P[p] = _skip_key(s, seen, skip_RN[r, n], pick_RN[r, n])
         if s.rcsu and cap > 0:
             _choose_skips(key_P, cap, records_RP[r])

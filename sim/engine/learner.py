@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, GuardState, Route, Votes
+from guard_core import Decision, GuardState, Votes
 from guard_core.mps import candidate_votes
-from guard_core.rcsu import skip_cap
+from guard_core.rcsu import at_high_risk, skip_cap
 from lab.trace.rows import DECIDED
 from sim.engine.gradient import Update
 from sim.engine.kernel import State, count_hits, decide, learn, settings_record
@@ -69,10 +69,12 @@ class CompiledGuard:
         targets = self._decide(epoch, at, votes, votes.samples, scores_RPA)
         decided = {field: epoch.records_RN[name][:, at].copy() for name, field in DECIDED.items()}
         visits_RN = self._state.problems_RN["visits"]
+        visits_RP = np.take_along_axis(visits_RN, epoch.problems_RN[:, at], axis=1)
+        rates = (decided["had_competition"], visits_RP, decided["mean_match_rate"])
         return Decision(
             **decided,
-            visits=np.take_along_axis(visits_RN, epoch.problems_RN[:, at], axis=1),
-            high_risk=decided["route"] >= Route.HIGH_RISK,
+            visits=visits_RP,
+            high_risk=at_high_risk(*rates, self._config.guard),
             minority=targets.minority_RPA,
             candidate_votes=targets.candidate_votes_RPA,
         )

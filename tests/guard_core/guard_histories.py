@@ -176,6 +176,8 @@ def configs() -> st.SearchStrategy[GuardConfig]:
         "discount": st.sampled_from([1.0, 0.75, 0.5]),
         "hysteresis": st.sampled_from([0.0, 0.0, 0.25, 0.6]),
         "negative_scale": st.sampled_from([1.0, 1.0, 0.3, 0.0]),
+        "margin_power": st.sampled_from([0, 0, 1, 2, 3]),
+        "min_share": st.sampled_from([0.0, 0.0, 0.3, 0.6]),
         "W": st.integers(1, 6),
         "flip_rate": st.sampled_from(["windowed", "instant"]),
         "weight_on": st.sampled_from(["loss", "advantage", "reward"]),

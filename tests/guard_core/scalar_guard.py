@@ -93,6 +93,7 @@ class ScalarGuard:
             visit.decide(s, problem, *histories, label, seen.counts, votes, minority, verdict)
             verdict.visits = problem.visits
             verdict.high_risk = verdict.route == visit.HIGH_RISK
+            visit.weigh_support(s, problem.memory if s.memory else seen.counts, verdict)
             keys.append(visit.skip_key(s, verdict, seen.skip, seen.pick))
             verdicts.append(verdict)
         cap = skip_cap(len(batch), self.config)

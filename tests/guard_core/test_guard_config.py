@@ -33,6 +33,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("discount", 1.5, POSITIVE),
     ("hysteresis", 1.5, UNIT),
     ("negative_scale", 1.5, UNIT),
+    ("margin_power", -1, "must lie in [0, 8]"),
+    ("min_share", 1.5, UNIT),
     ("brake", -0.1, UNIT),
     ("brake_on", "entropy", "flip_rate, match_rate"),
     ("brake_above", 1.5, UNIT),

@@ -11,6 +11,7 @@ from lab.rule_fit import check_fit, misfit
 
 OFF = GuardConfig.off()
 ACTING = [replace(OFF, **{name: True}) for name in ("frs", "mps", "rcsu")]
+ACTING += [replace(OFF, margin_power=1), replace(OFF, min_share=0.5)]
 
 
 @pytest.mark.parametrize("name", RULES)

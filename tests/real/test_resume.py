@@ -71,6 +71,7 @@ def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
         {"lora_rank": 4},
         {"kl_coef": 0.1},  # the reference is the model before training, not the checkpoint's
         {"mini_batch": 2, "batch_size": 3},
+        {"guard": replace(GuardConfig.off(), label_from="memory", margin_power=1, min_share=0.3)},
         {"guard": replace(GuardConfig.off(), brake=0.5, brake_on="match_rate", brake_above=0.1)},
     ],
     ids=str,

@@ -125,6 +125,19 @@ def test_skipped_problems_cost_no_update():
     assert (left_out["update_norm"] == 0).all()
 
 
+def test_problems_with_a_weak_label_cost_no_update():
+    weak = replace(GuardConfig.off(), min_share=0.6, margin_power=1)
+    trace = train(replace(SMALL, guard=weak), progress=False)
+    trained = trace.visits[trace.visits["visit"] > 0]
+    share = 16 * trained["match_rate"] / (16 - trained["n_unparseable"])
+    assert trained["skipped"].any() and not trained["skipped"].all()
+    np.testing.assert_array_equal(trained["skipped"], share < 0.6)
+    # With two answers the margin is 2 * share - 1, with more it is larger.
+    assert (trained["weight"] >= 2 * share - 1 - 1e-12).all() and (trained["weight"] <= share).all()
+    assert (trace.steps["n_skipped"] + trace.steps["n_updates"] == 4).all()
+    assert (trace.steps["n_skipped"] > 0).any()
+
+
 def test_step_factor_scales_the_learning_rate(ttrl: Trace):
     half = train(small("ttrl", step_factor=0.5, epochs=2), progress=False)
     np.testing.assert_allclose(half.steps["lr"], 0.5 * ttrl.steps["lr"])

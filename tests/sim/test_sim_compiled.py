@@ -24,6 +24,10 @@ COUNT = st.sampled_from([1, 2, 2, 3, 3, 5, 20])
 def of_field(name: str, kind: object) -> st.SearchStrategy:
     if name == "brake":  # the measured policy's alone
         return st.just(1.0)
+    if name == "margin_power":
+        return st.sampled_from([0, 0, 1, 2, 8])
+    if name == "min_share":  # a high one would skip nearly every visit
+        return st.sampled_from([0.0, 0.0, 0.3, 0.6, 1.0])
     if get_args(kind):
         return st.sampled_from(get_args(kind))
     if kind is bool:

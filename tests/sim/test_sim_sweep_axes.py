@@ -160,6 +160,13 @@ def test_runs_that_cannot_differ_are_one_job():
     assert (matched.guard_key, matched.unguarded_key) == (keys["guard"][0], keys["ttrl"][0])
 
 
+def test_the_margin_reaches_arms_without_a_guard():
+    on = ({"guard.margin_power": (0, 1)}, {"guard.min_share": (0.0, 0.5)})
+    sweep = Sweep(arms=("ttrl", "memory"), groups=on)
+    for arm in sweep.arms:
+        assert len({job(sweep, n, arm).key for n in range(4)}) == 3
+
+
 def test_the_guards_settings_reach_every_guarded_arm():
     base = SimConfig()
     sweep = Sweep(base=base, arms=("guard", "frs", "release"), groups=({"guard.W": (9,)},))

@@ -159,6 +159,11 @@ def _check(settings: TrainConfig) -> None:
         raise UserError(
             f"guard.brake = {guard.brake:g}: verl has a learning rate of its own; leave it at 1"
         )
+    if guard.min_share > 0 and guard.skip_by == "drop":
+        raise UserError(
+            f"guard.min_share = {guard.min_share:g}: could skip all problems of a batch, which "
+            "verl cannot train without; take guard.skip_by = mask"
+        )
     size = settings.batch_size
     if guard.rcsu and guard.skip_by == "drop" and skip_cap(size, guard) >= size:
         raise UserError(

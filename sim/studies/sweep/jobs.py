@@ -112,7 +112,7 @@ def _needed(guard: GuardConfig) -> GuardConfig:
         guard = replace(guard, hysteresis=usual.hysteresis)
     if guard.brake == 1:
         guard = replace(guard, brake_on=usual.brake_on, brake_above=usual.brake_above)
-    if guard.frs or guard.mps or guard.rcsu:
+    if guard.acts:
         return guard
     return GuardConfig(
         frs=False,
