@@ -109,6 +109,7 @@ def prepare(
             replace(_sampling(config, config.eval_temperature, config.eval_top_p), logprobs=False),
             config.max_rows * ranks.world,
             supervisor.reads,
+            optimizer.average,
         ),
         token_flops=update_flops(multiplied(policy.model), config),
         ranks=ranks,

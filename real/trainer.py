@@ -160,7 +160,7 @@ def run_in_folder(
     with run.ranks.reasons(), journal as log:
         run_loop(run, log, progress if written else False, done)
     if run.config.save_model:
-        save_model(run.policy, written and written.path)
+        save_model(run.policy, written and written.path, run.optimizer.average)
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:

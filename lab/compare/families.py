@@ -15,7 +15,7 @@ of them make one family."""
 
 _OF_ARM_AND_SEED = frozenset(
     {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
-    | {"replicates", "first_replicate"}
+    | {"average", "replicates", "first_replicate"}
 )
 _COMPUTATIONAL: dict[str, frozenset[str]] = {
     "sim": frozenset({"engine", "device", "cuda_graph", "vote_replicates"}),

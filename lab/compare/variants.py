@@ -59,7 +59,7 @@ def _base(run: Manifest, guarded: set[str]) -> str:
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
     """Every setting of the run that can make it another arm."""
-    names = ("labels", "kl_coef", *(() if matched_target(run.arm) else ("step_factor",)))
+    names = ("labels", "kl_coef", "average", *(() if matched_target(run.arm) else ("step_factor",)))
     others = {name: run.config[name] for name in names if name in run.config}
     return {**guard_settings(run), **_rule_settings(run), **others}
 
@@ -89,7 +89,7 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _name(base: str, run: Manifest, differing: Sequence[str]) -> str:
     own = _settings(run)
     defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
-    defaults |= {"labels": "votes", "kl_coef": 0.0, "step_factor": 1.0}
+    defaults |= {"labels": "votes", "kl_coef": 0.0, "average": 0.0, "step_factor": 1.0}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base
     return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

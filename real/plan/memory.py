@@ -131,16 +131,23 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
     }
     parts = [Part(name, n // world, n // world) for name, n in bytes_of.items()]
+    # While an average answers, the weights are kept aside.
+    aside = trained * kept // world
     if Need.TEACHER in rule_of(config).needs:
-        mean, kept = 4 * trained // world, trained * narrow // world
-        parts.append(Part("teacher", mean, mean + kept))
+        mean = 4 * trained // world
+        parts.append(Part("teacher", mean, mean + aside))
+    if config.average > 0:
+        on_host = config.offload_optimizer and kept != wide
+        mean = 0 if on_host else 4 * trained // world
+        parts.append(Part("average", mean, mean + aside))
     return parts
 
 
 def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
-    """Return the bytes of one checkpoint: masters, or else the trained weights, and moments."""
+    """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
     narrow, wide = _widths(config)
-    return trained_and_frozen(size)[0] * (max(narrow, wide) + 2 * wide)
+    numbers = trained_and_frozen(size)[0]
+    return numbers * (max(narrow, wide) + 2 * wide + (4 if config.average > 0 else 0))
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
@@ -243,6 +250,7 @@ def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
     narrow, wide = _widths(config)
     own = config.engine == "vllm" or (config.ahead and config.engine == "transformers")
     processes = 2 * world if own else world
-    per_weight = 2 * wide + (wide if world == 1 and wide > narrow else 0)
+    copies = 1 + (config.average > 0)
+    per_weight = 2 * wide + (copies * wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
     return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from real.record.curve import summary
 from real.record.journal import Journal
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
+from real.update.average import WeightAverage
 from real.vote.sample import Sampler
 
 
@@ -170,13 +172,15 @@ class Evaluator:
     """Responses that are held at once, on all ranks together."""
     reads: bool = True
     """False on ranks that only sample: their rows are not written."""
+    average: WeightAverage | None = None
+    """Of the weights, evaluated in their place."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far.
 
         Args:
             log: gets a row of the trace's evals and a few responses to read.
-            step: batches so far; the version of the weights.
+            step: batches so far; the version of the weights that are trained.
             epoch: of the last batch.
             full: draw all V responses, for the majority vote and pass@1, as before and after
                 training; otherwise `eval_samples`, unless `eval_majority` is "always".
@@ -184,20 +188,29 @@ class Evaluator:
         completions = Completions(self.prompts, self.config.eval_completions)
         with_majority = full or self.config.eval_majority == "always"
         with log.phase("evaluation"):
-            row = {"step": step, "epoch": epoch, **self._columns(step, with_majority, completions)}
+            with self._evaluated(step) as version:
+                columns = self._columns(step, version, with_majority, completions)
+            row = {"step": step, "epoch": epoch, **columns}
         log.write_evals(row)
         log.write_completions(step, completions.rows)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
 
+    def _evaluated(self, step: int) -> AbstractContextManager[int]:
+        """Give the engine the weights to evaluate; the context's value is their version."""
+        if self.average is None:
+            return nullcontext(step)
+        sampler = self.sampler
+        return self.average.answering(sampler.policy.model, sampler.hand_over, step)
+
     def _columns(
-        self, step: int, with_majority: bool, completions: Completions
+        self, step: int, version: int, with_majority: bool, completions: Completions
     ) -> dict[str, float]:
         config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
         n = config.n_votes if with_majority else config.eval_samples
         answers_NV = np.full((len(self.prompts), n), UNPARSEABLE, np.int64)
         generator = self.sampler.generator(Stream.EVALUATION, step)
         for part in self.sampler.sample_all(
-            self.prompts, n, self.sampling, step, generator, self.max_rows
+            self.prompts, n, self.sampling, version, generator, self.max_rows
         ):
             if not self.reads:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from lab.files import whole_folder
 from real.model.lora import has_adapters, merged_weights
 from real.model.policy import Policy, quiet
 from real.ranks.sharding import computed_with, is_sharded, whole_tensor
+from real.update.average import WeightAverage
 
 FOLDER = "model"
 
 
-def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
+def save_model(
+    policy: Policy, run_folder: Path | None, average: WeightAverage | None = None
+) -> Path | None:
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
     Adapters are merged into the weights that they belong to.
@@ -23,6 +27,7 @@ def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
     Args:
         policy: of all ranks, which must all call this.
         run_folder: None on ranks that do not write.
+        average: of the weights, written in their place.
 
     Returns:
         The folder; it is there whole or not at all.
@@ -30,6 +35,11 @@ def save_model(policy: Policy, run_folder: Path | None) -> Path | None:
     Raises:
         UserError: the disk cannot be written.
     """
+    with average.held_by(policy.model) if average else nullcontext():
+        return _write(policy, run_folder)
+
+
+def _write(policy: Policy, run_folder: Path | None) -> Path | None:
     weights = _weights(policy.model, run_folder is not None)
     if run_folder is None:
         return None

@@ -14,6 +14,7 @@ from guard_core.checks import (
     Positive,
     PositiveShare,
     Share,
+    ShareBelowOne,
     check_fields,
 )
 from guard_core.config import GuardConfig
@@ -138,6 +139,10 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
+
+    average: ShareBelowOne = 0.0
+    """Decay per optimizer step of a moving average of the weights, which evaluations and the saved
+    model then use; votes and training go on with the weights themselves. 0 keeps none."""
 
     loss: choices.LossKind = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`

@@ -30,6 +30,7 @@ def optimizer_config(config: TrainConfig) -> OptimizerConfig:
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         master_weights=config.master_weights,
+        average=config.average,
         offload=config.offload_optimizer,
         max_refused=config.max_refused,
     )

@@ -21,6 +21,7 @@ from real.ranks.sharding import (
     shard_of,
 )
 from real.update.adamw import MeasuredAdamW
+from real.update.average import WeightAverage
 from real.update.group import Group, kept, without_rows
 from real.update.grpo import LossConfig, Pass, Reference, backward
 from real.update.logprobs import Scorer
@@ -43,6 +44,8 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
     master_weights: bool = True
     """Parameters in low precision are updated through copies in single precision."""
+    average: float = 0.0
+    """Decay of the weights' moving average per step taken; 0 keeps none."""
     offload: bool = False
     """Moments and copies in single precision are kept in main memory."""
     max_refused: int = 10
@@ -98,6 +101,7 @@ class PolicyOptimizer:
             on_host=config.offload,
         )
         self._sharded = is_sharded(self.model)
+        self.average = WeightAverage(dict(self._named())) if config.average > 0 else None
 
     def step(self, groups: Sequence[Group]) -> Step:
         """One scheduled step on one mini-batch.
@@ -134,14 +138,16 @@ class PolicyOptimizer:
         fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
         if fault is None:
             self.n_refused_in_a_row = 0
+            if self.average:
+                self.average.follow(dict(self._named()), 1 - self.config.average)
         return Step(lr, True, fault, moved, done.loss, grad_norm, **counts)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs besides the model's own weights: counters, masters, moments.
 
         Names are `n_done`, `n_refused`, `rate_scale` where it is not 1, and per parameter
-        `master/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`. Tensors are the live ones,
-        not copies.
+        `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`. Tensors are
+        the live ones, not copies.
         """
         tensors = {
             "n_done": torch.tensor(self.n_done),
@@ -152,6 +158,8 @@ class PolicyOptimizer:
         for index, (name, master) in enumerate(self._named()):
             if self._has_master(index):
                 tensors[f"master/{name}"] = master.detach()
+            if self.average:
+                tensors[f"average/{name}"] = self.average.weights[name]
             if not self._adamw.n_steps:
                 continue  # the moments are zero
             moments = self._adamw.moments_of(index)
@@ -161,8 +169,10 @@ class PolicyOptimizer:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of `state_tensors` after the first step: two moments, and masters with copies."""
-        return sum(
+        """Bytes of `state_tensors` after the first step: two moments, copies and the average."""
+        means = self.average.weights.values() if self.average else ()
+        averages = sum(mean.numel() * mean.element_size() for mean in means)
+        return averages + sum(
             master.numel() * master.element_size() * (2 + self._has_master(index))
             for index, master in enumerate(self.parameters)
         )
@@ -185,6 +195,9 @@ class PolicyOptimizer:
         for index, (name, master) in enumerate(self._named()):
             if self._has_master(index):
                 _copy(self._taken(tensors, f"master/{name}", master), master, master)
+            if self.average:
+                mean = self.average.weights[name]
+                _copy(self._taken(tensors, f"average/{name}", mean), mean, mean)
             for kind, moment in self._adamw.moments_of(index).items():
                 if steps:
                     _copy(self._taken(tensors, f"{kind}/{name}", master), moment, master)
@@ -210,11 +223,12 @@ class PolicyOptimizer:
         return list(zip(self._names, self.parameters, strict=True))
 
     def _state_names(self) -> set[str]:
+        means = ("average",) if self.average else ()
         kinds = {i: ("master",) * self._has_master(i) for i in range(len(self._names))}
         return {"n_done", "n_refused", "rate_scale"} | {
             f"{kind}/{name}"
             for i, name in enumerate(self._names)
-            for kind in (*kinds[i], "exp_avg", "exp_avg_sq", "step")
+            for kind in (*kinds[i], *means, "exp_avg", "exp_avg_sq", "step")
         }
 
     def _has_master(self, index: int) -> bool:

@@ -94,6 +94,11 @@ class Sampler:
                     range(first + start, first + end), tokens[start:end], part, self.policy
                 )
 
+    def hand_over(self, version: int) -> None:
+        """Give the engine the model's weights as they are now, under a version."""
+        self.engine.release()
+        self.engine.update_weights(self.policy.model, version)
+
     def generator(self, stream: Stream, *position: int) -> torch.Generator:
         """Return the random number generator of one purpose and position in the run."""
         return torch_generator(self.seed, stream, *position, device=self.policy.device)

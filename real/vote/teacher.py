@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lab.errors import UserError
 from real.ranks.sharding import shard_of
+from real.update.average import WeightAverage
 from real.vote.further import Parts
 from real.vote.second import SecondVotes
 
@@ -37,12 +37,9 @@ class Teacher(SecondVotes):
         """
         super().__init__(parts)
         self._model: Any = parts.sampler.policy.model
-        self._engine = parts.sampler.engine
+        self._sampler = parts.sampler
         self._n_steps = n_steps
-        self.weights = {
-            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in self._trained()
-        }
+        self._average = WeightAverage(self._trained())
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
@@ -52,24 +49,18 @@ class Teacher(SecondVotes):
         if not self.moved:
             yield version
             return
-        kept = {name: p.detach().clone() for name, p in self._trained()}
-        try:
-            self._put(self.weights)
-            # A number that no version of the trained weights has.
-            self._hand_over(-1 - version)
-            yield -1 - version
-        finally:
-            self._put(kept)
-        self._hand_over(version)
+        with self._average.answering(self._model, self._sampler.hand_over, version) as other:
+            yield other
 
-    @torch.no_grad()
     def after_step(self, step: int) -> None:
         """Implement `Further`."""
-        rate = ema_rate(step - 1, self._n_steps)
-        for name, p in self._trained():
-            mean = self.weights[name]
-            mean.lerp_(p.detach().to(mean.dtype), rate)
+        self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
         self.moved = True
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The average."""
+        return self._average.weights
 
     def tensors(self) -> dict[str, Tensor]:
         """Implement `Further`."""
@@ -94,17 +85,8 @@ class Teacher(SecondVotes):
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
 
-    def _trained(self) -> list[tuple[str, Tensor]]:
-        return [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
-
-    @torch.no_grad()
-    def _put(self, weights: dict[str, Tensor]) -> None:
-        for name, p in self._trained():
-            p.copy_(weights[name])
-
-    def _hand_over(self, version: int) -> None:
-        self._engine.release()
-        self._engine.update_weights(self._model, version)
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
 
 
 def ema_rate(done: int, n_steps: int) -> float:

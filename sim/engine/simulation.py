@@ -182,7 +182,7 @@ class Simulation:
         total_R = np.zeros(self.config.replicates)
         for problems_RP, _ in self._chunks:
             # The random numbers of the epoch after the last, which no visit uses.
-            votes, _ = self._vote(problems_RP, self.config.epochs + 1)
+            votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
             truth_RP = np.take_along_axis(self._truth_RN, problems_RP, axis=1)
             total_R += majority_right(votes.counts, truth_RP).sum(axis=1)
         return total_R / self.config.n_problems
@@ -192,7 +192,7 @@ class Simulation:
         c = self.config
         total_R = np.zeros(c.replicates)
         for problems_RP, right_RP in self._chunks:
-            p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches)
+            p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches, evaluated=True)
             total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
         return (1 - c.unparseable) * total_R / c.n_problems
 
@@ -260,18 +260,23 @@ class Simulation:
         )
 
     def _vote(
-        self, problems_RP: NDArray[np.int64], epoch: int
+        self, problems_RP: NDArray[np.int64], epoch: int, evaluated: bool = False
     ) -> tuple[Votes, NDArray[np.float64]]:
-        p_RPA = self._probabilities(problems_RP, epoch)
+        p_RPA = self._probabilities(problems_RP, epoch, evaluated)
         if not isinstance(self.policy, Measured):
             return sample_votes(self.config, epoch, problems_RP, p_RPA), p_RPA
         votes = sample_all(self.config, epoch, problems_RP, p_RPA)
         p_RPA = np.maximum(p_RPA, P_MIN)
         return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
 
-    def _probabilities(self, problems_RP: NDArray[np.int64], epoch: int) -> NDArray[np.float64]:
+    def _probabilities(
+        self, problems_RP: NDArray[np.int64], epoch: int, evaluated: bool = False
+    ) -> NDArray[np.float64]:
         p_RPA = np.empty((*problems_RP.shape, self.config.n_answers))
-        bad = self.policy.probabilities(problems_RP, p_RPA)
+        policy = self.policy
+        if evaluated and isinstance(policy, Measured):
+            policy = policy.evaluated()
+        bad = policy.probabilities(problems_RP, p_RPA)
         if bad >= 0:
             raise self._exploded(bad, problems_RP, epoch)
         return p_RPA

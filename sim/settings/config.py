@@ -39,6 +39,7 @@ _FILES = {
     "growth": ("policy", "measured"),
     "parts_off": ("policy", "measured"),
     "kl_coef": ("policy", "measured"),
+    "average": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -68,8 +69,9 @@ class SimConfig:
     response has; `own`: the effect of a problem's updates on itself; `others`: that on other
     problems. Labels without feedback are the arm `frozen`."""
     kl_coef: NotNegative = 0.0
-    """Measured policy: factor on the KL divergence from the model before training, as in the
-    trainer."""
+    """Measured policy: the trainer's factor on the KL divergence from the model before training."""
+    average: ShareBelowOne = 0.0
+    """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `mixture`, `histogram` or `trace` together with its own settings."""
@@ -203,7 +205,7 @@ class SimConfig:
             rule = make_rule(self.rule, self.rule_options)
             sampled = self.update == "sampled"
             check_measured(rule, self.response, self.lr, self.step, self.unparseable, sampled)
-        check_parts(self.parts_off, self.mini_batch)
+        check_parts(self.parts_off, self.mini_batch, self.average)
 
     @property
     def n_batches(self) -> int:

@@ -55,7 +55,7 @@ def check_measured(
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 
 
-def check_parts(parts_off: tuple[Part, ...], mini_batch: int) -> None:
+def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) -> None:
     """Check the parts that are switched off.
 
     Raises:
@@ -66,5 +66,7 @@ def check_parts(parts_off: tuple[Part, ...], mini_batch: int) -> None:
         raise UserError(f"{given}: name each part at most once")
     if {"own", "others"} <= set(parts_off):
         raise UserError(f"{given}: without own and others no update has an effect; name one")
+    if {"own", "others"} & set(parts_off) and average > 0:
+        raise UserError(f"{given}: own and others have no average of weights; leave average at 0")
     if {"own", "others"} & set(parts_off) and mini_batch > 1:
         raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")

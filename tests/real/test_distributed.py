@@ -167,13 +167,14 @@ def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> 
 
 
 def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
-    """KL to the first model, importance weights, checkpointed layers; LoRA, merged at the end."""
+    """KL to the first model, importance weights, checkpointed layers; averaged LoRA, merged."""
     pytest.importorskip("peft")
     options: dict[str, Any] = {
         "lora_rank": 4,
         "kl_coef": 0.1,
         "importance_cap": 2.0,
         "gradient_checkpointing": True,
+        "average": 0.5,
         "save_model": True,
     }
     two, one = start("options-2", **options), start("options-1", world=1, **options)

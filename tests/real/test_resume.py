@@ -69,6 +69,7 @@ def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
     [
         {"dtype": "bfloat16"},  # weights come from copies in single precision
         {"lora_rank": 4},
+        {"dtype": "bfloat16", "average": 0.9},
         {"kl_coef": 0.1},  # the reference is the model before training, not the checkpoint's
         {"mini_batch": 2, "batch_size": 3},
         {"guard": replace(GuardConfig.off(), label_from="memory", margin_power=1, min_share=0.3)},

@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from tiny_runs import check_same
+import torch
+from tiny_runs import check_same, timeless
 
 from guard_core import GuardConfig
 from lab.arms import arm
 from lab.trace.schema import TABLES, missing
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
+from real.model.policy import load_policy
+from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
     n_problems=8, batch_size=4, n_votes=16, n_samples=8, epochs=2, max_rows=64, eval_samples=2
@@ -136,6 +140,24 @@ def test_problems_with_a_weak_label_cost_no_update():
     assert (trained["weight"] >= 2 * share - 1 - 1e-12).all() and (trained["weight"] <= share).all()
     assert (trace.steps["n_skipped"] + trace.steps["n_updates"] == 4).all()
     assert (trace.steps["n_skipped"] > 0).any()
+
+
+def test_evaluations_and_the_saved_model_take_the_average_and_training_does_not(
+    ttrl: Trace, tmp_path: Path
+):
+    # At this decay the average stays at the model before training, to the last bit.
+    config = small("ttrl", average=1 - 1e-12, save_model=True)
+    trace = train(config, tmp_path / "run", progress=False)
+    pd.testing.assert_frame_equal(trace.visits, ttrl.visits, check_exact=True)
+    pd.testing.assert_frame_equal(timeless(trace), timeless(ttrl), check_exact=True)
+    evals = [t.evals.drop(columns="step") for t in (trace, ttrl)]
+    pd.testing.assert_frame_equal(evals[0][:1], evals[1][:1], check_exact=True)
+    assert not evals[0][-1:].equals(evals[1][-1:])
+    saved, start = (
+        dict(load_policy(folder, "cpu").model.named_parameters())
+        for folder in (tmp_path / "run" / "model", CHECKPOINT)
+    )
+    assert all(torch.equal(saved[name], start[name]) for name in start)
 
 
 def test_step_factor_scales_the_learning_rate(ttrl: Trace):

@@ -89,6 +89,7 @@ def test_free_populations_ask_for_their_numbers(population, needs):
         {"response": "r.npz"},
         {"growth": 0.0},
         {"kl_coef": 0.1},
+        {"average": 0.9},
         {"histogram": "h.csv"},
         {"trace": "run"},
         {"mixture": ((1, 0.5, 2),)},

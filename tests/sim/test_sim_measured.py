@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from measured_response import A, N, rows, settings, small_response
 
@@ -64,6 +65,21 @@ def test_a_penalty_holds_the_policy_near_the_start(response_file):
         for kl in (0.0, 3.0)
     ]
     assert moved[1] < 0.7 * moved[0]
+
+
+def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response_file):
+    plain, start, last, between = (
+        simulate(settings(response_file, average=decay)) for decay in (0.0, 1 - 1e-12, 1e-12, 0.7)
+    )
+    for run in (start, last, between):
+        assert run.visits.equals(plain.visits) and run.steps.equals(plain.steps)
+    first = plain.evals.pass_at_1[plain.evals.epoch == 0].to_numpy()
+    assert start.evals.pass_at_1.to_numpy() == pytest.approx(np.tile(first, 4))
+    assert last.evals.pass_at_1.to_numpy() == pytest.approx(plain.evals.pass_at_1.to_numpy())
+    moved = between.evals.epoch > 0
+    assert (between.evals.pass_at_1[moved] != plain.evals.pass_at_1[moved]).all()
+    with pytest.raises(UserError, match=r"^parts_off = own: own and others have no average"):
+        settings(response_file, average=0.5, parts_off=("own",))
 
 
 def test_the_brake_ends_training_or_slows_it(response_file):

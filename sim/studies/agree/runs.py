@@ -62,6 +62,7 @@ class Prediction:
             growth=self.growth,
             lr=run.config["lr"],
             kl_coef=run.config.get("kl_coef", 0.0),
+            average=run.config.get("average", 0.0),
             max_grad_norm=run.config["max_grad_norm"],
             n_answers=self.response.n_answers,
         )
@@ -108,6 +109,11 @@ def check_classical(runs: Sequence[Manifest]) -> None:
     Raises:
         UserError: they have a KL penalty.
     """
+    if average := runs[0].config.get("average", 0.0):
+        raise UserError(
+            f"real: {runs[0].title} has average = {average}, the classical policies have no "
+            "weights to average; leave the run out, or give --classical without names"
+        )
     if kl_coef := runs[0].config.get("kl_coef", 0.0):
         raise UserError(
             f"real: {runs[0].title} has kl_coef = {kl_coef}, the classical policies have no KL "

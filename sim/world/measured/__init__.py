@@ -20,6 +20,7 @@ Every replicate draws its own weights, a random half of the file's, and its own 
 replicates holds the uncertainty of the model itself. Only a file with all d weights is used whole.
 
 tree        the trees of all problems and the probabilities of their answers
+weights     the weights of one replicate before training
 gradient    the gradient of one problem's sampled leaves
 training    the optimizer steps of one batch
 policy      all replicates together

@@ -131,6 +131,8 @@ def move_all(
             start.u,
             first_ND[n],
             start.second_moment,
+            start.mean_w,
+            start.mean_u,
         )
         far = distance(at)
         felt_D = gradient_D if (n == problem) == own else none_D

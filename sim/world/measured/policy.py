@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,11 @@ from sim.world.measured.training import (
 from sim.world.measured.tree import (
     Weights,
     batch_probs,
-    draw_weights,
     read_measured,
     tree_of,
     without_unseen,
 )
+from sim.world.measured.weights import draw_weights
 from sim.world.random import generator
 
 Bools = NDArray[np.bool_]
@@ -80,7 +81,8 @@ class Measured:
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            self._weights.append(draw_weights(response, features, growth or 0.0, rng))
+            drawn = draw_weights(response, features, growth or 0.0, rng, config.average > 0)
+            self._weights.append(drawn)
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
             own = "own" not in config.parts_off
@@ -94,7 +96,16 @@ class Measured:
             WEIGHT_DECAY,
             config.mini_batch,
             config.kl_coef,
+            config.average,
         )
+
+    def evaluated(self) -> Measured:
+        """Return the policy that evaluations use: at the average of the weights, if one is kept."""
+        if not self._config.average:
+            return self
+        at_mean = copy(self)
+        at_mean._weights = [weights.averaged() for weights in self._weights]
+        return at_mean
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Write the answer probabilities; rows sum to 1 less the chance of no readable answer.

@@ -40,6 +40,8 @@ class Adam(NamedTuple):
     decay: float
     mini_batch: int
     kl_coef: float = 0.0
+    average: float = 0.0
+    """Decay of the weights' moving average per step."""
 
 
 class Batch(NamedTuple):
@@ -151,6 +153,13 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
 
 
 @njit(cache=True, nogil=True)
+def follow(mean: Floats, now: Floats, rate: float) -> None:
+    """Move an average towards the present value."""
+    for i in range(mean.shape[0]):
+        mean[i] += rate * (now[i] - mean[i])
+
+
+@njit(cache=True, nogil=True)
 def train_batch(
     tree: Tree, at: Weights, adam: Adam, taken: int, batch: Batch, key: Any, norm_P: Floats
 ) -> int:
@@ -187,6 +196,9 @@ def train_batch(
             gradient_D[i] /= tokens
         taken += 1
         norm_P[first:last] = adam_step(at, gradient_D, batch.rates_P[first], adam, taken)
+        if adam.average > 0.0:
+            follow(at.mean_w, at.w, 1.0 - adam.average)
+            follow(at.mean_u, at.u, 1.0 - adam.average)
     return taken
 
 

@@ -9,7 +9,8 @@ from real.measure.gradients import next_log_probs
 from real.measure.tree import grow
 from real.update.grpo import LossConfig, token_loss
 from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
-from sim.world.measured.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
+from sim.world.measured.tree import edge_log_probs, leaf_probs, tree_of
+from sim.world.measured.weights import draw_weights
 from sim.world.random import fold
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])

@@ -50,7 +50,12 @@ def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "master_weights": False}, {"lora_rank": 4}],
+    [
+        {},
+        {"dtype": "bfloat16", "average": 0.9},
+        {"dtype": "bfloat16", "master_weights": False},
+        {"lora_rank": 4},
+    ],
 )
 def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
     if "lora_rank" in settings:

@@ -1,0 +1,66 @@
+"""Moving averages of trained weights, and their exchange with the weights themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Named = Mapping[str, Tensor]
+
+
+class WeightAverage:
+    """An average in single precision at least, of weights by name.
+
+    It is sharded and placed as the weights are, so every rank averages its own shards.
+    """
+
+    def __init__(self, weights: Named) -> None:
+        """Start at the weights as they are now."""
+        self.weights = {
+            name: w.detach().to(torch.promote_types(w.dtype, torch.float32), copy=True)
+            for name, w in weights.items()
+        }
+
+    @torch.no_grad()
+    def follow(self, weights: Named, rate: float) -> None:
+        """Move the average towards the weights: `mean + rate * (weights - mean)`."""
+        for name, mean in self.weights.items():
+            mean.lerp_(weights[name].detach().to(mean.dtype), rate)
+
+    @contextmanager
+    def held_by(self, model: Any) -> Iterator[None]:
+        """Let the model hold the average meanwhile. It costs one more copy of its weights."""
+        own = {name: p for name, p in model.named_parameters() if name in self.weights}
+        kept = {name: p.detach().clone() for name, p in own.items()}
+        try:
+            _copy(self.weights, own)
+            yield
+        finally:
+            _copy(kept, own)
+
+    @contextmanager
+    def answering(
+        self, model: Any, hand_over: Callable[[int], object], version: int
+    ) -> Iterator[int]:
+        """Let an engine sample by the average; gives the version of these weights.
+
+        Args:
+            model: as for `held_by`.
+            hand_over: gives the model's weights to the engine, under a version.
+            version: of the model's own weights, which the engine has before and after.
+        """
+        with self.held_by(model):
+            # A number that no version of the trained weights has.
+            hand_over(-1 - version)
+            yield -1 - version
+        hand_over(version)
+
+
+@torch.no_grad()
+def _copy(weights: Named, to: Named) -> None:
+    for name, p in to.items():
+        p.copy_(weights[name])
