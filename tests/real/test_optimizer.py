@@ -136,31 +136,6 @@ def test_state_goes_on_to_the_bit(dtype: torch.dtype):
     assert torch.equal(weights(one.model), weights(other.model))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
-    one, plain = make_optimizer(dtype=dtype, average=0.75), make_optimizer(dtype=dtype)
-    assert one.average and plain.average is None
-    mean = [w.float().clone() for w in one.parameters]
-    for group in (make_group(1), make_group(2, dropped=True), make_group(3)):
-        assert one.step([group]) == plain.step([group])
-        if not group.dropped:
-            mean = [0.75 * m + 0.25 * w for m, w in zip(mean, one.parameters, strict=True)]
-    torch.testing.assert_close([*one.average.weights.values()], mean)
-    before = weights(one.model)
-    with one.average.held_by(one.model):
-        held = torch.cat([m.flatten() for m in mean]).to(dtype)
-        torch.testing.assert_close(weights(one.model), held)
-    assert torch.equal(weights(one.model), before)
-    saved = {name: value.clone() for name, value in one.state_tensors().items()}
-    n_bytes = sum(t.nbytes for name, t in saved.items() if not name.startswith(("n_", "step/")))
-    assert n_bytes == one.state_bytes
-    other = make_optimizer(dtype=dtype, average=0.75)
-    other.load_state_tensors(saved)
-    assert other.average
-    for name, value in one.average.weights.items():
-        assert torch.equal(other.average.weights[name], value)
-
-
 def test_state_before_the_first_step_and_of_another_model():
     fresh, used = make_optimizer(), make_optimizer()
     used.step([make_group(1)])
