@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-import real.engines.child_engine
 import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
-from real.engines import hand_over
+from real.engines import child_engine, hand_over
 from real.engines.child_engine import ChildEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_settings import VllmSettings
 from real.engines.wrappers import RestartingEngine
 from real.model.lora import add_lora
 
+pytestmark = pytest.mark.usefixtures("programs")
 CONFIG = TrainConfig(
     engine="vllm",
     guard=GuardConfig.paper(),
@@ -75,7 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch, config: TrainConfig, watch: Watch) -> A
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Any:
+def undisturbed(programs: None) -> Any:
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         return run(patch, CONFIG, watch), watch.rollouts
@@ -104,37 +105,33 @@ def test_votes_of_vllm_learn_what_those_of_transformers_learn(undisturbed: Any) 
     assert abs(starts[0] - starts[1]) < 0.15
 
 
-@pytest.mark.parametrize(
-    ("when", "doing"), [("awake", "sample"), ("asleep", "load"), ("mid-load", "load")]
-)
-def test_a_killed_engine_changes_nothing(
-    undisturbed: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    when: str,
-    doing: str,
+def test_killed_engines_change_nothing(
+    undisturbed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One is killed awake, one asleep, and one while weights are sent to it."""
+
     def kill(engine: RestartingEngine) -> None:
         assert isinstance(engine.engine, ChildEngine)
         os.kill(engine.engine.pid, signal.SIGKILL)
 
     def kill_in_load(engine: RestartingEngine) -> None:
-        send, engines = real.engines.child_engine.send, [engine]
+        send, engines = child_engine.send, [engine]
 
         def sent(pipe: Any, message: Any) -> None:
             send(pipe, message)
             if message["do"] == "load" and engines:
                 kill(engines.pop())
 
-        monkeypatch.setattr(real.engines.child_engine, "send", sent)
+        monkeypatch.setattr(child_engine, "send", sent)
 
     watch = Watch()
-    if when == "awake":
-        watch.before[4] = kill
-    else:
-        watch.before_load[2] = kill if when == "asleep" else kill_in_load
-    trace = run(monkeypatch, CONFIG, watch)
-    assert f"died during {doing} (signal SIGKILL)" in capsys.readouterr().err
+    watch.before[4] = kill
+    watch.before_load |= {2: kill, 5: kill_in_load}
+    trace = run(monkeypatch, replace(CONFIG, restart_engine=3), watch)
+    said = capsys.readouterr().err
+    assert said.count("died during sample (signal SIGKILL)") == 1
+    assert said.count("died during load (signal SIGKILL)") == 2
+    assert not watch.before and not watch.before_load
     expected = undisturbed[0]
     for table in ("visits", "evals"):
         assert getattr(trace, table).equals(getattr(expected, table))
@@ -174,21 +171,6 @@ def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(
     assert kl[0] < 1e-6 < kl[1] and kl == pytest.approx(turns.steps.mismatch_kl.tolist(), rel=1e-3)
 
 
-def test_a_stopped_engine_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = 0.0
-
-    def stop(engine: ChildEngine) -> None:
-        nonlocal began
-        began, engine.timeout = time.monotonic(), 3.0
-        os.kill(engine.pid, signal.SIGSTOP)
-
-    watch = Watch()
-    watch.before[1] = stop
-    with pytest.raises(EngineDied, match="no sign of life for 3 s during sample"):
-        run(monkeypatch, replace(CONFIG, restart_engine=0, epochs=1), watch)
-    assert time.monotonic() - began < 15
-
-
 def test_training_with_vllm_in_the_same_process(
     undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +201,13 @@ def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, to
                 if "lora_" in name:
                     parameter += 0.1 * torch.randn(parameter.shape)
         assert tools.logprob_gap(model, prompts, found, 0.7) > 1e-2
+    # A stopped engine is an error in time.
+    engine.update_weights(model, 3)
+    os.kill(engine.pid, signal.SIGSTOP)
+    began, engine.timeout = time.monotonic(), 3.0
+    with pytest.raises(EngineDied, match="no sign of life for 3 s during sample"):
+        engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
+    assert time.monotonic() - began < 15
     engine.close()
 
 
@@ -226,6 +215,7 @@ def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
     folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In buckets that are filled again and again, as where there is little room."""
+    monkeypatch.setattr(child_engine, "subprocess", subprocess)  # forks processes of its own
     monkeypatch.setattr(hand_over, "BUCKET", 20_000)
     monkeypatch.setattr(hand_over, "_SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
