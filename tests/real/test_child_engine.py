@@ -15,12 +15,10 @@ from typing import Any, cast
 import pytest
 import torch
 from engine_process import COMMAND, TinyModel
-from forked_programs import forked
 
 from lab.errors import UserError
 from lab.trace.schema import names
-from real.engines import child_engine, hand_over
-from real.engines.child import child_environment
+from real.engines import hand_over
 from real.engines.child_engine import ChildEngine
 from real.engines.requests import request_seeds
 from real.engines.rollouts import EngineDied, EngineError, Sampling
@@ -34,14 +32,8 @@ PROMPTS = [[1, 2], [3]]
 TWO = Sampling(2)
 
 
-@pytest.fixture(scope="module")
-def programs():
-    with forked(child_engine, ["real.engines.child"], child_environment(torch.device("cpu"))):
-        yield
-
-
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: None):
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hand_over, "_MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
@@ -162,7 +154,7 @@ def test_an_orphaned_engine_ends_and_cleans_up(tmp_path: Path) -> None:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from real.engines import child_engine, hand_over
+from real.engines import hand_over
 from real.engines.child_engine import ChildEngine
 hand_over._MEMORY = Path({str(tmp_path)!r})
 engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
@@ -300,7 +292,6 @@ def test_the_vllm_process_refuses_its_settings_in_one_line(
 ):
     (tmp_path / "vllm.py").write_text("raise ImportError('broken here')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(child_engine, "subprocess", subprocess)  # imports have their own path
     settings = {"model": "m", "max_model_len": 4, "eos_token_ids": [1], "threads": None}
     with pytest.raises(EngineError, match=r"cannot be imported \(broken here\); pip install"):
         ChildEngine(settings, 120.0)

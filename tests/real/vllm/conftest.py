@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from forked_programs import VLLM, forked
 from transformers import Qwen2Config, Qwen2ForCausalLM
-
-from real.engines import child_engine, vllm_host
-from real.engines.child import child_environment
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,15 +19,6 @@ def needs_vllm() -> None:
     if os.environ.get("CI"):
         pytest.fail("vLLM is not installed, and CI must test with it: make vllm")
     pytest.skip("vLLM is not installed: make vllm")
-
-
-@pytest.fixture(scope="module")
-def programs(needs_vllm: None) -> Iterator[None]:
-    """Engines' processes do not import vLLM, which takes ten seconds of each."""
-    environment = child_environment(torch.device("cpu"))
-    environment = {**vllm_host._DEFAULTS, **environment, **vllm_host._FORCED}
-    with forked(child_engine, VLLM, environment):
-        yield
 
 
 def make_model(tied: bool = True) -> Any:

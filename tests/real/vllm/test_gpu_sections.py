@@ -21,8 +21,7 @@ NAMES = [name for name, one in prove.SECTIONS.items() if one.part != "A"]
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("gpu")
     # In a process of its own: sections are forked, which engines of earlier tests would hang.
-    program = Path(__file__).with_name("forked_sections.py")
-    subprocess.run([sys.executable, program, *NAMES, "--dry", "--out", folder], check=False)
+    subprocess.run([sys.executable, prove.__file__, *NAMES, "--dry", "--out", folder], check=False)
     print((folder / "log.txt").read_text())
     return {record["section"]: record for record in read_lines(folder / "results.jsonl")}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from real.engines.vllm_settings import VllmSettings
 from real.engines.wrappers import RestartingEngine
 from real.model.lora import add_lora
 
-pytestmark = pytest.mark.usefixtures("programs")
 CONFIG = TrainConfig(
     engine="vllm",
     guard=GuardConfig.paper(),
@@ -76,7 +74,7 @@ def run(monkeypatch: pytest.MonkeyPatch, config: TrainConfig, watch: Watch) -> A
 
 
 @pytest.fixture(scope="module")
-def undisturbed(programs: None) -> Any:
+def undisturbed() -> Any:
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         return run(patch, CONFIG, watch), watch.rollouts
@@ -215,7 +213,6 @@ def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
     folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In buckets that are filled again and again, as where there is little room."""
-    monkeypatch.setattr(child_engine, "subprocess", subprocess)  # forks processes of its own
     monkeypatch.setattr(hand_over, "BUCKET", 20_000)
     monkeypatch.setattr(hand_over, "_SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
