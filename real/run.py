@@ -9,9 +9,6 @@ from pathlib import Path
 
 from guard_core.rules import Need
 from guard_core.schedule import scheduled_steps
-from lab.arm_settings import arm_of
-from lab.arms import title
-from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Sampling
@@ -28,6 +25,7 @@ from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import local_world
 from real.record.evaluation import Evaluator
+from real.record.stored import manifest_of
 from real.settings.config import TrainConfig, rule_of
 from real.settings.machine import check_engine_tp
 from real.state import Run, n_batches
@@ -136,28 +134,16 @@ def _further(parts: Parts, n_steps: int) -> Further:
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:
-    """The run's `run.json`; `arm` is found from the settings if None."""
-    config = run.config
-    name = arm or arm_of(config).name
+    """Return the run's `run.json`; `arm` is found from the settings if None."""
     device, world = run.policy.device.type, run.ranks.world
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return Manifest.new(
-        "real",
-        name,
-        title(name),
-        n_problems=len(run.prompts),
-        n_votes=config.n_votes,
-        config=to_values(config),
-        seeds=[config.seed],
-        task=run.prompts.name,
-        backend=f"{config.engine} on {device if world == 1 else f'{world} x {device}'}",
-        extra={
-            "step_factor": config.step_factor,
-            "refused_steps": 0,
-            **({"gpus": gpus} if gpus else {}),
-            **run.prompts.facts(),
-        },
-    )
+    backend = f"{run.config.engine} on {device if world == 1 else f'{world} x {device}'}"
+    facts = {
+        "refused_steps": 0,
+        **({"gpus": gpus} if gpus else {}),
+        **run.prompts.facts(),
+    }
+    return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, facts)
 
 
 def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:

@@ -82,7 +82,6 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    guard = {name: torch.from_numpy(a) for name, a in run.supervisor.arrays().items()}
     further, optimizer = run.further, run.optimizer.state_tensors()
     keeps = further.values() is not None
     rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
@@ -93,7 +92,7 @@ def state_of(run: Run) -> State:
         | {
             MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
             OPTIMIZER: optimizer,
-            GUARD: guard,
+            GUARD: run.supervisor.tensors(),
             ANSWERS: run.supervisor.answer_ids.to_values(),
         }
     )
@@ -114,8 +113,7 @@ def restore(run: Run, folder: Path) -> None:
     optimizer = read_file(folder / OPTIMIZER)
     _load_model(run, read_file(folder / MODEL), optimizer, folder)
     run.optimizer.load_state_tensors(optimizer)
-    arrays = {name: tensor.numpy().copy() for name, tensor in read_file(folder / GUARD).items()}
-    run.supervisor.restore(arrays, read_file(folder / ANSWERS))
+    run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
     if run.further.values() is not None:
         run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
     if (folder / VOTES).exists():

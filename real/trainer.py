@@ -187,7 +187,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 log.write_json(name, values)
             with log.phase("votes before training"):
                 first = prime(run)
-            _write(log, first, {"step": 0, "epoch": 0}, votes)
+            log.write_visited(first, {"step": 0, "epoch": 0}, votes)
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
@@ -197,7 +197,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 visited, row = train_batch(run, batch, following)
             finally:  # an error may follow from them
                 note_faults(log, run.optimizer.faults, batch.step)
-            _write(log, visited, position, votes)
+            log.write_visited(visited, position, votes)
             log.write_steps({**row, **position})
             report(batch.step)
             if batch.is_evaluated(run.config):
@@ -286,10 +286,3 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         **run.votes.columns(responses.n_tokens),
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
-
-
-def _write(log: Journal, visited: Visited, place: dict[str, int], votes: VoteRows | None) -> None:
-    log.write_visits({**visited.columns, **place})
-    if votes is not None:
-        # Every epoch visits every problem once.
-        log.write_votes(votes.count(*visited[:2], visit=place["epoch"]), place)

@@ -106,49 +106,47 @@ class Checkpoints:
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
-            self._save_all(self._run_folder, target, state, step)
+            write_checkpoint(target, self._run_folder, state, step, self._ranks)
+            for old in _checkpoints_in(self._root)[self._keep :]:
+                remove_folder(old)
         else:
             self._ranks.wait()  # the first rank has made the folder
             try:
-                self._write_shards(target.with_name(f"{target.name}{TEMPORARY}"), state)
+                _write_shards(target.with_name(f"{target.name}{TEMPORARY}"), state, self._ranks)
             except OSError as error:
                 raise unwritable(target, error) from error
         self._last = time.monotonic()
 
-    def _save_all(self, run_folder: RunFolder, target: Path, state: State, step: int) -> None:
-        manifest, parts = run_folder.manifest, run_folder.parts()
-        with whole_folder(target) as folder:
-            self._ranks.wait()
-            files = self._write_shards(folder, state)
-            files |= {n: _write(folder / n, c) for n, c in state.items() if not _is_sharded(n, c)}
-            index = Checkpoint(
-                version=VERSION,
-                step=step,
-                parts=parts,
-                config=dict(manifest.config),
-                extra=dict(manifest.extra),
-                files=files,
-            )
-            (folder / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index)))
-        for old in _checkpoints_in(self._root)[self._keep :]:
-            remove_folder(old)
 
-    def _write_shards(self, folder: Path, state: State) -> dict[str, str]:
-        """Write this rank's shards; returns the digests of the files of all ranks."""
-        rank, world = self._ranks.share
-        names = [name for name, content in state.items() if _is_sharded(name, content)]
-        if not names:
-            return {}
-        digests = [
-            write_tensors(shard_path(folder / name, rank, world), local_tensors(state[name], rank))
-            for name in names
-        ]
-        mine = torch.tensor([list(bytes.fromhex(digest)) for digest in digests], dtype=torch.uint8)
-        return {
-            shard_path(folder / name, other, world).name: bytes(digest.tolist()).hex()
-            for other, of_rank in enumerate(self._ranks.gather(mine))
-            for name, digest in zip(names, of_rank, strict=True)
-        }
+def write_checkpoint(
+    target: Path, run_folder: RunFolder, state: State, step: int, ranks: Ranks = ALONE
+) -> None:
+    """Write one checkpoint, on the rank that holds the trace; the others write their shards.
+
+    Args:
+        target: folder to make.
+        run_folder: holds the trace, whose rows are put on disk first.
+        state: of the run.
+        step: batches that were done.
+        ranks: the processes of the run.
+
+    Raises:
+        UserError: the disk cannot be written; the folder is as it was.
+    """
+    manifest, parts = run_folder.manifest, run_folder.parts()
+    with whole_folder(target) as folder:
+        ranks.wait()
+        files = _write_shards(folder, state, ranks)
+        files |= {n: _write(folder / n, c) for n, c in state.items() if not _is_sharded(n, c)}
+        index = Checkpoint(
+            version=VERSION,
+            step=step,
+            parts=parts,
+            config=dict(manifest.config),
+            extra=dict(manifest.extra),
+            files=files,
+        )
+        (folder / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index)))
 
 
 def latest(
@@ -167,7 +165,7 @@ def latest(
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:
-            return folder, _read_index(folder, ranks)
+            return folder, read_checkpoint(folder, ranks)
         except UserError as error:
             last = i + 1 == len(folders)
             remedy = "it was the last one" if last else "the one before it is used"
@@ -220,8 +218,12 @@ def _checkpoints_in(root: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
-def _read_index(folder: Path, ranks: Ranks) -> Checkpoint:
-    """Return the contents of `checkpoint.json`, after a check that all files are unchanged."""
+def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
+    """Return the contents of `checkpoint.json`, after a check that all files are unchanged.
+
+    Raises:
+        UserError: a file is missing, damaged or of a newer version.
+    """
     try:
         values = _read_json(folder / INDEX)
         version = values["version"]
@@ -242,6 +244,24 @@ def _read_index(folder: Path, ranks: Ranks) -> Checkpoint:
     if place := ranks.highest(next(damaged, 0)):
         raise UserError(f"{folder}: {names[place - 1]} is damaged")
     return index
+
+
+def _write_shards(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
+    """Write this rank's shards; returns the digests of the files of all ranks."""
+    rank, world = ranks.share
+    names = [name for name, content in state.items() if _is_sharded(name, content)]
+    if not names:
+        return {}
+    digests = [
+        write_tensors(shard_path(folder / name, rank, world), local_tensors(state[name], rank))
+        for name in names
+    ]
+    mine = torch.tensor([list(bytes.fromhex(digest)) for digest in digests], dtype=torch.uint8)
+    return {
+        shard_path(folder / name, other, world).name: bytes(digest.tolist()).hex()
+        for other, of_rank in enumerate(ranks.gather(mine))
+        for name, digest in zip(names, of_rank, strict=True)
+    }
 
 
 def _holds_tensors(name: str) -> bool:

@@ -21,7 +21,7 @@ from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
 from real.record.terminal import say
-from real.record.vote_rows import VoteTables
+from real.record.vote_rows import Visited, VoteRows, VoteTables
 from real.settings.config import TrainConfig
 
 COMPLETIONS = "completions"
@@ -114,6 +114,15 @@ class Journal:
         self.recorder.write_votes({**tables.votes, **position})
         if len(tables.answers["text"]):
             self.recorder.write_answers({**tables.answers, **position})
+
+    def write_visited(
+        self, visited: Visited, position: Columns, votes: VoteRows | None = None
+    ) -> None:
+        """Add a batch's visits to the trace, and its votes where `votes` counts them."""
+        self.write_visits({**visited.columns, **position})
+        if votes is not None:
+            counted = votes.count(*visited[:2], visit=visited.columns["visit"])
+            self.write_votes(counted, position)
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""

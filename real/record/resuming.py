@@ -120,23 +120,35 @@ def reopened(
         yield None
         return
     remove_leftovers(point.folder)
-    written = RunFolder.reopen(point.folder, point.checkpoint.parts if point.checkpoint else {})
-    _note(written.manifest, point)
-    with written:
+    with cut_back(point.folder, point.checkpoint, point.config) as written:
+        if point.notices:
+            noted = written.manifest.extra.get("notices", [])
+            written.note(notices=[*noted, *point.notices])
         yield written
 
 
-def _note(manifest: Manifest, point: ResumePoint) -> None:
+def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -> RunFolder:
+    """Return the run folder as it was at a checkpoint, with a note that it was resumed.
+
+    Args:
+        folder: held by this process alone.
+        checkpoint: None for the start of the run.
+        config: settings to continue with.
+
+    Raises:
+        UserError: rows that were written before are missing.
+    """
+    written = RunFolder.reopen(folder, checkpoint.parts if checkpoint else {})
+    manifest, step = written.manifest, checkpoint.step if checkpoint else None
     resumed = [
         *manifest.extra.get("resumed", []),
-        {"step": point.step, "at": now(), "commit": commit()},
+        {"step": step, "at": now(), "commit": commit()},
     ]
-    if point.checkpoint is not None:
-        manifest.extra = dict(point.checkpoint.extra)
+    if checkpoint is not None:
+        manifest.extra = dict(checkpoint.extra)
     manifest.extra["resumed"] = resumed
-    if point.notices:
-        manifest.extra["notices"] = [*manifest.extra.get("notices", []), *point.notices]
-    manifest.config = to_values(point.config)
+    manifest.config = to_values(config)
+    return written
 
 
 def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The settings of a run folder, and those that may change when it is resumed. Imports no torch."""
+"""The manifest of a new run, the settings in it, and those that may change. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.arm_settings import arm_of
+from lab.arms import title
 from lab.errors import UserError
 from lab.settings import from_values, to_values
-from lab.trace.manifest import FILE_NAME, read_manifest
+from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
 
 CHANGEABLE = frozenset(
@@ -43,6 +45,39 @@ CHANGEABLE = frozenset(
 )
 """Settings of where and how the work is done. Some change the rounding, so that the resumed run is
 correct but not equal to the bit. `model` and `problems` may move: their content is compared."""
+
+
+def manifest_of(
+    config: TrainConfig,
+    n_problems: int,
+    task: str,
+    backend: str,
+    arm: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Return the `run.json` of a run that starts now.
+
+    Args:
+        config: settled settings.
+        n_problems: N.
+        task: name of the problem set.
+        backend: engine and devices.
+        arm: name of the arm; found from the settings if None.
+        facts: for the manifest's `extra`.
+    """
+    name = arm or arm_of(config).name
+    return Manifest.new(
+        "real",
+        name,
+        title(name),
+        n_problems=n_problems,
+        n_votes=config.n_votes,
+        config=to_values(config),
+        seeds=[config.seed],
+        task=task,
+        backend=backend,
+        extra={"step_factor": config.step_factor, **(facts or {})},
+    )
 
 
 def stored_config(folder: Path) -> TrainConfig:

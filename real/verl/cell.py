@@ -5,26 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 from guard_core import GuardConfig
+from guard_core.checks import Interval, Positive, check_fields
 from lab.arms import matched_target
 from lab.errors import UserError
-from real.plan.model_size import PlannedModel, read_config
+from lab.settings import to_values
 from real.problems import NAMED
 from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import model_of
+from real.verl.names import LOSSES, TEMPLATE
 
-_TEMPLATE = Path(__file__).with_name("cell.sh")
-_LOSSES = {
-    "dapo": "token-mean",
-    "grpo": "seq-mean-token-mean",
-    "dr_grpo": "seq-mean-token-sum-norm",
-}
-"""Average of the loss, the trainer's name to verl's."""
+Size = Annotated[int, Interval("[1, 1e5]")]
 _VLLM_SHARE, _STATE_SHARE = 0.25, 0.5
 """Shares of a GPU's memory that its part of vLLM's weights, and of FSDP's state, may take."""
 _STATE_BYTES = 16
@@ -35,11 +30,15 @@ _STATE_BYTES = 16
 class Cluster:
     """GPUs of the nodes of a Ray cluster."""
 
-    nodes: int
-    gpus: int
-    """Of each node."""
-    gpu_memory: float
+    nodes: Size = 1
+    gpus: Size = 8
+    """GPUs of each node."""
+    gpu_memory: Positive = 80.0
     """GiB of each GPU."""
+
+    def __post_init__(self) -> None:
+        """Check every size."""
+        check_fields(self, error=UserError)
 
 
 def cell_script(preset: str, arm: str, cluster: Cluster, places: dict[str, str], seed: int) -> str:
@@ -61,27 +60,26 @@ def cell_script(preset: str, arm: str, cluster: Cluster, places: dict[str, str],
             "the factor that guard-train compare finds"
         )
     config = settings_of(["--preset", preset, "--arm", arm], with_model=True)
-    model = PlannedModel(read_config(model_of(preset)))
     n_batches, left_out = divmod(NAMED[config.problems or ""].n_problems, config.batch_size)
     values: dict[str, Any] = {
-        **{field.name: getattr(config, field.name) for field in fields(config)},
+        **to_values(config),
         **asdict(cluster),
-        **_sizes(model, config.mini_batch * config.n_samples, cluster),
+        **_sizes(model_of(preset), config.mini_batch * config.n_samples, cluster),
         **places,
         "checkpoints": f"{places['out']}/checkpoints",
         "preset": preset,
         "model_name": model_of(preset),
         "arm": arm,
         "seed": seed,
-        "loss": _LOSSES[config.loss],
-        "kl_coef": config.kl_coef > 0,
+        "loss": LOSSES[config.loss],
+        "uses_kl": config.kl_coef > 0,
         "n_batches": n_batches,
         "left_out": left_out,
     }
     shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
     shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
     shown["address"] = "RAY_ADDRESS=auto " if cluster.nodes > 1 else ""
-    return _TEMPLATE.read_text(encoding="utf-8").format_map(shown)
+    return TEMPLATE.format_map(shown)
 
 
 def _guard(config: TrainConfig) -> Iterator[tuple[str, Any]]:
@@ -100,8 +98,11 @@ def _guard(config: TrainConfig) -> Iterator[tuple[str, Any]]:
             yield name, getattr(config, name)
 
 
-def _sizes(model: PlannedModel, rows: int, cluster: Cluster) -> dict[str, Any]:
+def _sizes(model_name: str, rows: int, cluster: Cluster) -> dict[str, Any]:
     """Return how a mini-batch of so many rows, vLLM and FSDP's state are spread over the GPUs."""
+    from real.plan.model_size import PlannedModel, read_config  # imports torch
+
+    model = PlannedModel(read_config(model_name))
     world, card = cluster.nodes * cluster.gpus, cluster.gpu_memory * 2**30
     heads = model.config.get_text_config().num_attention_heads
     n_weights = model.size().n_weights

@@ -34,7 +34,8 @@ settings=(
   actor_rollout_ref.actor.optim.lr={lr}
   actor_rollout_ref.actor.optim.lr_warmup_steps_ratio={warmup_ratio}
   actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
-  actor_rollout_ref.actor.use_kl_loss={kl_coef}
+  actor_rollout_ref.actor.use_kl_loss={uses_kl}
+  actor_rollout_ref.actor.kl_loss_coef={kl_coef}
   actor_rollout_ref.rollout.val_kwargs.n={eval_samples}
 
   # From the scripts of its release; the third clip of verl is switched off.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -18,6 +18,8 @@ from real.requirements import require_torch
 from real.settings.choices import BOX_REQUEST
 from real.settings.fields import FieldMap
 from real.settings.presets import MODELS
+from real.verl.cell import Cluster, cell_script
+from real.verl.problems import write_problems
 
 
 @dataclass(kw_only=True)
@@ -42,8 +44,6 @@ class ProblemsCommand:
 
     def run(self) -> None:
         """Write the file, and say how many problems it holds."""
-        from real.verl.problems import write_problems
-
         if not self.sources:
             raise UserError(f"sources: name a problem file, or one of {', '.join(NAMED)}")
         sets = [load_problems(name, self.fields, self.data_dir, self.hub) for name in self.sources]
@@ -59,11 +59,7 @@ class ConfigCommand:
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
     arm: str = "guard"
     """Arm of the comparison: ttrl, guard, frozen, memory, truth, ..."""
-    nodes: int = 1
-    gpus: int = 8
-    """GPUs of each node."""
-    gpu_memory: float = 80.0
-    """GiB of each GPU."""
+    cluster: Annotated[Cluster, tyro.conf.arg(name="")] = field(default_factory=Cluster)
     model: str | None = None
     """Folder of the model, on a disk that all nodes see."""
     problems: str | None = None
@@ -75,19 +71,13 @@ class ConfigCommand:
     def run(self) -> None:
         """Print the script."""
         require_torch()
-        from real.verl.cell import Cluster, cell_script
-
-        for name in ("nodes", "gpus", "gpu_memory"):
-            if not 0 < getattr(self, name) < 10**5:
-                raise UserError(f"{name} = {getattr(self, name):g}: must be more than 0")
         model, data = self.preset.partition("/")[::2]
         places = {
             "model": self.model or f"path/to/{MODELS.get(model)}",
             "problem_file": os.path.abspath(self.problems or f"{data}.parquet"),
             "out": os.path.abspath(self.out),
         }
-        cluster = Cluster(nodes=self.nodes, gpus=self.gpus, gpu_memory=self.gpu_memory)
-        print(cell_script(self.preset, self.arm, cluster, places, self.seed), end="")
+        print(cell_script(self.preset, self.arm, self.cluster, places, self.seed), end="")
 
 
 COMMANDS = {"problems": ProblemsCommand, "config": ConfigCommand}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from lab.errors import UserError
 from lab.files import whole
 from real.problems.load import suffix_of
-from real.problems.problem import Problem, ProblemSet
+from real.problems.problem import ProblemSet, Turn
 
 _TURN = pa.struct([("role", pa.string()), ("content", pa.string())])
 SCHEMA = pa.schema(
@@ -51,27 +52,18 @@ def write_problems(
         raise UserError(f"{path}: exists; give another name")
     if not path.parent.is_dir():
         raise UserError(f"{path}: its folder does not exist; make it or choose another")
-    rows = list(_rows(sets, suffix, system_prompt))
+    rows: list[dict[str, Any]] = []
+    for name, problem in ((own.name, problem) for own in sets for problem in own):
+        asked = problem if system_prompt is None else problem.under_system(system_prompt)
+        last = Turn("user", problem.prompt + suffix_of(problem, suffix))
+        row = {
+            "data_source": name,
+            "prompt": [asdict(turn) for turn in (*asked.before, last)],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "extra_info": {"index": len(rows), "id": problem.id},
+        }
+        rows.append(row)
     with whole(path) as place:
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), place)
     return len(rows)
-
-
-def _rows(
-    sets: Sequence[ProblemSet], suffix: str | None, system_prompt: str | None
-) -> Iterator[dict[str, Any]]:
-    problems = [(problem_set.name, problem) for problem_set in sets for problem in problem_set]
-    for index, (name, problem) in enumerate(problems):
-        asked = problem if system_prompt is None else problem.under_system(system_prompt)
-        yield {
-            "data_source": name,
-            "prompt": _messages(asked, suffix_of(problem, suffix)),
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": {"index": index, "id": problem.id},
-        }
-
-
-def _messages(problem: Problem, suffix: str) -> list[dict[str, str]]:
-    turns = [{"role": turn.role, "content": turn.content} for turn in problem.before]
-    return [*turns, {"role": "user", "content": problem.prompt + suffix}]

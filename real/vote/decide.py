@@ -11,7 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from guard_core import Decision, Draws, Guard, GuardState, Votes, count_answers
 from guard_core.arrays import widen
@@ -146,18 +148,19 @@ class Supervisor:
         if self.equality is not None:
             self.equality.close()
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def tensors(self) -> dict[str, Tensor]:
         """Return the guard's memory for checkpoints; (N, ...) each."""
-        return {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+        arrays = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def restore(self, arrays: dict[str, Any], answers: dict[str, object]) -> None:
-        """Go back to where `arrays` and the answer ids were saved.
+    def restore(self, tensors: Mapping[str, Tensor], answers: dict[str, object]) -> None:
+        """Go back to where `tensors` and the answer ids were saved.
 
         Raises:
             UserError: the values are no answer ids.
         """
         if self.reads:
-            self.state = GuardState(**arrays)
+            self.state = GuardState(**{n: t.numpy().copy() for n, t in tensors.items()})
             self.answer_ids = AnswerIds.from_values(answers, self.equality)
 
     def _votes(self, answers_PV: Ints) -> Votes:

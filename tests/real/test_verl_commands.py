@@ -76,7 +76,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "x"], "arm 'x': unknown"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "matched"], "+guard.step_factor=X"),
-        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must be more"),
+        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must lie in [1, 1e5]"),
         (["config", "--preset", "qwen3-4b/amc", "--gpu-memory", "-1"], "gpu_memory = -1"),
         (["config", "--preset", "qwen3-4b/amc", "--gpus", "7"], "cannot be dealt evenly to 7"),
     ],
@@ -138,6 +138,12 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm: str, guard: list[str]
     words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", arm))
     own = [word.removeprefix("+guard.") for word in words if word.startswith("+guard.")]
     assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
+
+
+def test_an_arm_with_a_penalty_has_its_coefficient(capsys):
+    words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", "kl"))
+    penalty = [word.rpartition("actor.")[2] for word in words if "kl_loss" in word]
+    assert penalty == ["use_kl_loss=True", "kl_loss_coef=0.2"]
 
 
 def test_every_choice_of_the_presets_stands_under_its_source():

@@ -69,6 +69,20 @@ def settings(out: Path) -> list[str]:
     return [*plain, f"actor_rollout_ref.model.custom_chat_template='{template}'"]
 
 
+def start_ray(tries: int = 5) -> None:
+    """Start a cluster of two logical GPUs; Ray gives up after 30 s, too few on a busy machine."""
+    import ray
+
+    limits = {"num_cpus": 16, "num_gpus": 2, "object_store_memory": 256 << 20}
+    for left in reversed(range(tries)):
+        try:
+            ray.init(**limits, include_dashboard=False, logging_level="ERROR")
+            return
+        except Exception as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
+
+
 def main() -> None:
     """Run verl's task runner in this process, which makes the Ray cluster."""
     given = os.environ.get("PYTHONPATH", "")
@@ -82,13 +96,7 @@ def main() -> None:
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", [*settings(out), *sys.argv[2:]])
-    ray.init(
-        num_cpus=16,
-        num_gpus=2,
-        include_dashboard=False,
-        object_store_memory=256 << 20,
-        logging_level="ERROR",
-    )
+    start_ray()
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     runner = main_ppo.TaskRunnerV1.__ray_metadata__.modified_class()
     try:

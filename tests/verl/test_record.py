@@ -2,18 +2,21 @@
 
 import random
 
-import numpy as np
 import pytest
+import torch
 from test_votes import batch, config
 
 from lab.errors import UserError
 from lab.trace.trace import load as load_trace
-from real.verl.plugin.record import PLACE, load, new_manifest, opened, save
+from real.record.checkpoint import write_checkpoint
+from real.record.stored import manifest_of
+from real.verl.plugin.record import FOLDER, load, opened
 from real.verl.plugin.votes import Problems
 
 
-def manifest():
-    return new_manifest(config(), 3, "tiny", "verl")
+def opened_run(tmp_path, saved=None):
+    settings = config()
+    return opened(tmp_path / "run", manifest_of(settings, 3, "tiny", "verl"), settings, saved)
 
 
 def visit(problems, run, step):
@@ -24,31 +27,34 @@ def visit(problems, run, step):
 
 def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
     first = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    with opened(tmp_path / "run", manifest(), None) as run:
+    with opened_run(tmp_path) as run:
         for step in (1, 2, 3):
             visit(first, run, step)
             if step == 2:
                 run.note(marked=True)
-                save(tmp_path / "global_step_2", first, run)
+                write_checkpoint(tmp_path / "global_step_2" / FOLDER, run, first.state(), step)
     second = Problems(config(), [4, 9, 2], ["1", None, "0"])
     saved = load(tmp_path / "global_step_2", second)
     assert second.visits_N.tolist() == [2, 2, 0]
-    with opened(tmp_path / "run", manifest(), saved) as run:
+    with opened_run(tmp_path, saved) as run:
         visit(second, run, 3)
-    for name, array in first.supervisor.arrays().items():
-        np.testing.assert_array_equal(second.supervisor.arrays()[name], array)
+    for name, tensor in first.supervisor.tensors().items():
+        assert torch.equal(second.supervisor.tensors()[name], tensor)
     trace = load_trace(tmp_path / "run")
     assert trace.visits["step"].tolist() == [1, 1, 2, 2, 3, 3]
     assert trace.visits["visit"].tolist() == [1, 1, 2, 2, 3, 3]
-    assert trace.run.extra["marked"] and len(trace.run.extra["resumed"]) == 1
+    assert trace.run.extra["marked"]
+    assert [note["step"] for note in trace.run.extra["resumed"]] == [2]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     problems = Problems(config(), [4, 9, 2], [None] * 3)
-    with opened(tmp_path / "run", manifest(), None) as run:
-        save(tmp_path, problems, run)
-    assert (tmp_path / "guard" / PLACE).is_file()
+    with opened_run(tmp_path) as run:
+        write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
         load(tmp_path, Problems(config(n_votes=16), [4, 9, 2], [None] * 3))
     with pytest.raises(UserError, match=r"data\.train_files: other problems"):
         load(tmp_path, Problems(config(), [4, 9, 5], [None] * 3))
+    (tmp_path / FOLDER / "visits.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"visits\.json is damaged"):
+        load(tmp_path, problems)

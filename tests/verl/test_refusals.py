@@ -7,9 +7,10 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.errors import UserError
+from real.record.stored import manifest_of
 from real.verl.cli import main
 from real.verl.plugin.agent import SeededAgentLoop
-from real.verl.plugin.record import load, new_manifest, opened
+from real.verl.plugin.record import load, opened
 from real.verl.plugin.settings import settings_of
 from real.verl.plugin.trainer import GuardTrainer
 from real.verl.plugin.votes import Problems
@@ -47,11 +48,11 @@ def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatc
 
 def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
     settings, folder = settings_of(composed()), tmp_path / "run"
-    manifest = new_manifest(settings, 8, "task", "verl")
-    with opened(folder, manifest, None):
+    manifest = manifest_of(settings, 8, "task", "verl")
+    with opened(folder, manifest, settings, None):
         pass
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with pytest.raises(UserError, match="exists"), opened(folder, manifest, None):
+    with pytest.raises(UserError, match="exists"), opened(folder, manifest, settings, None):
         pass
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 

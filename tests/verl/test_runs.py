@@ -24,12 +24,14 @@ from real.tiny import problems
 from real.update.group import Group
 from real.update.grpo import LossConfig, backward
 from real.verl.plugin.loss import MINORITY
-from real.verl.plugin.rows import Row
+from real.verl.plugin.rows import place_of
 from real.verl.plugin.votes import Problems
 
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
 RELEASE = ("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3")
+ALONE = ("trainer.n_gpus_per_node=1", "guard.profile=off")
+MEMORY = (*ALONE, "+guard.label_from=memory")
 SECONDS = re.compile("seconds_|_per_second")
 
 
@@ -52,6 +54,11 @@ def resumed(tmp_path_factory) -> Done:
     latest = out / "checkpoints" / "latest_checkpointed_iteration.txt"
     assert latest.read_text() == "3" and killed.trace.run.status == "running"
     return _finished(run(out, *LONG))
+
+
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "memory", *MEMORY))
 
 
 def _finished(done: Done) -> Done:
@@ -121,13 +128,11 @@ def _step_again(done: Done, step: int):
     if step > 1:
         _restore(model, adamw, done, step - 1)
     place = {key: i for i, key in enumerate(rows["keys"])}
-    numbers = dict.fromkeys(Row.of(key).uid for key in rows["keys"])
+    numbers = dict.fromkeys(place_of(key)[0] for key in rows["keys"])
     norms = []
     for uid in numbers:
-        own = sorted(
-            (Row.of(key) for key in rows["keys"] if Row.of(key).uid == uid), key=lambda r: r.session
-        )
-        at = [place[row.key] for row in own]
+        own = sorted((key for key in rows["keys"] if place_of(key)[0] == uid), key=place_of)
+        at = [place[key] for key in own]
         group = Group(
             prompt_L=rows["prompts"][at[0]],
             tokens_KT=_padded([rows["responses"][i] for i in at]),
@@ -170,41 +175,61 @@ def _padded(rows):
     return pad_sequence(rows, batch_first=True)
 
 
-def test_decisions_are_the_supervisors_outside_of_verl(paper):
+@pytest.mark.parametrize(
+    ("name", "ranks", "n_steps"),
+    [("paper", 2, N_STEPS), ("memory", 1, 4)],
+)
+def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request):
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
+    done: Done = request.getfixturevalue(name)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    made = Problems(_settings(paper), list(range(9)), [p.answer for p in problems(9)])
+    made = Problems(_settings(done), list(range(9)), [p.answer for p in problems(9)])
     rng = random.Random(0)
 
     def read(number):
-        dumped = paper.dumped(f"votes{number}")
+        dumped = done.dumped(f"votes{number}")
         texts = tokenizer.batch_decode([row.tolist() for row in dumped["tokens"]])
         rows = list(zip(dumped["keys"], texts, dumped["index"], strict=True))
         rng.shuffle(rows)
         return made.read({k: text for k, text, _ in rows}, {k: i for k, _, i in rows})
 
     made.supervisor.prime(np.concatenate([read(number).answers_PV for number in range(3)]), {})
-    for step in range(1, N_STEPS + 1):
+    visits = done.trace.visits
+    assert visits["step"].max() == n_steps
+    for step in range(1, n_steps + 1):
         decided, trained = made.visit(read(step + 2))
-        own = paper.trace.visits[paper.trace.visits["step"] == step]
-        for name, column in decided.rows.items():
-            if name != "replicate":
-                np.testing.assert_array_equal(own[name].to_numpy(), column, name)
+        own = visits[visits["step"] == step]
+        for key, column in decided.rows.items():
+            if key != "replicate":
+                np.testing.assert_array_equal(own[key].to_numpy(), column, key)
         # What each row was trained with, wherever verl had put it, and beside which others.
-        rows = paper.dumped(f"step{step}")
+        rows = done.dumped(f"step{step}")
         streams = zip(rows["advantages"], rows[MINORITY], strict=True)
         pairs = [[float(one[0]), float(two[0])] for one, two in streams]
         found = dict(zip(rows["keys"], pairs, strict=True))
         assert found.keys() == set(trained.keys)
         for key, expected in zip(trained.keys, trained.columns, strict=True):
             np.testing.assert_allclose(found[key], expected[:2], rtol=1e-6)
-        halves = np.array(rows["keys"]).reshape(2, len(trained.minis), 2)
+        parts = np.array(rows["keys"]).reshape(ranks, len(trained.minis), -1)
         for number, mini in enumerate(trained.minis):
-            assert set(halves[:, number].flat) == {trained.keys[row] for row in mini}
+            assert set(parts[:, number].flat) == {trained.keys[row] for row in mini}
 
 
 def _settings(done: Done):
     return from_values(done.trace.run.config, TrainConfig, "run.json").settled()
+
+
+def test_labels_of_memory_have_the_most_votes_of_all_visits(memory):
+    """Those before training among them."""
+    trace = memory.trace
+    counts = trace.votes.pivot_table("count", ["problem", "visit"], "answer", fill_value=0)
+    summed = counts.groupby("problem").cumsum()
+    for row in trace.visits.itertuples():
+        of_answers = summed.loc[(row.problem, row.visit)]
+        assert of_answers[row.label] == of_answers.max()
+    current = counts.idxmax(axis=1)
+    labels = trace.visits.set_index(["problem", "visit"])["label"]
+    assert (labels[current.index] != current).any()  # else they could be the current votes'
 
 
 def test_one_rank_votes_as_two(paper, tmp_path):

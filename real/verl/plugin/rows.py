@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import count, islice
 
 from lab.errors import UserError
 
 
-class Row(NamedTuple):
-    """A response by its key in the queue, `{uid}_{session}_{turn}`."""
-
-    uid: str
-    """Of the problem in this batch, new in every step."""
-    session: int
-    """Number of the vote."""
-    turn: int
-    key: str
-
-    @classmethod
-    def of(cls, key: str) -> Row:
-        """Return the row with that key."""
-        uid, session, turn = key.rsplit("_", 2)
-        return cls(uid, int(session), int(turn), key)
+def place_of(key: str) -> tuple[str, int, int]:
+    """Return the problem's uid in this step, the number of the vote and the turn of a row."""
+    uid, session, turn = key.rsplit("_", 2)
+    return uid, int(session), int(turn)
 
 
 def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, list[str]]:
@@ -38,10 +27,10 @@ def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, li
     Raises:
         UserError: a problem was sampled twice.
     """
-    last = {(row.uid, row.session): row for row in sorted(map(Row.of, keys))}
+    last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
     groups: dict[str, list[str]] = {}
-    for row in last.values():
-        groups.setdefault(row.uid, []).append(row.key)
+    for (uid, _), key in last.items():
+        groups.setdefault(uid, []).append(key)
     by_problem = {problem_of[votes[0]]: votes for votes in groups.values()}
     if len(by_problem) < len(groups):
         raise UserError(
@@ -51,7 +40,7 @@ def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, li
 
 
 def dealt(
-    minis: Sequence[Sequence[int]], ranks: int, lengths: Sequence[int], size: int, first_pad: int
+    minis: Sequence[Sequence[int]], ranks: int, lengths: Sequence[int], size: int
 ) -> list[int]:
     """Return an order of rows in which every rank has its share of every mini-batch.
 
@@ -59,11 +48,10 @@ def dealt(
     length over the whole batch, would mix the problems of different mini-batches.
 
     Args:
-        minis: rows of each mini-batch.
+        minis: rows of each mini-batch; those behind them all are padding, which fills them up.
         ranks: that share the rows.
-        lengths: tokens of each row; the longest of a mini-batch are dealt in turn.
-        size: rows of a full mini-batch, a multiple of `ranks`.
-        first_pad: rows from here on are padding, which fills the mini-batches up.
+        lengths: tokens of each row; those of a mini-batch are dealt in turn, the longest first.
+        size: rows of a full mini-batch.
 
     Raises:
         UserError: the ranks cannot have as many rows each.
@@ -74,13 +62,11 @@ def dealt(
             "of a mini-batch evenly; take a divisor, or set ulysses_sequence_parallel_size so that "
             "several GPUs share a row"
         )
+    padding = count(sum(map(len, minis)))
     slices: list[list[int]] = [[] for _ in range(ranks)]
     for mini in minis:
-        n_pads = size - len(mini)
-        rows = sorted(mini, key=lambda row: -lengths[row])
-        rows += range(first_pad, first_pad + n_pads)
-        first_pad += n_pads
-        for turn, row in enumerate(rows):
-            there_and_back = turn % (2 * ranks)
-            slices[min(there_and_back, 2 * ranks - 1 - there_and_back)].append(row)
+        rows = [*mini, *islice(padding, size - len(mini))]
+        rows.sort(key=lambda row: -lengths[row])
+        for rank, part in enumerate(slices):
+            part += rows[rank::ranks]
     return [row for part in slices for row in part]

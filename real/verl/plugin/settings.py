@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -20,6 +21,7 @@ from lab.errors import UserError
 from lab.rule_fit import DEFAULT_GUARD
 from lab.settings import from_values
 from real.settings.config import TrainConfig, rule_of
+from real.verl.names import LOSSES, VERL_NAMES
 
 AGENT = "guard_single_turn"
 """Name of the seeded agent loop."""
@@ -32,12 +34,16 @@ _OF_RUN = frozenset(
         "seed", "step_factor",
     }
 )  # fmt: skip
+_READ = (
+    "batch_size", "clip_high", "clip_low", "epochs", "eval_samples", "lr", "max_grad_norm",
+    "max_prompt_tokens", "max_response_tokens", "mini_batch", "model", "n_samples", "temperature",
+    "top_p", "warmup_ratio", "weight_decay",
+)  # fmt: skip
+"""Settings of the trainer that verl's configuration decides, under the same meaning."""
+_SETTING = re.compile(r"(?<=\$\.)\w+|(?<![.\w])[A-Za-z]\w*(?= = )")
+"""A setting that a message of `TrainConfig` names."""
 _OWN = frozenset({"profile", "out", "probs_diff_limit"})
-_MEANS = {
-    "token-mean": "dapo",
-    "seq-mean-token-mean": "grpo",
-    "seq-mean-token-sum-norm": "dr_grpo",
-}
+_LOSS_OF = {average: loss for loss, average in LOSSES.items()}
 _OFF = (False, None)
 _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("algorithm.adv_estimator", ("grpo",), "the guard's two streams would replace it unseen"),
@@ -70,18 +76,17 @@ def settings_of(config: DictConfig) -> TrainConfig:
     for name in own.keys() - _OF_GUARD - _OF_RUN - _OWN:
         known = ", ".join(sorted(_OWN | _OF_RUN | _OF_GUARD))
         raise UserError(f"guard.{name}: no such setting; there are {known}")
-    values = _of_verl(config) | {name: own[name] for name in own.keys() & _OF_RUN}
-    n_trained, n_votes = values["n_samples"], values.get("n_votes", 64)
-    if isinstance(n_votes, int) and n_trained > n_votes:
-        raise UserError(
-            f"actor_rollout_ref.rollout.n = {n_trained}: trains on more responses than vote; set "
-            f"it to at most guard.n_votes = {n_votes}"
-        )
-    if (guard := _guard(own)) is not None:
-        values["guard"] = guard.to_dict()
-    settings = from_values(values, TrainConfig, "guard").settled()
+    try:
+        settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
+    except (UserError, ConfigError) as error:
+        raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
     _check(settings)
     return settings
+
+
+def _verls_name(setting: re.Match[str]) -> str:
+    name = setting[0]
+    return VERL_NAMES[name] if name in _READ else f"guard.{name}"
 
 
 def guard_section(config: DictConfig) -> dict[str, Any]:
@@ -107,43 +112,26 @@ def adjust(config: DictConfig, settings: TrainConfig) -> None:
 
 def _of_verl(config: DictConfig) -> dict[str, Any]:
     """Return what verl sets, under the trainer's names; the trace tells readers of it."""
-    data, own, trainer = config.data, config.actor_rollout_ref, config.trainer
-    actor, rollout = own.actor, own.rollout
-    clips = actor.clip_ratio_low, actor.clip_ratio_high
+    actor = config.actor_rollout_ref.actor
+    found = {name: OmegaConf.select(config, VERL_NAMES[name]) for name in _READ}
     return {
-        "model": str(own.model.path),
-        "problems": str(data.train_files),
-        "n_samples": rollout.n,
-        "batch_size": data.train_batch_size,
-        "mini_batch": actor.ppo_mini_batch_size,
-        "epochs": trainer.total_epochs,
-        "max_prompt_tokens": data.max_prompt_length,
-        "max_response_tokens": data.max_response_length,
-        "temperature": float(rollout.temperature),
-        "top_p": float(rollout.top_p),
-        "lr": float(actor.optim.lr),
-        "weight_decay": float(actor.optim.weight_decay),
-        "max_grad_norm": float(actor.optim.clip_grad),
-        "loss": _MEANS.get(actor.loss_agg_mode, "dapo"),
-        "kl_coef": float(actor.kl_loss_coef) if actor.use_kl_loss else 0.0,
-        **{n: float(c) for n, c in zip(("clip_low", "clip_high"), clips, strict=True) if c},
-        "eval_samples": rollout.val_kwargs.n,
+        **{name: value for name, value in found.items() if value is not None},
+        "problems": str(config.data.train_files),
+        "loss": _LOSS_OF.get(actor.loss_agg_mode, "dapo"),
+        "kl_coef": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
         "prompt_suffix": "",
         # verl writes the checkpoints; the trainer's own `resume` must not take such a folder.
         "checkpoint_every": 0,
     }
 
 
-def _guard(own: Mapping[str, Any]) -> GuardConfig | None:
-    """Return the guard that is asked for; None for that of the rule."""
-    changed = {name: own[name] for name in own.keys() & _OF_GUARD}
-    if "profile" not in own and not changed:
-        return None
-    try:
+def _of_guard(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section sets, under the trainer's names; no guard for that of the rule."""
+    values, guard = ({n: own[n] for n in own.keys() & names} for names in (_OF_RUN, _OF_GUARD))
+    if "profile" in own or guard:
         base = GuardConfig.profile(own["profile"]) if "profile" in own else DEFAULT_GUARD
-        return GuardConfig.from_dict(base.to_dict() | changed)
-    except ConfigError as error:
-        raise UserError(f"guard.{error}") from error
+        values["guard"] = GuardConfig.from_dict(base.to_dict() | guard).to_dict()
+    return values
 
 
 def _check(settings: TrainConfig) -> None:

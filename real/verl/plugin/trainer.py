@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ import numpy as np
 import ray
 import transfer_queue as tq
 import verl
+from numpy.typing import NDArray
 from ray.exceptions import RayError
 from tensordict import TensorDict
+from torch.utils.data import DataLoader
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import Role
@@ -24,11 +25,13 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
 
 from lab.errors import UserError
+from real.record.checkpoint import Checkpoint, write_checkpoint
 from real.record.journal import Journal
-from real.record.vote_rows import VoteRows
+from real.record.stored import manifest_of
+from real.record.vote_rows import Visited, VoteRows
 from real.settings.seeds import Stream
-from real.verl.plugin.loss import PADDING, score_fields, stream_fields, two_stream_loss
-from real.verl.plugin.record import evaluated, load, measured, new_manifest, opened, save
+from real.verl.plugin.loss import PADDING, stream_fields, two_stream_loss
+from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened
 from real.verl.plugin.rows import dealt
 from real.verl.plugin.servers import require_servers
 from real.verl.plugin.settings import STREAM, adjust, guard_section, settings_of
@@ -37,7 +40,12 @@ from real.verl.plugin.worker import GuardWorker
 
 _QUEUE = "train"
 """Partition of the queue."""
-STALE = "training/rollout_probs_diff"
+_STALE = "training/rollout_probs_diff"
+_SHOWN = (
+    *("n_skipped", "majority_ratio", "label_correct", "reward_correct"),
+    *("flipped", "flip_rate", "weight", "beta", "label_accuracy"),
+)
+"""Columns of the trace whose means are metrics of verl."""
 
 
 @register_trainer("ttrl_guard")
@@ -63,7 +71,7 @@ class GuardTrainer(PPOTrainerSync):
         own = guard_section(config)
         self.out = Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
         self._probs_diff_limit = float(own.get("probs_diff_limit", 0.02))
-        self._saved: dict[str, Any] | None = None
+        self._saved: Checkpoint | None = None
         self._streams: dict[str, list[float]] = {}
         self._row: dict[str, Any] = {}
 
@@ -102,10 +110,11 @@ class GuardTrainer(PPOTrainerSync):
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
         backend = f"verl {verl.__version__}, {name} on {devices}"
-        manifest = new_manifest(self.settings, len(self.problems.ids), self.task, backend)
-        with opened(self.out, manifest, self._saved) as folder:
+        manifest = manifest_of(self.settings, len(self.problems.ids), self.task, backend)
+        with opened(self.out, manifest, self.settings, self._saved) as folder:
             self.run, self.log = folder, Journal(folder)
-            self._votes = VoteRows(self.problems.supervisor.answer_ids)
+            keeps, answer_ids = self.settings.keep_votes, self.problems.supervisor.answer_ids
+            self._votes = VoteRows(answer_ids) if keeps else None
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
@@ -119,51 +128,41 @@ class GuardTrainer(PPOTrainerSync):
         super().on_train_begin()
         if self._saved is not None:
             return
-        parts: list[Voted] = []
-        size, n_problems = self.config.data.train_batch_size, len(self.problems.ids)
-        for start in range(0, n_problems, size):
-            stop = min(start + size, n_problems)
-            rows = collate_fn([self.train_dataset[place] for place in range(start, stop)])
-            rows["uid"] = np.array([f"prime{i}" for i in range(start, stop)], dtype=object)
+        answers: list[NDArray[np.int64]] = []
+        size = self.config.data.train_batch_size
+        for rows in DataLoader(self.train_dataset, size, collate_fn=collate_fn):
+            rows["uid"] = np.array([f"prime{index}" for index in rows["index"]], dtype=object)
             prompts = tu.get_tensordict(rows)
             tu.assign_non_tensor_data(prompts, "global_steps", 0)
-            self._submit_batch_to_rollout(self._as_votes(prompts))
-            batch, _ = self.replay_buffer.sample(0, "train", stop - start)
-            parts.append(self._read(batch))
+            n_prompts = self._submit_batch_to_rollout(prompts)
+            batch, _ = self.replay_buffer.sample(0, _QUEUE, n_prompts)
+            answers.append(self._read(batch).answers_PV)
             tq.kv_clear(keys=batch.keys, partition_id=_QUEUE)
-        problems_P, answers_PV = (
-            np.concatenate(part) for part in list(zip(*parts, strict=True))[:2]
-        )
-        rows = self.problems.supervisor.prime(answers_PV, {})
-        self._write(Voted(problems_P, answers_PV, []), rows, {"step": 0, "epoch": 0})
+        answers_NV = np.concatenate(answers)
+        columns = self.problems.supervisor.prime(answers_NV, {})
+        visited = Visited(np.arange(len(answers_NV)), answers_NV, columns)
+        self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
 
-    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
-        return self._as_votes(super()._next_train_batch(num_prompts))
-
-    def _as_votes(self, prompts: TensorDict) -> TensorDict:
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         """Ask for all V votes; `rollout.n` stays K, by which verl counts its mini-batches."""
-        tu.assign_non_tensor_data(prompts, "__rollout_n__", self.settings.n_votes)
-        tu.assign_non_tensor_data(prompts, STREAM, int(Stream.VOTES))
-        return prompts
+        tu.assign_non_tensor_data(batch, "__rollout_n__", self.settings.n_votes)
+        tu.assign_non_tensor_data(batch, STREAM, int(Stream.VOTES))
+        return super()._submit_batch_to_rollout(batch)
 
     def _balance_batch(
-        self,
-        batch: KVBatchMeta,
-        metrics: dict[str, Any],
-        logging_prefix: str = "",
-        keep_minibatch: bool = False,
+        self, batch: KVBatchMeta, metrics: dict[str, Any], *_: Any, **__: Any
     ) -> KVBatchMeta:
         """Vote, and keep the rows to train on; in place of verl's order, which mixes problems."""
         with marked_timer("grade", self.timing_raw):
             voted = self._read(batch)
         with marked_timer("guard", self.timing_raw):
             decided, trained = self.problems.visit(voted)
-        position = {"step": self.global_steps, "epoch": self._epoch(self.global_steps)}
-        self._write(voted, decided.rows, position)
+        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
+        self.log.write_visited(visited, self._place, self._votes)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         self._row = {
             **decided.quality,
-            **position,
+            **self._place,
             "replicate": 0,
             "n_problems": len(voted.problems_P),
             "n_skipped": int(decided.decision.skip.sum()),
@@ -173,10 +172,9 @@ class GuardTrainer(PPOTrainerSync):
             "tokens_sampled": sum(tokens.values()),
             "mean_length": float(np.mean(list(tokens.values()))),
         }
-        shown = "n_skipped", "majority_ratio", "label_correct", "reward_correct"
-        metrics.update({f"guard/{name}": self._row[name] for name in shown})
-        for name in ("flipped", "flip_rate", "weight", "beta", "label_accuracy"):
-            metrics[f"guard/{name}"] = float(np.nanmean(np.asarray(decided.rows[name], float)))
+        columns = {**self._row, **decided.rows}
+        for name in _SHOWN:
+            metrics[f"guard/{name}"] = float(np.nanmean(np.asarray(columns[name], float)))
         self._streams = dict(zip(trained.keys, trained.columns.tolist(), strict=True))
         return self._kept(batch, trained)
 
@@ -195,37 +193,26 @@ class GuardTrainer(PPOTrainerSync):
 
     def _kept(self, batch: KVBatchMeta, trained: Trained) -> KVBatchMeta:
         """Clear all other rows from the queue, fill the mini-batches up and deal them to ranks."""
-        tags, kept = dict(zip(batch.keys, batch.tags, strict=True)), set(trained.keys)
-        gone = [key for key in batch.keys if key not in kept]
+        gone = list(set(batch.keys) - set(trained.keys))
         if gone:
             tq.kv_clear(keys=gone, partition_id=_QUEUE)
-        batch = KVBatchMeta(
-            keys=list(trained.keys),
-            tags=[tags[key] for key in trained.keys],
-            partition_id=_QUEUE,
-            fields=batch.fields,
-            extra_info=batch.extra_info,
+        batch = batch.select_keys(list(trained.keys))
+        size = self.settings.n_samples * self.settings.mini_batch
+        # A multiple of the whole length, so that it pads to that length.
+        batch = upsample_batch_to_divisible_size(
+            batch, size * len(trained.minis), self.tokenizer.eos_token_id
         )
-        own, group = self.config.actor_rollout_ref, self.actor_rollout_wg
-        size, n_rows = own.rollout.n * own.actor.ppo_mini_batch_size, len(trained.keys)
-        if n_rows < size * len(trained.minis):  # a multiple of itself, so it pads to that length
-            batch = upsample_batch_to_divisible_size(
-                batch, size * len(trained.minis), self.tokenizer.eos_token_id
-            )
-        if "actor" not in group._dispatch_info:
-            group._dispatch_info["actor"] = group._query_dispatch_info("actor")
-        ranks = max(group._dispatch_info["actor"]) + 1
+        ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
         lengths = [tag["seq_len"] for tag in batch.tags]
-        batch.reorder(dealt(trained.minis, ranks, lengths, size, n_rows))
+        batch.reorder(dealt(trained.minis, ranks, lengths, size))
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Verl's own first, for its correction of the rollout; then both streams in its place."""
+        super()._compute_advantage(batch, metrics)
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["response_mask"])
         masks = [mask.float() for mask in data["response_mask"].unbind(0)]
         columns = [self._streams.get(key, PADDING) for key in batch.keys]
-        tq.kv_batch_put(batch.keys, _QUEUE, fields=score_fields(masks, columns))
-        super()._compute_advantage(batch, metrics)
         # Workers get the fields that the last `put` names.
         return tq.kv_batch_put(batch.keys, _QUEUE, fields=stream_fields(masks, columns))
 
@@ -235,11 +222,10 @@ class GuardTrainer(PPOTrainerSync):
         Raises:
             UserError: verl did not compare the rollout's probabilities with the trainer's.
         """
-        start = time.perf_counter()
-        batch = super().step(metrics, timing_raw)
+        with marked_timer("guarded_step", timing_raw):
+            batch = super().step(metrics, timing_raw)
         self._check_weights(metrics)
-        seconds = time.perf_counter() - start
-        self.log.write_steps({**measured(metrics, timing_raw, seconds), **self._row})
+        self.log.write_steps({**measured(metrics, timing_raw), **self._row})
         self.log.note(
             progress=self.global_steps / self.total_training_steps,
             answer_timeouts=self.problems.supervisor.answer_timeouts,
@@ -247,42 +233,31 @@ class GuardTrainer(PPOTrainerSync):
         return batch
 
     def _check_weights(self, metrics: dict[str, Any]) -> None:
-        if f"{STALE}_mean" not in metrics:
+        if f"{_STALE}_mean" not in metrics:
             raise UserError(
-                f"{STALE}: missing from verl's metrics, so that stale weights of the rollout stay "
+                f"{_STALE}: missing from verl's metrics, so that stale weights of the rollout stay "
                 "unseen; set actor_rollout_ref.rollout.calculate_log_probs=True"
             )
-        if metrics[f"{STALE}_mean"] > self._probs_diff_limit:
+        if metrics[f"{_STALE}_mean"] > self._probs_diff_limit:
             text = f"rollout_probs_diff_mean was above {self._probs_diff_limit:g}: stale weights?"
             self.log.note_faults(0, {text: 1}, self.global_steps)
 
-    def _write(self, voted: Voted, rows: dict[str, Any], position: dict[str, int]) -> None:
-        self.log.write_visits({**rows, **position})
-        if self.settings.keep_votes:
-            self.log.write_votes(self._votes.count(*voted[:2], visit=rows["visit"]), position)
-
-    def _epoch(self, step: int) -> int:
-        return (step - 1) // self.steps_per_epoch + 1 if step else 0
+    @property
+    def _place(self) -> dict[str, int]:
+        step = self.global_steps
+        return {"step": step, "epoch": -(-step // self.steps_per_epoch)}
 
     def _is_evaluated(self, step: int) -> bool:
         every = self.config.trainer.test_freq
         return every > 0 and (step >= self.total_training_steps or step % every == 0)
 
-    def _val_metrics_update(
-        self,
-        data_sources: Any,
-        sample_uids: Any,
-        reward_extra_infos_dict: Any,
-        *rest: Any,
-        **more: Any,
-    ) -> dict[str, Any]:
+    def _val_metrics_update(self, *given: Any, **more: Any) -> dict[str, Any]:
         """Verl's metrics of an evaluation; its row of the trace is written here."""
-        infos, step = reward_extra_infos_dict, self.global_steps
-        if step == 0 or self._is_evaluated(step):
+        _, uids, infos, *_ = given
+        if self.global_steps == 0 or self._is_evaluated(self.global_steps):
             scores = np.array(infos.get("acc") or infos["reward"], float)
-            position = {"step": step, "epoch": self._epoch(step)}
-            self.log.write_evals({**evaluated(scores, len(set(sample_uids))), **position})
-        return super()._val_metrics_update(data_sources, sample_uids, infos, *rest, **more)
+            self.log.write_evals({**evaluated(scores, len(set(uids))), **self._place})
+        return super()._val_metrics_update(*given, **more)
 
     @property
     def _checkpoint(self) -> str:
@@ -290,5 +265,6 @@ class GuardTrainer(PPOTrainerSync):
 
     def _save_checkpoint(self) -> None:
         """Before verl's own, at the end of which the checkpoint becomes the latest."""
-        save(Path(self._checkpoint), self.problems, self.run)
+        folder, state = Path(self._checkpoint, FOLDER), self.problems.state()
+        write_checkpoint(folder, self.run, state, self.global_steps)
         super()._save_checkpoint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from real.vote.decide import Decided, Supervisor
 from real.vote.pay import pay
 
 Ints = NDArray[np.int64]
+GUARD, ANSWERS, VISITS = "guard.safetensors", "answers.json", "visits.json"
 
 
 class Voted(NamedTuple):
@@ -63,18 +65,17 @@ class Problems:
         Raises:
             UserError: an index is missing or stands twice.
         """
-        numbers = [i for i in ids if i is not None]
-        twice = {i for i in numbers if numbers.count(i) > 1} if len(set(ids)) < len(ids) else set()
-        if len(numbers) < len(ids) or twice:
-            what = f"{min(twice)} twice" if twice else "missing"
+        self.ids = [i for i in ids if i is not None]
+        number, n = Counter(ids).most_common(1)[0]
+        if len(self.ids) < len(ids) or n > 1:
+            what = "missing" if len(self.ids) < len(ids) else f"{number} occurs {n} times"
             raise UserError(
                 f"extra_info.index: {what} in data.train_files; the guard remembers problems by "
                 "it, so number them, as `guard-verl problems` does"
             )
-        self.ids = numbers
-        self._place_of = {number: place for place, number in enumerate(numbers)}
+        self._place_of = {number: place for place, number in enumerate(self.ids)}
         self.supervisor = Supervisor(config, list(truths))
-        self.visits_N = np.zeros(len(numbers), np.int64)
+        self.visits_N = np.zeros(len(ids), np.int64)
 
     def read(self, texts: Mapping[str, str], ids: Mapping[str, int]) -> Voted:
         """Return the votes of a batch.
@@ -102,24 +103,24 @@ class Problems:
         return decided, _trained(voted, decided, streams, supervisor.config)
 
     def state(self) -> dict[str, Any]:
-        """Return the visits and the problems they belong to, as plain values."""
-        return {"ids": self.ids, "visits": self.visits_N.tolist()}
+        """Return all that a resumed run needs, by the names of a checkpoint's files."""
+        visits = {"ids": self.ids, "visits": self.visits_N.tolist()}
+        answers = self.supervisor.answer_ids.to_values()
+        return {GUARD: self.supervisor.tensors(), ANSWERS: answers, VISITS: visits}
 
-    def restore(
-        self, state: Mapping[str, Any], arrays: dict[str, Any], answers: dict[str, object]
-    ) -> None:
-        """Go back to where `state`, and the supervisor's memory, were saved.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to where `state` was.
 
         Raises:
             UserError: the problems are others.
         """
-        if state["ids"] != self.ids:
+        if state[VISITS]["ids"] != self.ids:
             raise UserError(
                 "data.train_files: other problems than the checkpoint's; give the old file, or "
                 "start a new run"
             )
-        self.supervisor.restore(arrays, answers)
-        self.visits_N = np.array(state["visits"], np.int64)
+        self.supervisor.restore(state[GUARD], state[ANSWERS])
+        self.visits_N = np.array(state[VISITS]["visits"], np.int64)
 
 
 def _trained(
@@ -135,8 +136,7 @@ def _trained(
     own = [voted.keys[row][: config.n_samples] for row in kept.tolist()]
     n_rows = np.array([len(keys) for keys in own])
     given = np.arange(config.n_samples) < n_rows[:, None]
-    ends = np.cumsum(n_rows)
-    first = np.flatnonzero(np.diff(kept // config.mini_batch, prepend=-1))
-    starts = (ends - n_rows)[first].tolist()
-    minis = [range(*part) for part in pairwise([*starts, int(ends[-1])])]
+    mini_of_row = np.repeat(kept // config.mini_batch, n_rows)
+    starts = np.flatnonzero(np.diff(mini_of_row, prepend=-1)).tolist()
+    minis = [range(*part) for part in pairwise([*starts, len(mini_of_row)])]
     return Trained(list(chain(*own)), columns_PK3[kept][given], minis, n_uniform)

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 from torch.linalg import vector_norm
+from torch.nn.utils import get_total_norm
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 
 @torch.no_grad()
-def update_norm(optimizer: torch.optim.Optimizer, rates: list[float]) -> float:
+def update_norm(optimizer: Any, rates: list[float]) -> float:
     """Return the L2 norm of the change of all parameters by the last step, over all ranks.
 
     It follows from AdamW's state, so that no second copy of the weights is kept. NaN for other
@@ -29,16 +30,12 @@ def update_norm(optimizer: torch.optim.Optimizer, rates: list[float]) -> float:
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         decay, (beta1, beta2) = rate * group["weight_decay"], group["betas"]
         for parameter in group["params"]:
-            state = optimizer.state.get(parameter)
-            if not state:
-                continue
-            n = float(state["step"])
-            root = (state["exp_avg_sq"] / (1 - beta2**n)).sqrt_().add_(group["eps"])
-            move = state["exp_avg"] * (rate / (1 - beta1**n)) / root
-            norms.append(vector_norm(move + decay * (parameter + move) / (1 - decay)))
-    if not norms:
-        return 0.0
-    total = vector_norm(torch.stack(norms))
+            if state := optimizer.state.get(parameter):
+                n = float(state["step"])
+                root = (state["exp_avg_sq"] / (1 - beta2**n)).sqrt_().add_(group["eps"])
+                move = state["exp_avg"] * (rate / (1 - beta1**n)) / root
+                norms.append(vector_norm(move + decay * (parameter + move) / (1 - decay)))
+    total = get_total_norm(norms)
     return float(total.full_tensor() if isinstance(total, DTensor) else total)
 
 
@@ -50,7 +47,7 @@ class MeasuringWorker(TrainingWorker):
         optimizer = getattr(self.engine, "optimizer", None)
         rates = [group["lr"] for group in getattr(optimizer, "param_groups", [])]
         output = super().train_batch(data)
-        norm = math.nan if optimizer is None else update_norm(optimizer, rates)
+        norm = update_norm(optimizer, rates)
         if output is not None:
             metrics = tu.get(output, "metrics")
             # verl leaves a step out whose gradient is not finite.
