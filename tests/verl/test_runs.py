@@ -32,6 +32,8 @@ LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
 RELEASE = ("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3")
 ALONE = ("trainer.n_gpus_per_node=1", "guard.profile=off")
 MEMORY = (*ALONE, "+guard.label_from=memory")
+TRUTH = (*ALONE, "+guard.labels=truth", "+guard.step_factor=0.5", "trainer.total_training_steps=2")
+FROZEN = ("guard.profile=off", "+guard.label_from=frozen", "trainer.total_epochs=3")
 SECONDS = re.compile("seconds_|_per_second")
 
 
@@ -59,6 +61,17 @@ def resumed(tmp_path_factory) -> Done:
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory) -> Done:
     return _finished(run(tmp_path_factory.mktemp("verl") / "memory", *MEMORY))
+
+
+@pytest.fixture(scope="session")
+def truth(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "truth", *TRUTH))
+
+
+@pytest.fixture(scope="session")
+def dead(tmp_path_factory) -> Done:
+    """With labels frozen; a rollout server exits while it samples for step 2."""
+    return run(tmp_path_factory.mktemp("verl") / "dead", *FROZEN, DIE_AFTER_STEP="1")
 
 
 def _finished(done: Done) -> Done:
@@ -177,7 +190,7 @@ def _padded(rows):
 
 @pytest.mark.parametrize(
     ("name", "ranks", "n_steps"),
-    [("paper", 2, N_STEPS), ("memory", 1, 4)],
+    [("paper", 2, N_STEPS), ("memory", 1, 4), ("truth", 1, 2), ("dead", 2, 1)],
 )
 def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request):
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
@@ -219,6 +232,13 @@ def _settings(done: Done):
     return from_values(done.trace.run.config, TrainConfig, "run.json").settled()
 
 
+def test_labels_frozen_are_those_of_the_votes_before_training(dead):
+    visits = dead.trace.visits
+    first, later = (visits[visits["visit"] == v].set_index("problem")["label"] for v in (0, 1))
+    assert len(first) == 9 and len(later) == 4
+    assert (later == first[later.index]).all()
+
+
 def test_labels_of_memory_have_the_most_votes_of_all_visits(memory):
     """Those before training among them."""
     trace = memory.trace
@@ -230,6 +250,15 @@ def test_labels_of_memory_have_the_most_votes_of_all_visits(memory):
     current = counts.idxmax(axis=1)
     labels = trace.visits.set_index(["problem", "visit"])["label"]
     assert (labels[current.index] != current).any()  # else they could be the current votes'
+
+
+def test_the_truth_is_trained_on_at_half_the_learning_rate(truth):
+    """The trace's labels stay those of the votes."""
+    trace = truth.trace
+    assert (trace.visits["visit"] == 0).sum() == 9 and not trace.visits["label_correct"].all()
+    assert (trace.steps["reward_correct"] == 1).all()
+    np.testing.assert_allclose(trace.steps["lr"], 0.5 * trace.run.config["lr"])
+    assert trace.run.extra["step_factor"] == 0.5
 
 
 def test_one_rank_votes_as_two(paper, tmp_path):
@@ -276,12 +305,11 @@ def _local(values):
     return values.to_local() if hasattr(values, "to_local") else values
 
 
-def test_a_rollout_server_that_exits_ends_the_run_by_name(tmp_path):
-    done = run(tmp_path / "dead", "trainer.total_epochs=3", DIE_AFTER_STEP="1")
-    assert done.code != 0 and "hf_cpu_server_0" in done.output
-    assert "rollout server" in done.trace.run.error
-    ended = pd.Timestamp(done.trace.run.ended).timestamp()
-    assert ended - (done.out / "dump" / "died").stat().st_mtime < 60
+def test_a_rollout_server_that_exits_ends_the_run_by_name(dead):
+    assert dead.code != 0 and "hf_cpu_server_0" in dead.output
+    assert "rollout server" in dead.trace.run.error
+    ended = pd.Timestamp(dead.trace.run.ended).timestamp()
+    assert ended - (dead.out / "dump" / "died").stat().st_mtime < 60
 
 
 def test_the_users_command_finds_the_plugin(tmp_path):
