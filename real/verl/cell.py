@@ -17,6 +17,7 @@ from real.problems import NAMED
 from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import model_of
+from real.verl.limits import check_plugin
 from real.verl.names import LOSSES, TEMPLATE
 
 Size = Annotated[int, Interval("[1, 1e5]")]
@@ -52,7 +53,8 @@ def cell_script(preset: str, arm: str, cluster: Cluster, places: dict[str, str],
         seed: of the votes, of the guard and of the problems' order.
 
     Raises:
-        UserError: there is no such preset or arm, or so many GPUs cannot share its mini-batch.
+        UserError: there is no such preset, no such arm on verl, or so many GPUs cannot share its
+            mini-batch.
     """
     if matched_target(arm):
         raise UserError(
@@ -60,6 +62,7 @@ def cell_script(preset: str, arm: str, cluster: Cluster, places: dict[str, str],
             "the factor that guard-train compare finds"
         )
     config = settings_of(["--preset", preset, "--arm", arm], with_model=True)
+    check_plugin(config)
     n_batches, left_out = divmod(NAMED[config.problems or ""].n_problems, config.batch_size)
     values: dict[str, Any] = {
         **to_values(config),
@@ -87,7 +90,7 @@ def _guard(config: TrainConfig) -> Iterator[tuple[str, Any]]:
     wanted = config.guard.to_dict().items()
     changes = {
         name: [pair for pair in wanted if pair not in GuardConfig.profile(name).to_dict().items()]
-        for name in ("paper", "release", "off")
+        for name in ("paper", "release", "off", "recommended")
     }
     profile = min(changes, key=lambda name: len(changes[name]))
     yield "profile", profile

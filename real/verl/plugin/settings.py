@@ -16,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from guard_core.checks import ConfigError
 from guard_core.config import GuardConfig
-from guard_core.rcsu import skip_cap
 from lab.errors import UserError
 from lab.rule_fit import DEFAULT_GUARD
 from lab.settings import from_values
-from real.settings.config import TrainConfig, rule_of
+from real.settings.config import TrainConfig
+from real.verl.limits import check_plugin
 from real.verl.names import LOSSES, VERL_NAMES
 
 AGENT = "guard_single_turn"
@@ -80,7 +80,7 @@ def settings_of(config: DictConfig) -> TrainConfig:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
         raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
-    _check(settings)
+    check_plugin(settings)
     return settings
 
 
@@ -132,29 +132,3 @@ def _of_guard(own: Mapping[str, Any]) -> dict[str, Any]:
         base = GuardConfig.profile(own["profile"]) if "profile" in own else DEFAULT_GUARD
         values["guard"] = GuardConfig.from_dict(base.to_dict() | guard).to_dict()
     return values
-
-
-def _check(settings: TrainConfig) -> None:
-    """Refuse rules that read more than votes, and a guard that could skip whole batches."""
-    rule, guard = rule_of(settings), settings.guard
-    if rule.needs or rule.loss != "rewards":
-        wants = ", ".join(sorted(rule.needs)) or "no rewards"
-        raise UserError(
-            f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
-            "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
-        )
-    if guard.brake < 1:
-        raise UserError(
-            f"guard.brake = {guard.brake:g}: verl has a learning rate of its own; leave it at 1"
-        )
-    if guard.min_share > 0 and guard.skip_by == "drop":
-        raise UserError(
-            f"guard.min_share = {guard.min_share:g}: could skip all problems of a batch, which "
-            "verl cannot train without; take guard.skip_by = mask"
-        )
-    size = settings.batch_size
-    if guard.rcsu and guard.skip_by == "drop" and skip_cap(size, guard) >= size:
-        raise UserError(
-            f"guard.skip_share = {guard.skip_share}: could skip all {size} problems of a batch, "
-            "which verl cannot train without; take a smaller one"
-        )
