@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import torch
 from run_verl import MODEL
-from runs import Done, run
 from safetensors.numpy import load_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from whole_runs import Done, run
 
 from lab.report.cli import main as report
 from lab.settings import from_values

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_verl import HERE, ROOT
-from runs import Done, run
+from whole_runs import Done, run
 
 from real.engines.vllm_host import _DEFAULTS
 
