@@ -166,8 +166,12 @@ class GuardConfig:
         """
         if name in get_args(Part):
             return cls.only(name)  # type: ignore[arg-type]
-        named = {"paper": cls.paper, "release": cls.release, "off": cls.off}
-        named["recommended"] = cls.recommended
+        named = {
+            "paper": cls.paper,
+            "release": cls.release,
+            "off": cls.off,
+            "recommended": cls.recommended,
+        }
         if name not in named:
             known = ", ".join([*named, *get_args(Part)])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")

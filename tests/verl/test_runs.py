@@ -6,6 +6,7 @@ Every run is shared by the tests that look at it: most of its time is the start 
 import random
 import re
 import signal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,14 +38,23 @@ FROZEN = ("guard.profile=off", "+guard.label_from=frozen", "trainer.total_epochs
 SECONDS = re.compile("seconds_|_per_second")
 
 
-@pytest.fixture(scope="session")
-def paper(tmp_path_factory) -> Done:
-    return _finished(run(tmp_path_factory.mktemp("verl") / "paper", *LONG))
+def _finished(done: Done) -> Done:
+    assert done.code == 0, done.output[-5000:]
+    return done
 
 
-@pytest.fixture(scope="session")
-def release(tmp_path_factory) -> Done:
-    return _finished(run(tmp_path_factory.mktemp("verl") / "release", *RELEASE))
+def _whole(name: str, *settings: str) -> Any:
+    """A fixture: a run with these settings that reached its end."""
+
+    @pytest.fixture(scope="session", name=name)
+    def made(tmp_path_factory) -> Done:
+        return _finished(run(tmp_path_factory.mktemp("verl") / name, *settings))
+
+    return made
+
+
+paper, release = _whole("paper", *LONG), _whole("release", *RELEASE)
+memory, truth = _whole("memory", *MEMORY), _whole("truth", *TRUTH)
 
 
 @pytest.fixture(scope="session")
@@ -59,24 +69,9 @@ def resumed(tmp_path_factory) -> Done:
 
 
 @pytest.fixture(scope="session")
-def memory(tmp_path_factory) -> Done:
-    return _finished(run(tmp_path_factory.mktemp("verl") / "memory", *MEMORY))
-
-
-@pytest.fixture(scope="session")
-def truth(tmp_path_factory) -> Done:
-    return _finished(run(tmp_path_factory.mktemp("verl") / "truth", *TRUTH))
-
-
-@pytest.fixture(scope="session")
 def dead(tmp_path_factory) -> Done:
     """With labels frozen; a rollout server exits while it samples for step 2."""
     return run(tmp_path_factory.mktemp("verl") / "dead", *FROZEN, DIE_AFTER_STEP="1")
-
-
-def _finished(done: Done) -> Done:
-    assert done.code == 0, done.output[-5000:]
-    return done
 
 
 def test_the_run_has_what_the_other_tests_are_about(paper, release):

@@ -107,18 +107,14 @@ def check_classical(runs: Sequence[Manifest]) -> None:
     """Refuse runs with settings that only the measured policy has.
 
     Raises:
-        UserError: they have a KL penalty.
+        UserError: they have a KL penalty, or average the weights.
     """
-    if average := runs[0].config.get("average", 0.0):
-        raise UserError(
-            f"real: {runs[0].title} has average = {average}, the classical policies have no "
-            "weights to average; leave the run out, or give --classical without names"
-        )
-    if kl_coef := runs[0].config.get("kl_coef", 0.0):
-        raise UserError(
-            f"real: {runs[0].title} has kl_coef = {kl_coef}, the classical policies have no KL "
-            "penalty; leave the run out, or give --classical without names"
-        )
+    for name, lacking in (("kl_coef", "KL penalty"), ("average", "weights to average")):
+        if value := runs[0].config.get(name, 0.0):
+            raise UserError(
+                f"real: {runs[0].title} has {name} = {value}, the classical policies have no "
+                f"{lacking}; leave the run out, or give --classical without names"
+            )
 
 
 def check_same(run: Manifest, facts: Facts, path: Path) -> None:
