@@ -58,15 +58,19 @@ class ArmSettings(Protocol):
         """Factor on the KL penalty to the start model."""
         ...
 
+    @property
+    def average(self) -> float:
+        """Decay of the weights' moving average."""
+        ...
+
 
 Settings = TypeVar("Settings", bound=ArmSettings)
 
 
 def with_arm(settings: Settings, arm: Arm) -> Settings:
-    """Returns the settings with an arm's guard, labels, rule, KL penalty and factor on the step.
+    """Returns the settings with an arm's guard, labels, rule, factor on the step and own settings.
 
-    The options of the rule are kept where the arm has the same rule, the KL penalty where the arm
-    has none of its own.
+    The options of the rule are kept where the arm has the same rule.
     """
     options = settings.rule_options if arm.rule == settings.rule else {}
     return replace(
@@ -76,7 +80,7 @@ def with_arm(settings: Settings, arm: Arm) -> Settings:
         step_factor=arm.step_factor,
         rule=arm.rule,
         rule_options=options,
-        kl_coef=settings.kl_coef if arm.kl_coef is None else arm.kl_coef,
+        **arm.settings,
     )
 
 
@@ -98,7 +102,7 @@ def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
         known = None if name is None else _known(name, factor)
         if known is None or (known.rule, known.guard, known.labels) != own:
             continue
-        if known.kl_coef in (None, settings.kl_coef):
+        if all(getattr(settings, field) == value for field, value in known.settings.items()):
             return known
     name = CUSTOM if settings.rule == BASELINE else f"{settings.rule}+{CUSTOM}"
     return Arm(name, title(name), settings.guard, settings.labels, factor, settings.rule)

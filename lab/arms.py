@@ -11,8 +11,8 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from guard_core.config import GuardConfig
@@ -35,8 +35,8 @@ class Arm:
     """Constant factor on the learning rate."""
     rule: str = "ttrl"
     """Name of the rule that pays the responses, see `guard_core.rules`."""
-    kl_coef: float | None = None
-    """Factor on the KL penalty to the start model; None leaves that of the settings."""
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
 
 GUARD = "guard"
@@ -84,10 +84,16 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
         lambda: replace(_OFF(), label_from="memory"),
         "votes",
     ),
+    "averaged": ("Averaged weights", _OFF, "votes"),
     "recommended": ("Recommended", GuardConfig.recommended, "votes"),
 }
-_KL_COEF = {"kl": 0.2, "memory_kl": 0.2, "recommended": 0.05}
-SIMPLE = ("positive", "early_stop", "braked", *_KL_COEF)
+_SETTINGS: dict[str, dict[str, float]] = {
+    "kl": {"kl_coef": 0.2},
+    "memory_kl": {"kl_coef": 0.2},
+    "averaged": {"average": 0.95},
+    "recommended": {"kl_coef": 0.05},
+}
+SIMPLE = ("positive", "early_stop", "braked", *_SETTINGS)
 """The alternatives to a guard, other than the labels that an arm trains on, and the recommended
 arm (docs/method.md, section 16)."""
 
@@ -148,9 +154,8 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     if reason := _refusal(rule, other):
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
     _, guard, labels = _ARMS[other]
-    settings = guard_alone(rule) if other == BASELINE else guard()
-    kl_coef = _KL_COEF.get(name)
-    return Arm(name, title(name), settings, labels, step_factor, rule.name, kl_coef)
+    chosen = guard_alone(rule) if other == BASELINE else guard()
+    return Arm(name, title(name), chosen, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
 
 
 def can_combine(rule: str, other: str) -> bool:

@@ -181,9 +181,8 @@ def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
         raise UserError(
             f"arm {name!r}: trains by rule {chosen.rule}, and --rule is {given}; give one of them"
         )
-    penalty = {} if chosen.kl_coef is None else {"kl_coef": chosen.kl_coef}
     settings = {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
-    return settings | penalty
+    return settings | dict(chosen.settings)
 
 
 def _parse(

@@ -45,8 +45,9 @@ def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
         sizes = _sizes(file) if isinstance(file, str) else {}
         return from_values(sizes | values, SimConfig, path)
     changes = with_arm_options(argv, {} if response is None else _sizes(response))
-    if "kl_coef" in changes and (policy := read_option(argv, "--policy")) is not None:
-        changes |= {"policy": policy, **_measured(argv)}  # an arm's penalty needs the policy
+    own = changes.keys() & {"kl_coef", "average"}
+    if own and (policy := read_option(argv, "--policy")) is not None:
+        changes |= {"policy": policy, **_measured(argv)}  # such settings of an arm need the policy
     if "guard" in changes:
         changes["guard"] = GuardConfig.from_dict(changes["guard"])
     elif "rule" in changes:

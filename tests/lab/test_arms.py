@@ -50,12 +50,18 @@ def test_what_each_arm_trains_on():
 
 def test_the_simple_alternatives():
     assert arm("positive").guard == replace(GuardConfig.off(), negative_scale=0.0)
-    assert (arm("kl").guard, arm("kl").kl_coef) == (GuardConfig.off(), 0.2)
-    assert arm("memory_kl").guard == arm("memory").guard and arm("memory_kl").kl_coef == 0.2
-    assert arm("ttrl").kl_coef is None
+    assert (arm("kl").guard, arm("kl").settings) == (GuardConfig.off(), {"kl_coef": 0.2})
+    assert arm("memory_kl").guard == arm("memory").guard
+    assert arm("memory_kl").settings == {"kl_coef": 0.2}
+    assert (arm("averaged").guard, arm("averaged").settings) == (
+        GuardConfig.off(),
+        {"average": 0.95},
+    )
+    assert arm("ttrl").settings == {}
     recommended = replace(arm("memory").guard, hysteresis=0.25)
     assert arm("recommended").guard == GuardConfig.recommended() == recommended
-    assert GuardConfig.profile("recommended") == recommended and arm("recommended").kl_coef == 0.05
+    assert GuardConfig.profile("recommended") == recommended
+    assert arm("recommended").settings == {"kl_coef": 0.05}
     assert (arm("early_stop").guard.brake, arm("braked").guard.brake) == (0, 0.5)
 
 

@@ -129,17 +129,20 @@ def test_the_command_takes_sizes_from_the_file_and_prints_trust(response_file, t
     assert load(out).run.extra["trust"].keys() == {"unseen", "growth"}
 
 
-def test_an_arm_brings_its_penalty(response_file, tmp_path, capsys):
-    words = ["--policy", "measured", "--response", response_file, "--lr", "0.05", "--arm", "kl"]
-    for name, more in (("arm", []), ("own", ["--kl-coef", "0.5"])):
+@pytest.mark.parametrize(
+    ("named", "setting", "value"), [("kl", "kl_coef", 0.2), ("averaged", "average", 0.95)]
+)
+def test_an_arm_brings_its_settings(named, setting, value, response_file, tmp_path, capsys):
+    words = ["--policy", "measured", "--response", response_file, "--lr", "0.05", "--arm", named]
+    for name, more in (("arm", []), ("own", [f"--{setting.replace('_', '-')}", "0.5"])):
         out = str(tmp_path / name)
         assert main(["run", "--out", out, *words, *more, "--epochs", "1", "--quiet"]) == 0
     arm, own = (load(tmp_path / name).run for name in ("arm", "own"))
-    assert (arm.arm, arm.config["kl_coef"]) == ("kl", 0.2)
-    assert (own.arm, own.config["kl_coef"]) == ("ttrl", 0.5)
+    assert (arm.arm, arm.config[setting]) == (named, value)
+    assert (own.arm, own.config[setting]) == ("ttrl", 0.5)
     capsys.readouterr()
-    assert main(["run", "--out", str(tmp_path / "no"), "--arm", "kl"]) == 2
-    assert "kl_coef: only policy = measured reads it" in capsys.readouterr().err
+    assert main(["run", "--out", str(tmp_path / "no"), "--arm", named]) == 2
+    assert f"{setting}: only policy = measured reads it" in capsys.readouterr().err
 
 
 def test_a_settings_file_may_leave_response_and_rate_to_the_command_line(
