@@ -19,7 +19,7 @@ from lab.trace.lock import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.wrappers import RestartingEngine
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.model.prepare import on_this_machine, torch_threads
 from real.plan.card import card_held
 from real.ranks.distributed import joined_ranks
@@ -70,14 +70,15 @@ def train(
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config),
         torch_threads(config.threads),
-        memory_limit("run"),
+        in_phase("run"),
     ):
         if folder is None and ranks.world > 1:
             raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
         require_loggers(config.log)
         if folder is not None:
             check_shared(Path(folder), ranks)
-        run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
+        with in_phase("start"):
+            run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
         with closing(run.engine), closing(run.supervisor):
             manifest = new_manifest(run, arm)
             if folder is None:
@@ -123,14 +124,15 @@ def resume(
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config),
         held(folder, ranks),
-        memory_limit("run"),
+        in_phase("run"),
     ):
         point = resume_point(folder, config, ranks)
         ranks.wait()  # all have read the folder before one changes it
         if point is not None:
             require_loggers(point.config.log)
             with torch_threads(point.config.threads):
-                run = prepare(point.config, ranks, logs=folder)
+                with in_phase("start"):
+                    run = prepare(point.config, ranks, logs=folder)
                 sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
@@ -157,10 +159,12 @@ def run_in_folder(
     """
     recorder = written or Unwritten(new_manifest(run, None), path)
     journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
-    with run.ranks.reasons(), journal as log:
-        run_loop(run, log, progress if written else False, done)
-    if run.config.save_model:
-        save_model(run.policy, written and written.path, run.optimizer.average)
+    with run.ranks.reasons():
+        with journal as log:
+            run_loop(run, log, progress if written else False, done)
+        if run.config.save_model:
+            with in_phase("save"):
+                save_model(run.policy, written and written.path, run.optimizer.average)
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
@@ -180,7 +184,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     if isinstance(run.engine, RestartingEngine):
         run.engine.notice = log.notice
     with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
-        run.engine.update_weights(run.policy.model, version=done or 0)
+        with log.phase("sync"):
+            run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             log.note(**run.further.begin())
             for name, values in run.further.files().items():

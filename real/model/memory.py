@@ -1,4 +1,4 @@
-"""Out of memory: which setting to turn, in place of a stack trace."""
+"""Phases of a run in errors, and the settings to change when memory runs out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _GPU = ("cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cusolver_sta
 _LIBRARIES = ("cuda", "nccl", "hip")
 """One of them is in the message of an allocation by the driver or by NCCL."""
 
+_NOTE = "phase: "
 _SAMPLE = "lower max_rows, or with vLLM engine_memory"
 _UPDATE = (
     "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16, offload_optimizer or "
@@ -35,30 +36,41 @@ _KNOBS = {
 
 
 @contextlib.contextmanager
-def memory_limit(phase: str) -> Iterator[None]:
-    """Tell the user which settings make a phase smaller when it runs out of memory.
+def in_phase(phase: str) -> Iterator[None]:
+    """Note the phase in errors, and name the settings that make it smaller when memory runs out.
 
-    Of nested limits the innermost one counts.
+    Of nested phases the innermost one counts.
 
     Args:
-        phase: of a batch, or `load`, `evaluation`, `checkpoint`, or `run` for all else.
+        phase: of a batch, or another one of the run; `run` for all that has no name, which is not
+            noted.
 
     Raises:
-        UserError: in place of the error of torch, CUDA, NCCL or Python.
+        UserError: in place of an error of torch, CUDA, NCCL or Python for want of memory.
     """
     try:
         yield
-    except (RuntimeError, MemoryError, OSError) as error:
+    except Exception as error:
         kind = _kind(error)
-        if kind is None:
-            raise
-        line = _line(error)
-        remedy = _KNOBS.get(phase, _KNOBS["run"])
-        raise UserError(f"{phase}: out of {kind} memory ({line}); {remedy}") from error
+        if kind is not None:
+            line = _line(error)
+            remedy = _KNOBS.get(phase, _KNOBS["run"])
+            raise UserError(f"{phase}: out of {kind} memory ({line}); {remedy}") from error
+        if phase != "run" and not phase_of(error):
+            error.add_note(f"{_NOTE}{phase}")
+        raise
+
+
+def phase_of(error: BaseException) -> str:
+    """Return the phase that an error came from; empty if it is not noted."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE))
+    return next(notes, "").removeprefix(_NOTE)
 
 
 def _kind(error: Exception) -> str | None:
     """Return the kind of memory that was exhausted; None if the error is another one."""
+    if not isinstance(error, (RuntimeError, MemoryError, OSError)):
+        return None
     words = str(error).lower()
     if isinstance(error, torch.OutOfMemoryError) or any(name in words for name in _GPU):
         return "GPU"

@@ -20,7 +20,7 @@ from transformers.utils.import_utils import (
 
 from lab.errors import UserError, first_line
 from real.model.folder import check_folder
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.model.wide_head import widen_head
 
 _LARGE = 10**7
@@ -115,7 +115,7 @@ def load_policy(
         )
     ends = _end_tokens(model, tokenizer)
     pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
-    with memory_limit("load"):
+    with in_phase("load"):
         model = model.to(chosen_device).eval()
     return Policy(model, tokenizer, ends, pad, chosen_device)
 
@@ -186,7 +186,7 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     kernel = {} if attention == "auto" else {"attn_implementation": attention}
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        with memory_limit("load"):
+        with in_phase("load"):
             model, info = loader.from_pretrained(
                 str(folder),
                 use_safetensors=True,

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from lab.errors import UserError, exit_code, first_line, one_line
 from lab.signals import STOP_SIGNALS
+from real.model.memory import phase_of
 from real.ranks.launched import Launched
 from real.ranks.others import DIED, POLL_SECONDS, REASON, TOLD, Others
 
@@ -243,9 +244,8 @@ def _sentence(rank: int, error: BaseException) -> str:
         # Without the place in the library's source, and its guesses at the cause.
         reason = re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
         return f"rank {rank}: lost the other ranks ({reason}); {_REMEDY}"
-    if _unexpected(error):
-        return f"rank {rank}: {type(error).__name__}: {first_line(error)}"
-    return f"rank {rank}: {error}"
+    reason = f"{type(error).__name__}: {first_line(error)}" if _unexpected(error) else str(error)
+    return ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
 
 
 def _unexpected(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from lab.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.ranks.distributed import ALONE, Ranks
 from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
@@ -185,10 +185,10 @@ class Journal:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show the phase next to the progress bar, if there is one; see also `memory_limit`."""
+        """Show the phase next to the progress bar, if there is one; errors name it as well."""
         self.show(name)
         try:
-            with memory_limit(name):
+            with in_phase(name):
                 yield
         finally:
             self.show("")

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from real.engines.rollouts import Rollouts
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.plan.seconds import card_named
 from real.record.journal import Journal
 from real.update.step import Fault, Step
@@ -36,9 +36,9 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time one phase; without memory it names settings, see `memory_limit`."""
+        """Time one phase, which errors name, see `in_phase`."""
         start = time.perf_counter()
-        with memory_limit(name):
+        with in_phase(name):
             yield
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

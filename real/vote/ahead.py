@@ -15,7 +15,7 @@ from torch import Tensor
 from lab.errors import UserError
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.engines.wrappers import RankedEngine
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
@@ -85,7 +85,7 @@ class Pending:
         engine, started = self._engine, time.perf_counter()
         draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
-            with memory_limit("rollout"):
+            with in_phase("rollout"):
                 self._found = draw(*self._asked)
         except BaseException as error:  # raised again where the responses are waited for
             self._error = error

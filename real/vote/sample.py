@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from real.engines.rollouts import Engine, Sampling
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.model.policy import Policy
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
@@ -85,7 +85,7 @@ class Sampler:
         sampled = len(prompts) if self.engine.queues else yielded
         for first in range(0, len(prompts), sampled):
             tokens = prompts.tokens[first : first + sampled]
-            with memory_limit("rollout"):
+            with in_phase("rollout"):
                 drawn = self.engine.sample(tokens, n, sampling, generator).of_version(version)
             for start in range(0, len(tokens), yielded):
                 end = min(start + yielded, len(tokens))
@@ -147,7 +147,7 @@ def _trial(sampler: Sampler, prompts: PromptSet, n: int, n_tokens: int) -> tuple
     """Return the seconds that a draw takes, and the tokens of its longest response."""
     generator = torch.Generator(sampler.policy.device).manual_seed(0)
     start = time.perf_counter()
-    with memory_limit("rollout"):
+    with in_phase("rollout"):
         drawn = sampler.engine.sample(prompts.tokens[:1], n, Sampling(n_tokens), generator)
     longest = int(drawn.lengths_PN.max())  # waits for a GPU
     return time.perf_counter() - start, longest

@@ -1,8 +1,9 @@
 """Runs of one or several ranks, as torchrun would start them; a server that tests talk to in lines.
 
-The server imports torch once and forks, so a run costs no import. A request is {"do": "train",
-"resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...}, "log": ...,
-"fault": [{"rank": r, "what": ..., "call": n}, ...], "parts": [...]}. Rank r prints into LOG.r.
+The server imports torch, loads a model once and forks, so a run costs neither. A request is
+{"do": "train", "resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...},
+"log": ..., "fault": [{"rank": r, "what": ..., "call": n}, ...], "parts": [...]}. Rank r prints into
+LOG.r.
 Models are computed with in double precision, unless the settings name another. "sample" prints
 what scripted engine processes sample, see `scripted_child`.
 
@@ -132,13 +133,17 @@ def wait_for(pids: list[int]) -> list[int]:
 
 
 def serve() -> None:
-    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+    import pyarrow.pandas_compat  # noqa: F401
 
+    import lab.cli
     import real.trainer
+    from real.model.policy import load_policy
+    from real.tiny import CHECKPOINT
 
     with suppress(ImportError):
         import peft  # noqa: F401
-    assert real.trainer.resume
+    assert lab.cli and real.trainer.resume
+    load_policy(CHECKPOINT, "cpu")  # transformers compiles many patterns before the first one
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)

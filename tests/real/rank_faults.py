@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -78,12 +78,18 @@ def in_double() -> None:
 
 
 PHASES = {
-    "rollout": ("real.engines.wrappers", "RankedEngine", "sample"),
-    "vote": ("real.vote.decide", "Supervisor", "decide"),
-    "update": ("real.update.optimizer", "PolicyOptimizer", "step"),
-    "weights": ("real.engines.wrappers", "RankedEngine", "update_weights"),
-    "evaluation": ("real.record.evaluation", "Evaluator", "log"),
-    "checkpoint": ("real.record.checkpoint", "Checkpoints", "save"),
+    "load": "real.run:load_policy",
+    "engine": "real.run:make_engine",
+    "rollout": "real.engines.wrappers:RankedEngine.sample",
+    "first votes": "real.vote.decide:Supervisor.prime",
+    "sampling": "real.vote.ahead:VoteSampler.sample",
+    "vote": "real.vote.decide:Supervisor.decide",
+    "update": "real.update.optimizer:PolicyOptimizer.step",
+    "weights": "real.engines.wrappers:RankedEngine.update_weights",
+    "evaluation": "real.record.evaluation:evaluate",
+    "checkpoint": "real.record.checkpoint:Checkpoints.save",
+    "shards": "real.record.checkpoint:write_tensors",
+    "save": "real.trainer:save_model",
 }
 
 
@@ -114,8 +120,10 @@ def plant(fault: dict[str, Any], folder: str) -> None:
     elif fault["what"] == "nan":
         on_call(real.update.optimizer, "backward", fault["call"], nothing, spoil)
     else:
-        module, kind, name = PHASES[fault.get("phase", "vote")]
-        on_call(getattr(importlib.import_module(module), kind), name, fault["call"], fail, nothing)
+        module, _, place = PHASES[fault.get("phase", "vote")].partition(":")
+        kind, _, name = place.rpartition(".")
+        owner = pkgutil.resolve_name(f"{module}:{kind}")
+        on_call(owner, name, fault["call"], fail, nothing)
 
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "open"}
@@ -156,7 +164,8 @@ def silent() -> None:
 def heard() -> None:
     from real.vote.judge import Judge
 
-    groups = Judge.groups
+    kind: Any = Judge
+    groups = kind.groups
 
     def printed(self: Judge, *arguments: Any) -> Any:
         made = groups(self, *arguments)
@@ -166,7 +175,7 @@ def heard() -> None:
         print("verdicts", asked.verdicts_PQ.tolist(), "again", again)
         return made
 
-    Judge.groups = printed
+    kind.groups = printed
 
 
 def reword() -> None:

@@ -151,7 +151,7 @@ def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> N
 
 def test_an_error_of_one_rank_is_printed_once_and_ends_all(start: Start) -> None:
     ended = start("error", fault={"rank": 1, "what": "error", "call": 1})
-    assert ended.lines[1] == ["guard-train: rank 1: fault: wanted by the test"]
+    assert ended.lines[1] == ["guard-train: rank 1: guard: fault: wanted by the test"]
     assert ended.codes == [1, 2]
     assert ended.lines[0] == []
 

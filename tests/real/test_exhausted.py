@@ -11,8 +11,9 @@ import torch
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.model.memory import memory_limit
+from real.model.memory import in_phase
 from real.model.policy import load_policy
+from real.ranks.failure import _sentence
 from real.tiny import CHECKPOINT
 from real.update.optimizer import PolicyOptimizer
 
@@ -69,24 +70,31 @@ def test_every_spelling_names_phase_and_settings(error: Exception, words: str):
     phases = {"update": "lower micro_tokens", "sync": "lower engine_memory", "other": "lora_rank"}
     for phase, remedy in phases.items():
         told = pytest.raises(UserError, match=f"{phase}: out of {words}.*{remedy}")
-        with told, memory_limit("run"), memory_limit(phase):
+        with told, in_phase("run"), in_phase(phase):
             raise error
 
 
 def test_other_errors_stay_as_they_are():
     for error in (RuntimeError("shapes do not match"), OSError(errno.ENOSPC, "No space left")):
-        with pytest.raises(type(error), match=str(error.args[-1])), memory_limit("update"):
+        with pytest.raises(type(error), match=str(error.args[-1])), in_phase("update"):
             raise error
+
+
+def test_a_rank_names_the_innermost_phase_of_a_bug():
+    told = pytest.raises(ValueError, match="no such row")
+    with told as raised, in_phase("run"), in_phase("evaluation"), in_phase("rollout"):
+        raise ValueError("no such row")
+    assert _sentence(3, raised.value) == "rank 3: rollout: ValueError: no such row"
 
 
 @pytest.mark.parametrize(
     ("function", "phase"),
     [
-        ("real.engines.transformers_engine.TransformersEngine.update_weights", "run"),
+        ("real.engines.transformers_engine.TransformersEngine.update_weights", "sync"),
         ("real.vote.further.Further.after_step", "sync"),
         ("real.record.evaluation.evaluate", "evaluation"),
         ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
-        ("real.trainer.prepare", "run"),
+        ("real.trainer.prepare", "start"),
         ("real.vote.decide.Supervisor.decide", "guard"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rank_faults import PHASES
 from rank_runs import Ended, Start
 
 from lab.trace.manifest import read_manifest
@@ -19,9 +18,24 @@ SMALL: dict[str, Any] = {
     "max_response_tokens": 2,
     "eval_samples": 1,
     "checkpoint_every": 1,
+    "save_model": True,
     "rank_timeout": 60.0,
 }
-SENTENCE = "rank {}: fault: wanted by the test"
+SENTENCE = "rank {}: {}: fault: wanted by the test"
+PLACES = {
+    "load": ("start", 1),
+    "engine": ("start", 1),
+    "first votes": ("votes before training", 1),
+    "sampling": ("rollout", 1),
+    "vote": ("guard", 1),
+    "update": ("update", 1),
+    "weights": ("sync", 2),
+    "evaluation": ("evaluation", 2),
+    "shards": ("checkpoint", 3),
+    "save": ("save", 1),
+}
+"""Of each place in the order of a run, the phase that the sentence names, and the call that fails:
+weights and shards are also handed over and written before training, and the model is evaluated."""
 
 
 def failed(
@@ -38,33 +52,38 @@ def failed(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("phase", PHASES)
-def test_an_error_of_any_rank_in_any_phase_ends_all(ranks: Start, phase: str, rank: int) -> None:
-    ended = failed(ranks, f"{phase}-{rank}", {"rank": rank, "phase": phase, "what": "error"})
-    assert ended.lines[rank] == [f"guard-train: {SENTENCE.format(rank)}"]
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_of_any_rank_in_any_phase_ends_all(ranks: Start, place: str, rank: int) -> None:
+    phase, call = PLACES[place]
+    fault = {"rank": rank, "phase": place, "what": "error", "call": call}
+    ended = failed(ranks, f"{place}-{rank}", fault)
+    sentence = SENTENCE.format(rank, phase)
+    assert ended.lines[rank] == [f"guard-train: {sentence}"]
     assert ended.lines[1 - rank] == []
     assert ended.codes[rank] == 2 and ended.codes[1 - rank] == 1
     assert ended.seconds < 30
+    if phase == "start":
+        assert not ended.folder.exists()
+        return
     run = read_manifest(ended.folder)
-    kind = "RankFailed" if rank else "UserError"
-    said = SENTENCE.format(rank) if rank else "fault: wanted by the test"
-    assert (run.status, run.error) == ("failed", f"{kind}: {said}")
+    said = f"RankFailed: {sentence}" if rank else "UserError: fault: wanted by the test"
+    assert (run.status, run.error) == ("failed", said)
 
 
 def test_a_rank_in_long_work_is_interrupted(ranks: Start) -> None:
     """It would learn of the failure only in its next collective."""
     faults = {"rank": 0, "phase": "vote", "what": "sleep"}, {"rank": 1, "what": "error"}
     ended = failed(ranks, "long", *faults)
-    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1, 'guard')}"]]
     assert ended.codes == [1, 2] and ended.seconds < 20
-    assert read_manifest(ended.folder).error == f"RankFailed: {SENTENCE.format(1)}"
+    assert read_manifest(ended.folder).error == f"RankFailed: {SENTENCE.format(1, 'guard')}"
 
 
 def test_a_stuck_rank_is_ended_from_outside_its_main_thread(ranks: Start) -> None:
     """As in a NCCL kernel, no signal handler runs there."""
     faults = {"rank": 0, "phase": "vote", "what": "stuck"}, {"rank": 1, "what": "error"}
     ended = failed(ranks, "stuck", *faults, parts=("hasty",))
-    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.lines == [[], [f"guard-train: {SENTENCE.format(1, 'guard')}"]]
     assert ended.codes == [1, 2] and ended.seconds < 15
 
 
@@ -127,7 +146,7 @@ def test_errors_of_all_ranks_are_told_once(ranks: Start) -> None:
     faults = [{"rank": rank, "phase": "update", "what": "error"} for rank in (0, 1)]
     ended = failed(ranks, "both", *faults)
     said = [line for lines in ended.lines for line in lines]
-    assert said in ([f"guard-train: {SENTENCE.format(rank)}"] for rank in (0, 1))
+    assert said in ([f"guard-train: {SENTENCE.format(rank, 'update')}"] for rank in (0, 1))
     assert read_manifest(ended.folder).status == "failed"
 
 
@@ -136,7 +155,7 @@ def test_several_backends_end_as_one(ranks: Start) -> None:
     fault = {"rank": 1, "phase": "update", "what": "error"}
     ended = failed(ranks, "backends", fault, parts=("backends",))
     name = "cpu:gloo,cuda:gloo"
-    assert ended.lines == [[name], [name, f"guard-train: {SENTENCE.format(1)}"]]
+    assert ended.lines == [[name], [name, f"guard-train: {SENTENCE.format(1, 'update')}"]]
     assert ended.codes == [1, 2] and ended.seconds < 20
 
 

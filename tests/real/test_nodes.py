@@ -37,7 +37,7 @@ def test_a_failure_is_told_on_every_node(ranks: Start) -> None:
     fault = {"rank": 1, "what": "error", "call": 1}
     small = {k: v for k, v in to_values(SMALL).items() if v != to_values(TrainConfig())[k]}
     ended = ranks("nodes", small, 2, fault=fault, parts=("nodes",))
-    assert ended.lines == 2 * [["guard-train: rank 1: fault: wanted by the test"]]
+    assert ended.lines == 2 * [["guard-train: rank 1: guard: fault: wanted by the test"]]
     assert ended.codes == [1, 2] and ended.seconds < 20
 
 
