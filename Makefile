@@ -33,9 +33,12 @@ demo: .venv/real.stamp
 agreement: .venv/real.stamp
 	$(BIN)/python docs/tools/agreement.py $(AGREEMENT)
 
+# More workers than cores, since many tests wait for processes. Python may keep what it compiled,
+# which the processes that tests start would compile again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/real/vllm --ignore tests/verl
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/real/vllm
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/real/vllm --ignore tests/verl
+	$(BIN)/python -m pytest -n 3 --dist loadfile tests/real/vllm
 
 docs: .venv/dev.stamp
 	$(BIN)/python docs/tools/execute.py
