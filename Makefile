@@ -38,7 +38,7 @@ agreement: .venv/real.stamp
 test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/real/vllm --ignore tests/verl
-	$(BIN)/python -m pytest -n 3 --dist loadfile tests/real/vllm
+	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/vllm
 
 docs: .venv/dev.stamp
 	$(BIN)/python docs/tools/execute.py
