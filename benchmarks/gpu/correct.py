@@ -120,10 +120,10 @@ def tiny(setup: Setup, report: Report) -> None:
     """The tiny task from start to end, the same killed and resumed, and messages of failures."""
     config = TrainConfig(
         n_problems=setup.pick(16, 4),
-        n_votes=16,
-        n_samples=8,
+        n_votes=setup.pick(16, 8),
+        n_samples=setup.pick(8, 4),
         batch_size=2,
-        epochs=setup.pick(2, 4),
+        epochs=setup.pick(2, 3),
         eval_samples=2,
         checkpoint_every=1,
         device=setup.pick("cuda", "cpu"),

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import gc
 import importlib
 import importlib.util
 import json
@@ -81,8 +83,7 @@ def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
     """
     measures, log = folder / f"{name}.jsonl", folder / f"{name}.log"
     if dry:
-        import shapes  # noqa: F401  # once, for all that are forked
-
+        _load_once()
     kind: Any = multiprocessing.get_context("fork" if dry else "spawn")
     process = kind.Process(target=_run, args=(name, folder, dry, log))
     began = time.monotonic()
@@ -97,6 +98,21 @@ def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
     if code is None:
         record["error"] = f"killed after {limit:.0f} s"
     return record
+
+
+@functools.cache
+def _load_once() -> None:
+    """Import what sections need, and load a model, before they are forked: both take seconds."""
+    for module in MODULES:
+        importlib.import_module(module)
+    import torch
+
+    from real.model.policy import load_policy
+    from real.tiny import CHECKPOINT
+
+    torch.set_num_threads(1)  # the threads of several would be missing in a fork
+    load_policy(CHECKPOINT, "cpu")
+    gc.freeze()  # sections that free memory do not search all that was imported
 
 
 def _run(name: str, folder: Path, dry: bool, log: Path) -> None:
