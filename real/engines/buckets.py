@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
+
+from lab.errors import UserError
 
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""
 Handle = dict[str, Any]
 """What opens a bucket in another process; plain values."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Replace the error of a write into the exchange folder.
+
+    Raises:
+        UserError: the folder has no room, or cannot be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"engine: {path} cannot be written ({error}); name a folder with room by "
+            "engine_exchange"
+        ) from error
 
 
 class Entry(NamedTuple):

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.buckets import ADAPTERS, Delivery, Entry, Handle, Sent, opened
+from real.engines.buckets import ADAPTERS, Delivery, Entry, Handle, Sent, opened, writing
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 REQUEST = "request.json"
@@ -94,13 +93,8 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
     Raises:
         UserError: the folder has no room for them.
     """
-    try:
+    with writing(path):
         save_file(rollouts.packed(), path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"engine: {path} cannot be written ({error}); name a folder with room by "
-            "engine_exchange"
-        ) from error
 
 
 def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import torch
 
 from lab.errors import UserError
+from real.engines.buckets import writing
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,
@@ -171,7 +172,9 @@ class ChildEngine:
         return process, ours
 
     def _write_request(self, request: Any) -> None:
-        (self._folder / REQUEST).write_text(json.dumps(request))
+        path = self._folder / REQUEST
+        with writing(path):
+            path.write_text(json.dumps(request))
 
     def _hand(self, message: Mapping[str, Any], entries: Sequence[Any]) -> dict[str, Any]:
         self._write_request(entries)

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from lab.errors import UserError
-from real.engines.buckets import ADAPTERS, Entry, Handle
+from real.engines.buckets import ADAPTERS, Entry, Handle, writing
 from real.engines.hand_over import Bucket, CudaBucket, Room, fill, gathered_bytes
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.model.lora import adapter_config, adapter_weights, merged_weights
@@ -134,16 +132,11 @@ class WeightSender:
         if self._ask is None:
             return
         folder = self._folder / ADAPTERS
-        try:
+        with writing(folder):
             folder.mkdir(exist_ok=True)
             (folder / "adapter_config.json").write_text(json.dumps(adapter_config(model)))
             sent = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
             save_file(sent, folder / "adapter_model.safetensors")
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"engine: {folder} cannot be written ({error}); name a folder with room by "
-                "engine_exchange"
-            ) from error
 
     def _send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
         stages = {COPY: -time.perf_counter(), LOAD: 0.0}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from engine_process import COMMAND, TinyModel
 
 from lab.errors import UserError
 from real.engines import buckets, hand_over
+from real.engines.child import REQUEST
+from real.engines.child_engine import ChildEngine
+from real.engines.rollouts import Sampling
 
 
 def test_a_folder_in_memory_only_where_there_is_room(
@@ -49,3 +54,18 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
     assert len(buckets.opened(handle)) == 2
     assert tuple(got) == (0, *fields)
+
+
+def test_a_request_that_cannot_be_written_is_one_line() -> None:
+    """As in a full /dev/shm; a folder in the place of the file stands for that."""
+    engine = ChildEngine({}, 20.0, command=COMMAND)
+    with closing(engine):
+        engine.update_weights(TinyModel(8.0), version=1)
+        request = engine._folder / REQUEST
+        request.unlink()
+        request.mkdir()
+        draws = torch.Generator().manual_seed(0)
+        with pytest.raises(UserError, match=r"^engine: .* cannot be written .*engine_exchange$"):
+            engine.sample([[1, 2]], 4, Sampling(2), draws)
+        request.rmdir()
+        assert engine.sample([[1, 2]], 4, Sampling(2), draws).version == 1
