@@ -12,6 +12,7 @@ from sim.cli import main as sim_main
 
 SMALL = "--arms ttrl frozen truth --lrs 3e-4 --seeds 0 1 --n-problems 8 --epochs 8 --n-votes 16"
 SMALL += " --n-samples 8"
+MEASURED = ["--responses", "64", "--weights", "1024"]
 OUT = Path(__file__).parents[2] / "docs" / "tools" / "agreement.py"
 
 
@@ -25,8 +26,15 @@ def tool():
 
 @pytest.fixture(scope="module")
 def made(tool, tmp_path_factory):
-    out = tmp_path_factory.mktemp("agreement") / "runs"
-    assert tool.main([str(out), *SMALL.split()]) == 0
+    out, commands = tmp_path_factory.mktemp("agreement") / "runs", tool.commands
+
+    def smaller(*given):
+        for program, words in commands(*given):
+            yield program, words + MEASURED * (words[0] == "measure")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool, "commands", smaller)
+        assert tool.main([str(out), *SMALL.split()]) == 0
     return out
 
 
