@@ -122,7 +122,7 @@ def oracle(rows: pd.DataFrame) -> TextTable:
 
 
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
-    """Kendall's tau of the arms by final pass@1: simulated against real, and real against real.
+    """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
     The second is the mean over random halves of the seeds, each against the other half: what tau is
     worth where arms differ by less than the noise of their runs.
@@ -131,7 +131,8 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
         rows: the real runs.
         simulated: from `lab.agreement`, of the same cells.
     """
-    own = select(simulated, np.array(simulated["prediction"] == MEASURED))
+    free = np.array(simulated["arm"] != CEILING)
+    own = select(simulated, free & np.array(simulated["prediction"] == MEASURED))
     head = ["learning rate", "arms", "simulated and real", "halves of the real seeds"]
     table = []
     for (lr,), part in groups(own, ["lr"]):
