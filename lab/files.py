@@ -64,6 +64,18 @@ def whole_folder(target: Path) -> Iterator[Path]:
         raise unwritable(target, error) from error
 
 
+def check_new_file(target: Path) -> None:
+    """Refuse a file that exists or that no folder is for, before the work that would fill it.
+
+    Raises:
+        UserError: the file exists, or its folder does not.
+    """
+    if target.exists():
+        raise UserError(f"{target}: exists; give another name")
+    if not target.absolute().parent.is_dir():
+        raise UserError(f"{target}: its folder does not exist; make it or choose another")
+
+
 def unwritable(target: Path, error: OSError) -> UserError:
     """Return the error of a disk that cannot be written."""
     reason = error.strerror or error

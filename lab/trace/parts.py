@@ -69,19 +69,34 @@ def make_tables(path: Path) -> None:
     Raises:
         UserError: it exists with something in it, or cannot be made.
     """
-    if (path / FILE_NAME).exists():
-        raise UserError(f"{path}: already holds a run; choose another folder or delete it")
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path}: is a file; choose another folder")
+    check_new(path)
     try:
-        if path.is_dir() and not is_unused(path):
-            raise UserError(f"{path}: is not empty; choose another folder")
         for table in TABLES:
             (path / table).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be made ({error.strerror}); choose a folder you may write to"
-        ) from error
+        raise _unmakable(path, error) from error
+
+
+def check_new(path: Path) -> None:
+    """Refuse a folder in which no new run can be made.
+
+    Raises:
+        UserError: it exists with something in it, or cannot be read.
+    """
+    try:
+        if (path / FILE_NAME).exists():
+            raise UserError(f"{path}: already holds a run; choose another folder or delete it")
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file; choose another folder")
+        if path.is_dir() and not is_unused(path):
+            raise UserError(f"{path}: is not empty; choose another folder")
+    except OSError as error:
+        raise _unmakable(path, error) from error
+
+
+def _unmakable(path: Path, error: OSError) -> UserError:
+    reason = error.strerror
+    return UserError(f"{path}: cannot be made ({reason}); choose a folder you may write to")
 
 
 def is_unused(path: Path) -> bool:

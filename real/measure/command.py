@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from lab.errors import UserError
+from lab.files import check_new_file
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Response, write_response
 from real.answers import AnswerIds, Equality
@@ -56,8 +57,7 @@ def measure_to(
     Raises:
         UserError: the file exists or cannot be written, or model, problems or run are wrong.
     """
-    if out.exists():
-        raise UserError(f"out: {out} exists; give another name")
+    check_new_file(out)
     response = measure_model(config, MeasureConfig(**{"seed": config.seed, **how}), growth, report)
     write_response(out, response)
     facts = response.facts

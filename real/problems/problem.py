@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -40,6 +40,11 @@ class Problem:
         """Return the problem with this system prompt, in place of one of its own."""
         others = (turn for turn in self.before if turn.role != "system")
         return replace(self, before=(Turn("system", text), *others))
+
+    def messages(self, suffix: str) -> list[dict[str, str]]:
+        """Return role and content of all messages, with the suffix behind the last one."""
+        turns = *self.before, Turn("user", self.prompt + suffix)
+        return [asdict(turn) for turn in turns]
 
 
 @dataclass(frozen=True, slots=True)

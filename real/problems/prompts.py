@@ -213,9 +213,7 @@ def encode(
 
 
 def _chat(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
-    turns = [{"role": turn.role, "content": turn.content} for turn in problem.before]
-    turns.append({"role": "user", "content": problem.prompt + suffix})
     try:
-        return chat_text(tokenizer, turns, options)
+        return chat_text(tokenizer, problem.messages(suffix), options)
     except UserError as error:
         raise UserError(f"problem {problem.id!r}: {error}; or change its messages") from error

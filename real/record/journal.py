@@ -205,17 +205,21 @@ class Journal:
         self._loggers.close()
 
     def _log(self, group: str, columns: Columns) -> None:
-        """Means over rows, NaN left out, of all columns that measure something."""
-        if not self._loggers:
-            return
-        values = {}
-        for name, column in columns.items():
-            if name not in _NOT_METRICS:
-                numbers = np.asarray(column, float)
-                known = numbers[np.isfinite(numbers)]
-                if known.size:
-                    values[f"{group}/{name}"] = float(known.mean())
-        self._loggers.scalars(int(np.max(np.asarray(columns["step"]))), values)
+        if self._loggers:
+            step = int(np.max(np.asarray(columns["step"])))
+            self._loggers.scalars(step, metrics_of(group, columns))
+
+
+def metrics_of(group: str, columns: Columns) -> dict[str, float]:
+    """Return means over rows, NaN left out, of all columns that measure something."""
+    values = {}
+    for name, column in columns.items():
+        if name not in _NOT_METRICS:
+            numbers = np.asarray(column, float)
+            known = numbers[np.isfinite(numbers)]
+            if known.size:
+                values[f"{group}/{name}"] = float(known.mean())
+    return values
 
 
 class Unwritten(MemoryRun):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
 
 import tyro
 
@@ -17,8 +14,7 @@ from real.problems import NAMED, load_problems
 from real.requirements import require_torch
 from real.settings.choices import BOX_REQUEST
 from real.settings.fields import FieldMap
-from real.settings.presets import MODELS
-from real.verl.cell import Cluster, cell_script
+from real.verl.cell import Cell, cell_script
 from real.verl.problems import write_problems
 
 
@@ -51,33 +47,13 @@ class ProblemsCommand:
         print(f"{self.out}: {n_problems} problems, extra_info.index 0 to {n_problems - 1}")
 
 
-@dataclass(kw_only=True)
-class ConfigCommand:
+class ConfigCommand(Cell):
     """Print a shell script that runs one of the paper's cells on verl, with its sources."""
-
-    preset: str
-    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
-    arm: str = "guard"
-    """Arm of the comparison: ttrl, guard, frozen, memory, truth, ..."""
-    cluster: Annotated[Cluster, tyro.conf.arg(name="")] = field(default_factory=Cluster)
-    model: str | None = None
-    """Folder of the model, on a disk that all nodes see."""
-    problems: str | None = None
-    """Parquet file of `guard-verl problems`, on such a disk; named after the set if None."""
-    out: str = "runs/verl"
-    """Run folder, on such a disk."""
-    seed: int = 0
 
     def run(self) -> None:
         """Print the script."""
         require_torch()
-        model, data = self.preset.partition("/")[::2]
-        places = {
-            "model": self.model or f"path/to/{MODELS.get(model)}",
-            "problem_file": os.path.abspath(self.problems or f"{data}.parquet"),
-            "out": os.path.abspath(self.out),
-        }
-        print(cell_script(self.preset, self.arm, self.cluster, places, self.seed), end="")
+        print(cell_script(self), end="")
 
 
 COMMANDS = {"problems": ProblemsCommand, "config": ConfigCommand}
@@ -85,6 +61,5 @@ COMMANDS = {"problems": ProblemsCommand, "config": ConfigCommand}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `guard-verl`; returns the exit code."""
-    commands: dict[str, Any] = dict(COMMANDS)
     about = "Files and commands for TTRL-Guard as a plugin of verl, on one GPU or a cluster."
-    return run_cli("guard-verl", commands, sys.argv[1:] if argv is None else argv, about)
+    return run_cli("guard-verl", COMMANDS, argv, about)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.errors import UserError
-from lab.files import whole
+from lab.files import check_new_file, whole
 from real.problems.load import suffix_of
-from real.problems.problem import ProblemSet, Turn
+from real.problems.problem import ProblemSet
 
 _TURN = pa.struct([("role", pa.string()), ("content", pa.string())])
 SCHEMA = pa.schema(
     {
         "data_source": pa.string(),
         "prompt": pa.list_(_TURN),
-        "ability": pa.string(),
         "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
         "extra_info": pa.struct([("index", pa.int64()), ("id", pa.string())]),
     }
@@ -48,18 +46,13 @@ def write_problems(
     """
     if path.suffix != ".parquet":
         raise UserError(f"{path}: verl reads Parquet; give a name that ends in .parquet")
-    if path.exists():
-        raise UserError(f"{path}: exists; give another name")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: its folder does not exist; make it or choose another")
+    check_new_file(path)
     rows: list[dict[str, Any]] = []
     for name, problem in ((own.name, problem) for own in sets for problem in own):
         asked = problem if system_prompt is None else problem.under_system(system_prompt)
-        last = Turn("user", problem.prompt + suffix_of(problem, suffix))
         row = {
             "data_source": name,
-            "prompt": [asdict(turn) for turn in (*asked.before, last)],
-            "ability": "math",
+            "prompt": asked.messages(suffix_of(problem, suffix)),
             "reward_model": {"style": "rule", "ground_truth": problem.answer},
             "extra_info": {"index": len(rows), "id": problem.id},
         }

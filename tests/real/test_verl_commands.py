@@ -45,7 +45,6 @@ def test_problems_have_one_index_through_all_sets(file: Path, tmp_path: Path, ca
     assert rows[0] == {
         "data_source": "sums",
         "prompt": [{"role": "user", "content": ROWS[0]["prompt"] + BOX_REQUEST}],
-        "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "4"},
         "extra_info": {"index": 0, "id": "add"},
     }
@@ -77,8 +76,10 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         (["config", "--preset", "qwen3-4b/amc", "--arm", "x"], "arm 'x': unknown"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "matched"], "+guard.step_factor=X"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "early_stop"], "guard.brake = 0: verl"),
+        (["config", "--preset", "qwen3-4b/amc", "--arm", "averaged"], "average = 0.95: verl"),
+        (["config", "--preset", "qwen3-4b/amc", "--out", "."], "is not empty; choose another"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "scope"], "the plugin on votes alone"),
-        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must lie in [1, 1e5]"),
+        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must be at least 1"),
         (["config", "--preset", "qwen3-4b/amc", "--gpu-memory", "-1"], "gpu_memory = -1"),
         (["config", "--preset", "qwen3-4b/amc", "--gpus", "7"], "cannot be dealt evenly to 7"),
     ],
@@ -174,6 +175,16 @@ def test_sizes_follow_the_cluster(capsys):
     assert sizes("--gpu-memory", "24") == ["1", "4", "True"]
     assert sizes("--gpus", "1") == ["1", "1", "True"]
     assert "RAY_ADDRESS" not in script_of(capsys, "--preset", "qwen2.5-7b/math500")
+
+
+def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path: Path, capsys):
+    words = ["config", "--preset", "qwen2.5-7b/amc", "--out", str(tmp_path / "run")]
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").touch()
+    assert main(words) == 2
+    assert "run: already holds a run; choose another folder" in capsys.readouterr().err
+    (tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("5")
+    assert main(words) == 0
 
 
 def test_names_with_spaces_and_further_settings_reach_verl(capsys):

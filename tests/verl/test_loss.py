@@ -13,8 +13,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 
 from real.update.grpo import LossConfig, token_loss
-from real.verl.plugin.loss import MINORITY, two_stream_loss
-from real.verl.plugin.worker import update_norm
+from real.verl.plugin.worker import MINORITY, two_stream_loss, update_norm
 
 LENGTHS, PROMPT, WEIGHT = [3, 6, 2, 5], 5, 0.49
 

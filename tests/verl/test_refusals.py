@@ -57,6 +57,21 @@ def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tmp_path):
+    saved = tmp_path / "checkpoints" / "global_step_4"
+    saved.mkdir(parents=True)
+    (tmp_path / "run.json").touch()
+    words = f"guard.out={tmp_path}", f"trainer.default_local_dir={saved.parent}"
+    for more in ((), ("trainer.resume_mode=disable",)):
+        with pytest.raises(UserError, match="already holds a run; choose another folder"):
+            GuardTrainer(composed(*words, *more))
+        # Now there is a latest checkpoint to go on from, which the second run must not.
+        (saved.parent / "latest_checkpointed_iteration.txt").write_text("4")
+    assert GuardTrainer(composed(*words)).resumed == saved
+    given = "trainer.resume_mode=resume_path", f"trainer.resume_from_path={saved}"
+    assert GuardTrainer(composed(*words, *given)).resumed == saved
+
+
 def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
     problems = Problems(settings_of(composed()), [0, 1], [None, None])
     try:

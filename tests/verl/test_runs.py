@@ -14,19 +14,16 @@ import pytest
 import torch
 from run_verl import MODEL
 from safetensors.numpy import load_file
-from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from step_again import step_again, whole
+from transformers import AutoTokenizer
 from whole_runs import Done, run
 
 from lab.report.cli import main as report
 from lab.settings import from_values
 from real.settings.config import TrainConfig
 from real.tiny import problems
-from real.update.group import Group
-from real.update.grpo import LossConfig, backward
-from real.verl.plugin.loss import MINORITY
-from real.verl.plugin.rows import place_of
 from real.verl.plugin.votes import Problems
+from real.verl.plugin.worker import MINORITY
 
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
@@ -104,7 +101,9 @@ def test_the_trace_is_one_that_readers_take(paper, tmp_path):
     assert "verl 0.9" in page.read_text()
 
 
-def test_verl_runs_synchronously(paper):
+def test_verl_runs_synchronously_and_leaves_the_order_of_rows_alone(paper):
+    assert "training/rollout_probs_diff_mean" in paper.output  # all metrics of verl are there
+    assert "global_seqlen" not in paper.output  # those of its own `_balance_batch` are not
     assert not list(paper.out.glob("checkpoints/*/transfer_queue"))
 
 
@@ -115,10 +114,10 @@ def test_a_step_of_verl_is_the_trainers(name, request):
     visits = done.trace.visits
     for step in done.trace.steps["step"]:
         own = visits[visits["step"] == step]
-        model, moved = _step_again(done, int(step))
+        model, moved = step_again(done, int(step))
         after = done.shards("model", int(step))
         worst = max(
-            float((_whole([shard[n] for shard in after]) - p).abs().max())
+            float((whole([shard[n] for shard in after]) - p).abs().max())
             for n, p in model.named_parameters()
         )
         # The first AdamW step makes moves of noise in the least gradients.
@@ -126,61 +125,6 @@ def test_a_step_of_verl_is_the_trainers(name, request):
         norm = float(done.trace.steps.set_index("step")["update_norm"][step])
         assert norm == pytest.approx(np.mean(moved), rel=1e-3)
         assert len(moved) == (~own["skipped"]).sum() if name == "paper" else len(moved) == 4
-
-
-def _step_again(done: Done, step: int):
-    """The model after the optimizer steps of one of verl's steps, and the norms of its changes."""
-    rows = done.dumped(f"step{step}")
-    model = AutoModelForCausalLM.from_pretrained(MODEL, attn_implementation="eager").eval()
-    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
-    if step > 1:
-        _restore(model, adamw, done, step - 1)
-    place = {key: i for i, key in enumerate(rows["keys"])}
-    numbers = dict.fromkeys(place_of(key)[0] for key in rows["keys"])
-    norms = []
-    for uid in numbers:
-        own = sorted((key for key in rows["keys"] if place_of(key)[0] == uid), key=place_of)
-        at = [place[key] for key in own]
-        group = Group(
-            prompt_L=rows["prompts"][at[0]],
-            tokens_KT=_padded([rows["responses"][i] for i in at]),
-            old_KT=_padded([rows["old_log_probs"][i] for i in at]),
-            lengths_K=torch.tensor([len(rows["responses"][i]) for i in at]),
-            majority_K=torch.stack([rows["advantages"][i][0] for i in at]),
-            minority_K=torch.stack([rows[MINORITY][i][0] for i in at]),
-        )
-        before = [p.detach().clone() for p in model.parameters()]
-        adamw.zero_grad()
-        backward(model, [group], LossConfig(temperature=1.0))
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adamw.step()
-        changes = [(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]
-        norms.append(float(torch.linalg.vector_norm(torch.cat(changes))))
-    return model, norms
-
-
-@torch.no_grad()
-def _restore(model, adamw, done: Done, step: int) -> None:
-    weights, moments = done.shards("model", step), done.shards("optim", step)
-    for name, p in model.named_parameters():
-        p.copy_(_whole([w[name] for w in weights]))
-    state = adamw.state_dict()
-    names = ("step", "exp_avg", "exp_avg_sq")
-    state["state"] = {
-        i: {k: _whole([m["state"][i][k] for m in moments]).clone() for k in names}
-        for i in moments[0]["state"]
-    }
-    adamw.load_state_dict(state)
-
-
-def _whole(parts):
-    return torch.cat([p.to_local() for p in parts]) if hasattr(parts[0], "to_local") else parts[0]
-
-
-def _padded(rows):
-    return pad_sequence(rows, batch_first=True)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +145,7 @@ def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, req
         rng.shuffle(rows)
         return made.read({k: text for k, text, _ in rows}, {k: i for k, _, i in rows})
 
-    made.supervisor.prime(np.concatenate([read(number).answers_PV for number in range(3)]), {})
+    made.prime(map(read, range(3)))
     visits = done.trace.visits
     assert visits["step"].max() == n_steps
     for step in range(1, n_steps + 1):

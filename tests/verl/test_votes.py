@@ -10,8 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.errors import UserError
 from real.settings.config import TrainConfig
-from real.verl.plugin.rows import dealt, votes_of
-from real.verl.plugin.votes import Problems
+from real.verl.plugin.votes import Problems, dealt, votes_of
 from real.vote.decide import Supervisor
 from real.vote.pay import pay
 
@@ -134,6 +133,20 @@ def test_a_session_that_failed_is_a_vote_for_nothing():
     decided, trained = problems.visit(voted)
     assert decided.rows["n_unparseable"].tolist() == [0, 6]
     assert [len(mini) for mini in trained.minis] == [4, 2]
+
+
+def test_votes_before_training_are_taken_by_problem():
+    """Also where verl lost all votes of one problem, here 2, in a batch before the others'."""
+    problems, others = (Problems(config(), [4, 9, 2, 7], [None] * 4) for _ in range(2))
+    texts, numbers = batch(random.Random(0), [4, 2, 9, 7])
+    parts = [[key for key in texts if numbers[key] in part] for part in ([4], [9, 7])]
+    visited = problems.prime(
+        problems.read({k: texts[k] for k in part}, {k: numbers[k] for k in part}) for part in parts
+    )
+    expected = others.read(texts, numbers).answers_PV
+    assert visited.problems_P.tolist() == [0, 1, 2, 3]
+    assert visited.answers_PV[[0, 1, 3]].tolist() == expected[[0, 1, 3]].tolist()
+    assert (visited.answers_PV[2] == -1).all()
 
 
 def test_visits_are_counted_by_problem_and_restored():

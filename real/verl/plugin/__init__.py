@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-TESTED = "0.9.1"
-"""Version of verl that the tests run; later ones of 0.9 are taken as well."""
+from packaging.specifiers import SpecifierSet
 
 
 def _load() -> None:
     import verl  # first: it loads this package while it is imported, whoever comes first
 
-    version, tested = (tuple(map(int, v.split(".")[:3])) for v in (verl.__version__, TESTED))
-    if (version[:2] != tested[:2] or version < tested) and not os.environ.get("GUARD_VERL_ANY"):
-        raise ImportError(f"verl {verl.__version__}: needs {TESTED} or a later 0.9; install that")
+    known = SpecifierSet("~=0.9.1").contains(verl.__version__, prereleases=True)
+    if not known and not os.environ.get("GUARD_VERL_ANY"):
+        raise ImportError(f"verl {verl.__version__}: needs 0.9.1 or a later 0.9; install that")
     import real.verl.plugin.agent
     import real.verl.plugin.trainer  # noqa: F401
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from lab.errors import UserError
 from lab.trace.lock import locked
@@ -57,6 +58,18 @@ def opened(
     new = None if saved else RunFolder.create(path, manifest)
     with locked(path), new or cut_back(path, saved, config) as folder:
         yield folder
+
+
+def resumed_from(trainer: Any) -> Path | None:
+    """Return the checkpoint that verl goes on from; None for a new run.
+
+    Args:
+        trainer: verl's settings of that name.
+    """
+    if trainer.resume_mode == "resume_path":
+        return Path(trainer.resume_from_path)
+    found = trainer.resume_mode == "auto" and find_latest_ckpt_path(trainer.default_local_dir)
+    return Path(found) if found else None
 
 
 def load(checkpoint: Path, problems: Problems) -> Checkpoint:

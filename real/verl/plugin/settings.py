@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -17,17 +16,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from guard_core.checks import ConfigError
 from guard_core.config import GuardConfig
 from lab.errors import UserError
-from lab.rule_fit import DEFAULT_GUARD
 from lab.settings import from_values
 from real.settings.config import TrainConfig
-from real.verl.limits import check_plugin
-from real.verl.names import LOSSES, VERL_NAMES
+from real.verl.settings import LOSSES, VERL_NAMES, check_plugin
 
 AGENT = "guard_single_turn"
 """Name of the seeded agent loop."""
 STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
-_OF_GUARD = frozenset(field.name for field in fields(GuardConfig))
+_OF_GUARD = GuardConfig.__dataclass_fields__.keys()
 _OF_RUN = frozenset(
     {
         "answer_check", "answer_timeout", "keep_votes", "labels", "n_votes", "rule", "rule_options",
@@ -73,9 +70,9 @@ def settings_of(config: DictConfig) -> TrainConfig:
         if value not in allowed:
             raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
     own = guard_section(config)
-    for name in own.keys() - _OF_GUARD - _OF_RUN - _OWN:
-        known = ", ".join(sorted(_OWN | _OF_RUN | _OF_GUARD))
-        raise UserError(f"guard.{name}: no such setting; there are {known}")
+    known = _OWN | _OF_RUN | _OF_GUARD
+    for name in own.keys() - known:
+        raise UserError(f"guard.{name}: no such setting; there are {', '.join(sorted(known))}")
     try:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
@@ -129,6 +126,6 @@ def _of_guard(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the section sets, under the trainer's names; no guard for that of the rule."""
     values, guard = ({n: own[n] for n in own.keys() & names} for names in (_OF_RUN, _OF_GUARD))
     if "profile" in own or guard:
-        base = GuardConfig.profile(own["profile"]) if "profile" in own else DEFAULT_GUARD
+        base = GuardConfig.profile(own.get("profile", "paper"))
         values["guard"] = GuardConfig.from_dict(base.to_dict() | guard).to_dict()
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ import numpy as np
 import ray
 import transfer_queue as tq
 import verl
-from numpy.typing import NDArray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 from transfer_queue import KVBatchMeta
@@ -24,28 +24,21 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
 
-from lab.errors import UserError
-from real.record.checkpoint import Checkpoint, write_checkpoint
-from real.record.journal import Journal
+from lab.errors import UserError, first_line
+from lab.trace.parts import check_new
+from real.record.checkpoint import write_checkpoint
+from real.record.journal import Journal, metrics_of
 from real.record.stored import manifest_of
 from real.record.vote_rows import Visited, VoteRows
 from real.settings.seeds import Stream
-from real.verl.plugin.loss import PADDING, stream_fields, two_stream_loss
-from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened
-from real.verl.plugin.rows import dealt
-from real.verl.plugin.servers import require_servers
+from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened, resumed_from
 from real.verl.plugin.settings import STREAM, adjust, guard_section, settings_of
-from real.verl.plugin.votes import Problems, Trained, Voted
-from real.verl.plugin.worker import GuardWorker
+from real.verl.plugin.votes import Problems, Trained, Voted, dealt
+from real.verl.plugin.worker import PADDING, GuardWorker, stream_fields, two_stream_loss
 
 _QUEUE = "train"
 """Partition of the queue."""
 _STALE = "training/rollout_probs_diff"
-_SHOWN = (
-    *("n_skipped", "majority_ratio", "label_correct", "reward_correct"),
-    *("flipped", "flip_rate", "weight", "beta", "label_accuracy"),
-)
-"""Columns of the trace whose means are metrics of verl."""
 
 
 @register_trainer("ttrl_guard")
@@ -63,17 +56,17 @@ class GuardTrainer(PPOTrainerSync):
         """Take verl's configuration, with the section `guard`.
 
         Raises:
-            UserError: settings are wrong, or such as the guard cannot stand beside.
+            UserError: settings are wrong, or such as the guard cannot stand beside; or the run
+                folder exists, and no checkpoint goes on with it.
         """
-        self.settings = settings_of(config)
-        adjust(config, self.settings)
-        super().__init__(config)
-        own = guard_section(config)
+        self.settings, own = settings_of(config), guard_section(config)
         self.out = Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
         self._probs_diff_limit = float(own.get("probs_diff_limit", 0.02))
-        self._saved: Checkpoint | None = None
-        self._streams: dict[str, list[float]] = {}
-        self._row: dict[str, Any] = {}
+        self.resumed = resumed_from(config.trainer)
+        if self.resumed is None:
+            check_new(self.out)
+        adjust(config, self.settings)
+        super().__init__(config)
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
@@ -82,6 +75,7 @@ class GuardTrainer(PPOTrainerSync):
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
         ids = [(info or {}).get("index") for info in rows["extra_info"]]
         self.problems = Problems(self.settings, ids, truths)
+        self._saved = self.resumed and load(self.resumed, self.problems)
         self.task = ", ".join(sorted({str(name) for name in rows["data_source"]}))
 
     def _init_resource_pool_mgr(self) -> None:
@@ -91,13 +85,11 @@ class GuardTrainer(PPOTrainerSync):
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        if self.global_steps:
-            given = self.config.trainer.resume_from_path
-            path = given if self.config.trainer.resume_mode == "resume_path" else None
-            self._saved = load(Path(path or self._checkpoint), self.problems)
-            # The last evaluation was after the checkpoint: its weights are those of now.
-            if self._is_evaluated(self.global_steps):
-                self.config.trainer.val_before_train = True
+        trainer, step = self.config.trainer, self.global_steps
+        # A resumed run makes the evaluation that follows its checkpoint, and no other.
+        if step and not trainer.val_only:
+            is_last, every = step >= self.total_training_steps, trainer.test_freq
+            trainer.val_before_train = every > 0 and (is_last or step % every == 0)
 
     def on_init_end(self) -> None:
         """Give the workers the loss of both streams."""
@@ -110,7 +102,8 @@ class GuardTrainer(PPOTrainerSync):
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
         backend = f"verl {verl.__version__}, {name} on {devices}"
-        manifest = manifest_of(self.settings, len(self.problems.ids), self.task, backend)
+        n_problems = len(self.problems.visits_N)
+        manifest = manifest_of(self.settings, n_problems, self.task, backend)
         with opened(self.out, manifest, self.settings, self._saved) as folder:
             self.run, self.log = folder, Journal(folder)
             keeps, answer_ids = self.settings.keep_votes, self.problems.supervisor.answer_ids
@@ -118,7 +111,7 @@ class GuardTrainer(PPOTrainerSync):
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
-                require_servers(self.llm_server_manager.get_replicas())
+                self._require_servers()
                 raise
             finally:
                 self.problems.supervisor.close()
@@ -126,9 +119,12 @@ class GuardTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         """Sample the votes of all problems before training, visit 0."""
         super().on_train_begin()
-        if self._saved is not None:
-            return
-        answers: list[NDArray[np.int64]] = []
+        if self._saved is None:
+            visited = self.problems.prime(self._sampled())
+            self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+
+    def _sampled(self) -> Iterator[Voted]:
+        """Yield the votes of all problems, in batches that leave the queue again."""
         size = self.config.data.train_batch_size
         for rows in DataLoader(self.train_dataset, size, collate_fn=collate_fn):
             rows["uid"] = np.array([f"prime{index}" for index in rows["index"]], dtype=object)
@@ -136,12 +132,8 @@ class GuardTrainer(PPOTrainerSync):
             tu.assign_non_tensor_data(prompts, "global_steps", 0)
             n_prompts = self._submit_batch_to_rollout(prompts)
             batch, _ = self.replay_buffer.sample(0, _QUEUE, n_prompts)
-            answers.append(self._read(batch).answers_PV)
+            yield self._read(batch)
             tq.kv_clear(keys=batch.keys, partition_id=_QUEUE)
-        answers_NV = np.concatenate(answers)
-        columns = self.problems.supervisor.prime(answers_NV, {})
-        visited = Visited(np.arange(len(answers_NV)), answers_NV, columns)
-        self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         """Ask for all V votes; `rollout.n` stays K, by which verl counts its mini-batches."""
@@ -172,9 +164,7 @@ class GuardTrainer(PPOTrainerSync):
             "tokens_sampled": sum(tokens.values()),
             "mean_length": float(np.mean(list(tokens.values()))),
         }
-        columns = {**self._row, **decided.rows}
-        for name in _SHOWN:
-            metrics[f"guard/{name}"] = float(np.nanmean(np.asarray(columns[name], float)))
+        metrics.update(metrics_of("guard", {**self._row, **decided.rows}))
         self._streams = dict(zip(trained.keys, trained.columns.tolist(), strict=True))
         return self._kept(batch, trained)
 
@@ -182,14 +172,25 @@ class GuardTrainer(PPOTrainerSync):
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["responses", "index"])
         tokens = [row.tolist() for row in data["responses"].unbind(0)]
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        numbers = [int(number) for number in data["index"]]
-        ids = dict(zip(batch.keys, numbers, strict=True))
+        ids = {key: int(index) for key, index in zip(batch.keys, data["index"], strict=True)}
         voted = self.problems.read(dict(zip(batch.keys, texts, strict=True)), ids)
         lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
         if lost:
-            require_servers(self.llm_server_manager.get_replicas())
+            self._require_servers()
             self.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
         return voted
+
+    def _require_servers(self) -> None:
+        """Refuse to go on without a rollout server, whose votes every problem would lack."""
+        for replica in self.llm_server_manager.get_replicas():
+            for server in replica.servers:
+                try:
+                    ray.get(server.__ray_ready__.remote(), timeout=20)
+                except RayActorError as error:
+                    raise UserError(
+                        f"rollout server {replica._server_address}: ended ({first_line(error)}); "
+                        "see its log in Ray's, then resume the run"
+                    ) from error
 
     def _kept(self, batch: KVBatchMeta, trained: Trained) -> KVBatchMeta:
         """Clear all other rows from the queue, fill the mini-batches up and deal them to ranks."""
@@ -247,24 +248,16 @@ class GuardTrainer(PPOTrainerSync):
         step = self.global_steps
         return {"step": step, "epoch": -(-step // self.steps_per_epoch)}
 
-    def _is_evaluated(self, step: int) -> bool:
-        every = self.config.trainer.test_freq
-        return every > 0 and (step >= self.total_training_steps or step % every == 0)
-
     def _val_metrics_update(self, *given: Any, **more: Any) -> dict[str, Any]:
         """Verl's metrics of an evaluation; its row of the trace is written here."""
         _, uids, infos, *_ = given
-        if self.global_steps == 0 or self._is_evaluated(self.global_steps):
-            scores = np.array(infos.get("acc") or infos["reward"], float)
-            self.log.write_evals({**evaluated(scores, len(set(uids))), **self._place})
+        scores = np.array(infos.get("acc") or infos["reward"], float)
+        self.log.write_evals({**evaluated(scores, len(set(uids))), **self._place})
         return super()._val_metrics_update(*given, **more)
-
-    @property
-    def _checkpoint(self) -> str:
-        return f"{self.config.trainer.default_local_dir}/global_step_{self.global_steps}"
 
     def _save_checkpoint(self) -> None:
         """Before verl's own, at the end of which the checkpoint becomes the latest."""
-        folder, state = Path(self._checkpoint, FOLDER), self.problems.state()
-        write_checkpoint(folder, self.run, state, self.global_steps)
+        step, root = self.global_steps, Path(self.config.trainer.default_local_dir)
+        folder = root / f"global_step_{step}" / FOLDER
+        write_checkpoint(folder, self.run, self.problems.state(), step)
         super()._save_checkpoint()

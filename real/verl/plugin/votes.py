@@ -1,10 +1,10 @@
-"""Votes of problems that verl names by `extra_info.index`: the trainer's supervisor, fed by key."""
+"""The trainer's supervisor for rows of verl's queue, by problem and session, never by position."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from guard_core import PolicyStreams
 from lab.errors import UserError
 from real.answers import UNPARSEABLE
+from real.record.vote_rows import Ints, Visited
 from real.settings.config import TrainConfig
-from real.verl.plugin.rows import votes_of
 from real.vote.decide import Decided, Supervisor
 from real.vote.pay import pay
 
-Ints = NDArray[np.int64]
 GUARD, ANSWERS, VISITS = "guard.safetensors", "answers.json", "visits.json"
 
 
@@ -65,15 +64,14 @@ class Problems:
         Raises:
             UserError: an index is missing or stands twice.
         """
-        self.ids = [i for i in ids if i is not None]
         number, n = Counter(ids).most_common(1)[0]
-        if len(self.ids) < len(ids) or n > 1:
-            what = "missing" if len(self.ids) < len(ids) else f"{number} occurs {n} times"
+        if None in ids or n > 1:
+            what = "missing" if None in ids else f"{number} occurs {n} times"
             raise UserError(
                 f"extra_info.index: {what} in data.train_files; the guard remembers problems by "
                 "it, so number them, as `guard-verl problems` does"
             )
-        self._place_of = {number: place for place, number in enumerate(self.ids)}
+        self._place_of = {number: place for place, number in enumerate(ids)}
         self.supervisor = Supervisor(config, list(truths))
         self.visits_N = np.zeros(len(ids), np.int64)
 
@@ -93,6 +91,15 @@ class Problems:
             answers_PV[row, : len(found)] = found
         return Voted(np.array(list(groups), np.int64), answers_PV, list(groups.values()))
 
+    def prime(self, batches: Iterable[Voted]) -> Visited:
+        """Take in the votes of all problems before training, in batches of any order."""
+        shape = len(self._place_of), self.supervisor.config.n_votes
+        answers_NV = np.full(shape, UNPARSEABLE, np.int64)
+        for voted in batches:
+            answers_NV[voted.problems_P] = voted.answers_PV
+        columns = self.supervisor.prime(answers_NV, {})
+        return Visited(np.arange(len(answers_NV)), answers_NV, columns)
+
     def visit(self, voted: Voted) -> tuple[Decided, Trained]:
         """Record a visit of a batch's problems; returns the decision and the rows to train on."""
         self.visits_N[voted.problems_P] += 1
@@ -104,7 +111,7 @@ class Problems:
 
     def state(self) -> dict[str, Any]:
         """Return all that a resumed run needs, by the names of a checkpoint's files."""
-        visits = {"ids": self.ids, "visits": self.visits_N.tolist()}
+        visits = {"ids": list(self._place_of), "visits": self.visits_N.tolist()}
         answers = self.supervisor.answer_ids.to_values()
         return {GUARD: self.supervisor.tensors(), ANSWERS: answers, VISITS: visits}
 
@@ -114,7 +121,7 @@ class Problems:
         Raises:
             UserError: the problems are others.
         """
-        if state[VISITS]["ids"] != self.ids:
+        if state[VISITS]["ids"] != list(self._place_of):
             raise UserError(
                 "data.train_files: other problems than the checkpoint's; give the old file, or "
                 "start a new run"
@@ -140,3 +147,67 @@ def _trained(
     starts = np.flatnonzero(np.diff(mini_of_row, prepend=-1)).tolist()
     minis = [range(*part) for part in pairwise([*starts, len(mini_of_row)])]
     return Trained(list(chain(*own)), columns_PK3[kept][given], minis, n_uniform)
+
+
+def place_of(key: str) -> tuple[str, int, int]:
+    """Return the problem's uid in this step, the number of the vote and the turn of a row."""
+    uid, session, turn = key.rsplit("_", 2)
+    return uid, int(session), int(turn)
+
+
+def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the keys of every problem's votes: the last turn of each session, in their order.
+
+    Args:
+        keys: of the batch's rows, in any order.
+        problem_of: key to problem.
+
+    Returns:
+        Problem to keys, by ascending problem.
+
+    Raises:
+        UserError: a problem was sampled twice.
+    """
+    last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
+    groups: dict[str, list[str]] = {}
+    for (uid, _), key in last.items():
+        groups.setdefault(uid, []).append(key)
+    by_problem = {problem_of[votes[0]]: votes for votes in groups.values()}
+    if len(by_problem) < len(groups):
+        raise UserError(
+            "data.gen_batch_size: a problem came twice in one batch; leave the setting out"
+        )
+    return dict(sorted(by_problem.items()))
+
+
+def dealt(
+    minis: Sequence[Sequence[int]], ranks: int, lengths: Sequence[int], size: int
+) -> list[int]:
+    """Return an order of rows in which every rank has its share of every mini-batch.
+
+    verl gives each rank one slice of the rows, and cuts that into mini-batches; its own order, by
+    length over the whole batch, would mix the problems of different mini-batches.
+
+    Args:
+        minis: rows of each mini-batch; those behind them all are padding, which fills them up.
+        ranks: that share the rows.
+        lengths: tokens of each row; those of a mini-batch are dealt in turn, the longest first.
+        size: rows of a full mini-batch.
+
+    Raises:
+        UserError: the ranks cannot have as many rows each.
+    """
+    if size % ranks:
+        raise UserError(
+            f"trainer.nnodes, trainer.n_gpus_per_node: {ranks} ranks cannot share the {size} rows "
+            "of a mini-batch evenly; take a divisor, or set ulysses_sequence_parallel_size so that "
+            "several GPUs share a row"
+        )
+    padding = count(sum(map(len, minis)))
+    slices: list[list[int]] = [[] for _ in range(ranks)]
+    for mini in minis:
+        rows = [*mini, *islice(padding, size - len(mini))]
+        rows.sort(key=lambda row: -lengths[row])
+        for rank, part in enumerate(slices):
+            part += rows[rank::ranks]
+    return [row for part in slices for row in part]

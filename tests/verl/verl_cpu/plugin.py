@@ -16,9 +16,8 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout import base, replica
 
 from real.verl.plugin.agent import SeededAgentLoop
-from real.verl.plugin.loss import MINORITY
 from real.verl.plugin.trainer import GuardTrainer
-from real.verl.plugin.worker import GuardWorker, MeasuringWorker
+from real.verl.plugin.worker import MINORITY, GuardWorker, MeasuringWorker
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
