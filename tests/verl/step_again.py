@@ -40,7 +40,9 @@ def step_again(done: Done, step: int):
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.step()
-        changes = [(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]
+        changes = [
+            (p - b).detach().flatten() for p, b in zip(model.parameters(), before, strict=True)
+        ]
         norms.append(float(torch.linalg.vector_norm(torch.cat(changes))))
     return model, norms
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CLUSTERS = ([], ["--nodes", "8"], ["--gpus", "1", "--gpu-memory", "24"])
 
 
-@pytest.mark.parametrize(("preset", "cluster"), zip(NAMES[::5], CLUSTERS, strict=True))
+@pytest.mark.parametrize(("preset", "cluster"), list(zip(NAMES[::5], CLUSTERS, strict=True)))
 def test_every_key_of_the_script_is_verl_s(preset, cluster, capsys):
     """Hydra refuses a key without + that verl lacks, and one with + that it has."""
     assert main(["config", "--preset", preset, *cluster]) == 0
