@@ -1,6 +1,7 @@
 """The run folder, and the guard's part of verl's checkpoints."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from real.verl.plugin.record import FOLDER, load, opened
 from real.verl.plugin.votes import Problems
 
 
-def opened_run(tmp_path, saved=None):
+def opened_run(tmp_path, saved=None, **facts):
     settings = config()
-    return opened(tmp_path / "run", manifest_of(settings, 3, "tiny", "verl"), settings, saved)
+    manifest = replace(manifest_of(settings, 3, "tiny", "verl"), **facts)
+    return opened(tmp_path / "run", manifest, settings, saved)
 
 
 def visit(problems, run, step):
@@ -45,6 +47,23 @@ def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
     assert trace.visits["visit"].tolist() == [1, 1, 2, 2, 3, 3]
     assert trace.run.extra["marked"]
     assert [note["step"] for note in trace.run.extra["resumed"]] == [2]
+
+
+def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):
+    problems = Problems(config(), [4, 9, 2], [None] * 3)
+    with opened_run(tmp_path) as run:
+        write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with opened_run(tmp_path, started="an hour ago") as other:
+        visit(problems, other, 1)
+    saved = load(tmp_path, problems)
+    with pytest.raises(UserError, match=r"run: not the run of the checkpoint; set \+guard\.out"):
+        opened_run(tmp_path, saved).__enter__()
+    assert len(load_trace(tmp_path / "run").visits) == 2
+    (tmp_path / "run").rename(tmp_path / "other")
+    (tmp_path / "moved").rename(tmp_path / "run")
+    with opened_run(tmp_path, saved) as run:
+        assert len(run.manifest.extra["resumed"]) == 1
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

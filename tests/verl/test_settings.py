@@ -79,6 +79,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed):
         ({"guard__rule": "rent"}, "rule = rent: "),
         ({"guard__skip_share": 1.0}, "could skip all 4 problems"),
         ({"guard__min_share": 0.5}, "take guard.skip_by = mask"),
+        ({"guard__probs_diff_limit": "low"}, "probs_diff_limit = low: must be a number above 0"),
         ({"guard": 3}, "guard = 3: must be a section"),
     ],
 )

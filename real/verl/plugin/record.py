@@ -13,7 +13,7 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from lab.errors import UserError
 from lab.trace.lock import locked
-from lab.trace.manifest import Manifest
+from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.store import RunFolder
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
 from real.record.resuming import cut_back
@@ -23,6 +23,8 @@ from real.verl.plugin.votes import Problems
 
 FOLDER = "guard"
 """Of a checkpoint of verl."""
+_STARTED = "started"
+"""Fact of a run, by which its checkpoints know its folder."""
 _STEPS = {
     "lr": "actor/lr",
     "update_norm": "actor/update_norm",
@@ -53,8 +55,14 @@ def opened(
         saved: what `load` returned; None for a new run.
 
     Raises:
-        UserError: the folder exists; or it lacks what a resumed run wrote before.
+        UserError: the folder exists; or it is another run's than the checkpoint, or lacks what a
+            resumed run wrote before.
     """
+    if saved and saved.extra.get(_STARTED) != read_manifest(path).started:
+        raise UserError(
+            f"{path}: not the run of the checkpoint; set +guard.out to that run's folder"
+        )
+    manifest.extra[_STARTED] = manifest.started
     new = None if saved else RunFolder.create(path, manifest)
     with locked(path), new or cut_back(path, saved, config) as folder:
         yield folder

@@ -73,6 +73,7 @@ def settings_of(config: DictConfig) -> TrainConfig:
     known = _OWN | _OF_RUN | _OF_GUARD
     for name in own.keys() - known:
         raise UserError(f"guard.{name}: no such setting; there are {', '.join(sorted(known))}")
+    probs_diff_limit(own)
     try:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
@@ -93,6 +94,18 @@ def guard_section(config: DictConfig) -> dict[str, Any]:
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
     own: Any = {} if section is None else OmegaConf.to_container(section, resolve=True)
     return own
+
+
+def probs_diff_limit(own: dict[str, Any]) -> float:
+    """Return the mean difference of probabilities above which weights are reported as stale.
+
+    Raises:
+        UserError: it is no positive number.
+    """
+    limit = own.get("probs_diff_limit", 0.02)
+    if not isinstance(limit, int | float) or not limit > 0:
+        raise UserError(f"guard.probs_diff_limit = {limit}: must be a number above 0")
+    return float(limit)
 
 
 def adjust(config: DictConfig, settings: TrainConfig) -> None:

@@ -32,7 +32,13 @@ from real.record.stored import manifest_of
 from real.record.vote_rows import Visited, VoteRows
 from real.settings.seeds import Stream
 from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened, resumed_from
-from real.verl.plugin.settings import STREAM, adjust, guard_section, settings_of
+from real.verl.plugin.settings import (
+    STREAM,
+    adjust,
+    guard_section,
+    probs_diff_limit,
+    settings_of,
+)
 from real.verl.plugin.votes import Problems, Trained, Voted, dealt
 from real.verl.plugin.worker import PADDING, GuardWorker, stream_fields, two_stream_loss
 
@@ -61,7 +67,7 @@ class GuardTrainer(PPOTrainerSync):
         """
         self.settings, own = settings_of(config), guard_section(config)
         self.out = Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
-        self._probs_diff_limit = float(own.get("probs_diff_limit", 0.02))
+        self._probs_diff_limit = probs_diff_limit(own)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
             check_new(self.out)
