@@ -80,6 +80,8 @@ def train(
         with in_phase("start"):
             run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
         with closing(run.engine), closing(run.supervisor):
+            with in_phase("start"):
+                ranks.wait()  # all are ready before one makes the folder
             manifest = new_manifest(run, arm)
             if folder is None:
                 with MemoryRun(manifest) as memory:
