@@ -122,6 +122,11 @@ def _run(name: str, folder: Path, dry: bool, log: Path) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
+    if dry:
+        import torch
+
+        # A fork's first call makes its pool of threads anew; several threads at once would fail.
+        torch.set_num_threads(1)
     sys.exit(inside(name, folder, dry))
 
 
