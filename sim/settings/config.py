@@ -30,7 +30,7 @@ Draws = Annotated[int, Interval("[1, 65536]")]
 Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
 """Beyond these bounds a law is all at 0 and 1, or all at its mean."""
 
-_FILES = {
+READ_BY = {
     "mixture": ("population", "mixture"),
     "histogram": ("population", "histogram"),
     "trace": ("population", "trace"),
@@ -265,7 +265,7 @@ def _check_population(config: SimConfig) -> None:
 def _check_readers(config: SimConfig) -> None:
     if config.guard.brake < 1 and config.policy != "measured":
         raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
-    for name, (chooser, reader) in _FILES.items():
+    for name, (chooser, reader) in READ_BY.items():
         default = SimConfig.__dataclass_fields__[name].default
         if getattr(config, name) != default and getattr(config, chooser) != reader:
             chosen = getattr(config, chooser)

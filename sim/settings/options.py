@@ -14,7 +14,7 @@ from lab.cli import read_option, with_arm_options
 from lab.rule_fit import DEFAULT_GUARD
 from lab.settings import from_values, toml_values
 from lab.trace.response import read_response
-from sim.settings.config import SimConfig
+from sim.settings.config import READ_BY, SimConfig
 from sim.settings.populations import NAMED
 
 FLAT = tyro.conf.arg(name="")
@@ -45,9 +45,9 @@ def settings_of(argv: Sequence[str], base: SimConfig) -> SimConfig:
         sizes = _sizes(file) if isinstance(file, str) else {}
         return from_values(sizes | values, SimConfig, path)
     changes = with_arm_options(argv, {} if response is None else _sizes(response))
-    own = changes.keys() & {"kl_coef", "average"}
-    if own and (policy := read_option(argv, "--policy")) is not None:
-        changes |= {"policy": policy, **_measured(argv)}  # such settings of an arm need the policy
+    needs_policy = changes.keys() & READ_BY.keys()  # settings of the arm
+    if needs_policy and (policy := read_option(argv, "--policy")) is not None:
+        changes |= {"policy": policy, **_measured(argv)}
     if "guard" in changes:
         changes["guard"] = GuardConfig.from_dict(changes["guard"])
     elif "rule" in changes:

@@ -58,11 +58,12 @@ def opened(
         UserError: the folder exists; or it is another run's than the checkpoint, or lacks what a
             resumed run wrote before.
     """
-    if saved and saved.extra.get(_STARTED) != read_manifest(path).started:
+    if saved is None:
+        manifest.extra[_STARTED] = manifest.started
+    elif saved.extra.get(_STARTED) != read_manifest(path).started:
         raise UserError(
             f"{path}: not the run of the checkpoint; set +guard.out to that run's folder"
         )
-    manifest.extra[_STARTED] = manifest.started
     new = None if saved else RunFolder.create(path, manifest)
     with locked(path), new or cut_back(path, saved, config) as folder:
         yield folder
