@@ -116,9 +116,13 @@ def test_killed_engines_change_nothing(
         send, engines = child_engine.send, [engine]
 
         def sent(pipe: Any, message: Any) -> None:
+            dying = engines.pop() if message["do"] == "load" and engines else None
+            if dying is not None:  # stopped first: it could answer before it is killed
+                os.kill(dying.engine.pid, signal.SIGSTOP)
+                os.waitid(os.P_PID, dying.engine.pid, os.WSTOPPED | os.WNOWAIT)
             send(pipe, message)
-            if message["do"] == "load" and engines:
-                kill(engines.pop())
+            if dying is not None:
+                kill(dying)
 
         monkeypatch.setattr(child_engine, "send", sent)
 
