@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from guard_core import GuardConfig
 from guard_core.checks import Count, Natural, Positive, check_fields
-from lab.arms import matched_target
 from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.parts import check_new
@@ -20,11 +19,6 @@ from real.settings.config import TrainConfig
 from real.settings.options import settings_of
 from real.settings.presets import model_of
 from real.verl.settings import LOSSES, TEMPLATE, check_plugin
-
-_VLLM_SHARE, _STATE_SHARE = 0.25, 0.5
-"""Shares of a GPU's memory that its part of vLLM's weights, and of FSDP's state, may take."""
-_STATE_BYTES = 16
-"""Of a weight under FSDP: itself, its gradient and AdamW's moments, in single precision."""
 
 
 @dataclass(kw_only=True)
@@ -35,6 +29,9 @@ class Cell:
     """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
     arm: str = "guard"
     """Arm of the comparison: ttrl, guard, frozen, memory, truth, ..."""
+    step_factor: Positive | None = None
+    """Factor on the learning rate; that of the arm at matched effort is found by
+    `guard-train compare`."""
     nodes: Count = 1
     gpus: Count = 8
     """GPUs of each node."""
@@ -61,22 +58,24 @@ def cell_script(cell: Cell) -> str:
         UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
             mini-batch, or the run folder exists without a checkpoint to go on from.
     """
-    if matched_target(cell.arm):
-        raise UserError(
-            f"arm {cell.arm!r}: give --arm ttrl, and behind the script's name +guard.step_factor=X "
-            "with the factor that guard-train compare finds"
-        )
-    config = settings_of(["--preset", cell.preset, "--arm", cell.arm], with_model=True)
+    factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
+    options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
+    config = replace(settings_of(options, with_model=True), step_factor=cell.step_factor or 1.0)
     check_plugin(config)
+    from real.plan.cluster import spread  # imports torch
+    from real.plan.model_size import PlannedModel, read_config
+
     out = Path(os.path.abspath(cell.out))
     if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
         check_new(out)
     model, data = model_of(cell.preset), config.problems or ""
+    planned, rows = PlannedModel(read_config(model)), config.mini_batch * config.n_samples
     n_batches, left_out = divmod(NAMED[data].n_problems, config.batch_size)
     values: dict[str, Any] = {
         **asdict(cell),
         **to_values(config),
-        **_sizes(model, config.mini_batch * config.n_samples, cell),
+        **spread(planned, rows, cell.nodes, cell.gpus, cell.gpu_memory * 2**30)._asdict(),
+        "rows": rows,
         "seed": cell.seed,
         "model": cell.model or f"path/to/{model}",
         "model_name": model,
@@ -101,34 +100,8 @@ def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
         [("profile", name), *sorted(wanted - GuardConfig.profile(name).to_dict().items())]
         for name in ("paper", "release", "off", "recommended")
     )
-    others = ((name, getattr(config, name)) for name in ("labels", "rule"))
+    others = ((name, getattr(config, name)) for name in ("labels", "rule", "step_factor"))
     return min(guards, key=len) + [(n, v) for n, v in others if v != getattr(usual, n)]
-
-
-def _sizes(model_name: str, rows: int, cell: Cell) -> dict[str, Any]:
-    """Return how a mini-batch of so many rows, vLLM and FSDP's state are spread over the GPUs."""
-    from real.plan.model_size import PlannedModel, read_config  # imports torch
-
-    model = PlannedModel(read_config(model_name))
-    world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
-    heads = model.config.get_text_config().num_attention_heads
-    n_weights = model.size().n_weights
-    shared = [n for n in range(1, heads + 1) if world % n == 0 == heads % n]
-    even = next((n for n in shared if rows % (world // n) == 0), None)
-    if even is None:
-        raise UserError(
-            f"nodes, gpus: the {rows} rows of a mini-batch cannot be dealt evenly to {world} GPUs; "
-            "take a power of two"
-        )
-    copies = [n for n in shared if cell.gpus % n == 0]
-    fits = (n for n in copies if 2 * n_weights / n <= _VLLM_SHARE * card)
-    return {
-        "rows": rows,
-        "data_ranks": world // even,
-        "sequence_ranks": even,
-        "tensor_ranks": next(fits, copies[-1]),
-        "offload": _STATE_BYTES * n_weights / world > _STATE_SHARE * card,
-    }
 
 
 def _written(value: Any) -> str:

@@ -45,8 +45,8 @@ class Decided:
     """(P,) uniform draws that break tied votes."""
     rows: Rows
     """Columns of the trace's visits, (P,) each, without step and epoch."""
-    quality: Rows
-    """Columns of the trace's steps: how right the batch's labels and rewards are."""
+    whole: Rows
+    """Columns of the trace's steps: problems of the batch, and how right labels and rewards are."""
 
 
 class Supervisor:
@@ -129,8 +129,12 @@ class Supervisor:
         if self.config.labels == "truth":
             decision = decision.trained_on(self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
-        quality = self._quality(problems_P, answers_PK, rows, decision.label)
-        return Decided(obs, decision, draws.tie, rows, quality)
+        whole = {
+            "n_problems": len(problems_P),
+            "n_skipped": int(decision.skip.sum()),
+            **self._quality(problems_P, answers_PK, rows, decision.label),
+        }
+        return Decided(obs, decision, draws.tie, rows, whole)
 
     def brake(self) -> float:
         """Return the guard's factor on the learning rate from the last decision on."""

@@ -74,7 +74,10 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         (["problems", "none.json", "--out", "a.parquet"], "none.json: cannot be read"),
         (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "x"], "arm 'x': unknown"),
-        (["config", "--preset", "qwen3-4b/amc", "--arm", "matched"], "+guard.step_factor=X"),
+        (
+            ["config", "--preset", "qwen3-4b/amc", "--arm", "matched"],
+            "needs --step-factor, which the command compare finds",
+        ),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "early_stop"], "guard.brake = 0: verl"),
         (["config", "--preset", "qwen3-4b/amc", "--arm", "averaged"], "average = 0.95: verl"),
         (["config", "--preset", "qwen3-4b/amc", "--out", "."], "is not empty; choose another"),
@@ -136,10 +139,11 @@ def test_the_script_has_the_preset_s_values(name: str, capsys):
         ("recommended", ["profile=recommended"]),
         ("truth", ["profile=off", "labels=truth"]),
         ("srt", ["profile=off", "rule=srt"]),
+        ("matched --step-factor 0.5", ["profile=off", "step_factor=0.5"]),
     ],
 )
 def test_an_arm_is_a_profile_and_what_differs_from_it(arm: str, guard: list[str], capsys):
-    words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", arm))
+    words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", *arm.split()))
     own = [word.removeprefix("+guard.") for word in words if word.startswith("+guard.")]
     assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
 

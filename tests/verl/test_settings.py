@@ -37,7 +37,9 @@ def changed(composed):
 
 
 def test_the_settings_are_the_trainers_own(changed):
-    made = settings_of(changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5))
+    made = settings_of(
+        changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5)
+    ).settings
     assert (made.n_votes, made.n_samples, made.batch_size, made.mini_batch) == (8, 4, 4, 1)
     assert made.guard == GuardConfig(
         W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5
@@ -51,7 +53,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed):
         guard__step_factor=0.5,
         actor_rollout_ref__rollout__agent__default_agent_loop="single_turn_agent",
     )
-    adjust(config, settings_of(config))
+    adjust(config, settings_of(config).settings)
     assert config.actor_rollout_ref.actor.optim.lr == pytest.approx(1.5e-4)
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "guard_single_turn"
     assert config.reward.custom_reward_function.path == "pkg://real.verl.reward"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -39,7 +40,6 @@ _READ = (
 """Settings of the trainer that verl's configuration decides, under the same meaning."""
 _SETTING = re.compile(r"(?<=\$\.)\w+|(?<![.\w])[A-Za-z]\w*(?= = )")
 """A setting that a message of `TrainConfig` names."""
-_OWN = frozenset({"profile", "out", "probs_diff_limit"})
 _LOSS_OF = {average: loss for loss, average in LOSSES.items()}
 _OFF = (False, None)
 _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
@@ -59,8 +59,19 @@ _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 """Setting of verl, the values it may have, and the reason."""
 
 
-def settings_of(config: DictConfig) -> TrainConfig:
-    """Return the run's settings as those of the trainer, for the supervisor and the trace.
+class Own(NamedTuple):
+    """What the section `guard` and verl's settings say of a run."""
+
+    settings: TrainConfig
+    """As those of the trainer, for the supervisor and the trace."""
+    out: Path
+    """Run folder."""
+    probs_diff_limit: float
+    """Mean difference of probabilities above which weights are reported as stale."""
+
+
+def settings_of(config: DictConfig) -> Own:
+    """Return the run's settings.
 
     Raises:
         UserError: a setting is wrong, or verl is set to what the guard cannot stand beside.
@@ -69,43 +80,26 @@ def settings_of(config: DictConfig) -> TrainConfig:
         value = OmegaConf.select(config, name)
         if value not in allowed:
             raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
-    own = guard_section(config)
-    known = _OWN | _OF_RUN | _OF_GUARD
+    section = OmegaConf.select(config, "guard")
+    if not isinstance(section, DictConfig | None):
+        raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
+    own: Any = OmegaConf.to_container(section, resolve=True) if section else {}
+    known = {"profile", "out", "probs_diff_limit"} | _OF_RUN | _OF_GUARD
     for name in own.keys() - known:
         raise UserError(f"guard.{name}: no such setting; there are {', '.join(sorted(known))}")
-    probs_diff_limit(own)
+    limit = own.get("probs_diff_limit", 0.02)
+    if not isinstance(limit, int | float) or not limit > 0:
+        raise UserError(f"guard.probs_diff_limit = {limit}: must be a number above 0")
     try:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
         raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
     check_plugin(settings)
-    return settings
+    return Own(settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit)
 
 
 def _verls_name(setting: re.Match[str]) -> str:
-    name = setting[0]
-    return VERL_NAMES[name] if name in _READ else f"guard.{name}"
-
-
-def guard_section(config: DictConfig) -> dict[str, Any]:
-    """Return the settings under `guard` as plain values."""
-    section = OmegaConf.select(config, "guard")
-    if not isinstance(section, DictConfig | None):
-        raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
-    own: Any = {} if section is None else OmegaConf.to_container(section, resolve=True)
-    return own
-
-
-def probs_diff_limit(own: dict[str, Any]) -> float:
-    """Return the mean difference of probabilities above which weights are reported as stale.
-
-    Raises:
-        UserError: it is no positive number.
-    """
-    limit = own.get("probs_diff_limit", 0.02)
-    if not isinstance(limit, int | float) or not limit > 0:
-        raise UserError(f"guard.probs_diff_limit = {limit}: must be a number above 0")
-    return float(limit)
+    return VERL_NAMES[setting[0]] if setting[0] in _READ else f"guard.{setting[0]}"
 
 
 def adjust(config: DictConfig, settings: TrainConfig) -> None:

@@ -14,7 +14,6 @@ import verl
 from ray.exceptions import RayActorError, RayError
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -32,13 +31,7 @@ from real.record.stored import manifest_of
 from real.record.vote_rows import Visited, VoteRows
 from real.settings.seeds import Stream
 from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened, resumed_from
-from real.verl.plugin.settings import (
-    STREAM,
-    adjust,
-    guard_section,
-    probs_diff_limit,
-    settings_of,
-)
+from real.verl.plugin.settings import STREAM, adjust, settings_of
 from real.verl.plugin.votes import Problems, Trained, Voted, dealt
 from real.verl.plugin.worker import PADDING, GuardWorker, stream_fields, two_stream_loss
 
@@ -65,9 +58,7 @@ class GuardTrainer(PPOTrainerSync):
             UserError: settings are wrong, or such as the guard cannot stand beside; or the run
                 folder exists, and no checkpoint goes on with it.
         """
-        self.settings, own = settings_of(config), guard_section(config)
-        self.out = Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
-        self._probs_diff_limit = probs_diff_limit(own)
+        self.settings, self.out, self._probs_diff_limit = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
             check_new(self.out)
@@ -108,8 +99,7 @@ class GuardTrainer(PPOTrainerSync):
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
         backend = f"verl {verl.__version__}, {name} on {devices}"
-        n_problems = len(self.problems.visits_N)
-        manifest = manifest_of(self.settings, n_problems, self.task, backend)
+        manifest = manifest_of(self.settings, len(self.problems.visits_N), self.task, backend)
         with opened(self.out, manifest, self.settings, self._saved) as folder:
             self.run, self.log = folder, Journal(folder)
             keeps, answer_ids = self.settings.keep_votes, self.problems.supervisor.answer_ids
@@ -148,8 +138,8 @@ class GuardTrainer(PPOTrainerSync):
         return super()._submit_batch_to_rollout(batch)
 
     def _balance_batch(
-        self, batch: KVBatchMeta, metrics: dict[str, Any], *_: Any, **__: Any
-    ) -> KVBatchMeta:
+        self, batch: tq.KVBatchMeta, metrics: dict[str, Any], *_: Any, **__: Any
+    ) -> tq.KVBatchMeta:
         """Vote, and keep the rows to train on; in place of verl's order, which mixes problems."""
         with marked_timer("grade", self.timing_raw):
             voted = self._read(batch)
@@ -159,11 +149,9 @@ class GuardTrainer(PPOTrainerSync):
         self.log.write_visited(visited, self._place, self._votes)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         self._row = {
-            **decided.quality,
+            **decided.whole,
             **self._place,
             "replicate": 0,
-            "n_problems": len(voted.problems_P),
-            "n_skipped": int(decided.decision.skip.sum()),
             "n_uniform": trained.n_uniform,
             "n_updates": len(trained.minis),
             "tokens": sum(tokens[key] for key in trained.keys),
@@ -174,7 +162,7 @@ class GuardTrainer(PPOTrainerSync):
         self._streams = dict(zip(trained.keys, trained.columns.tolist(), strict=True))
         return self._kept(batch, trained)
 
-    def _read(self, batch: KVBatchMeta) -> Voted:
+    def _read(self, batch: tq.KVBatchMeta) -> Voted:
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["responses", "index"])
         tokens = [row.tolist() for row in data["responses"].unbind(0)]
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -198,7 +186,7 @@ class GuardTrainer(PPOTrainerSync):
                         "see its log in Ray's, then resume the run"
                     ) from error
 
-    def _kept(self, batch: KVBatchMeta, trained: Trained) -> KVBatchMeta:
+    def _kept(self, batch: tq.KVBatchMeta, trained: Trained) -> tq.KVBatchMeta:
         """Clear all other rows from the queue, fill the mini-batches up and deal them to ranks."""
         gone = list(set(batch.keys) - set(trained.keys))
         if gone:
@@ -210,11 +198,10 @@ class GuardTrainer(PPOTrainerSync):
             batch, size * len(trained.minis), self.tokenizer.eos_token_id
         )
         ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
-        lengths = [tag["seq_len"] for tag in batch.tags]
-        batch.reorder(dealt(trained.minis, ranks, lengths, size))
+        batch.reorder(dealt(trained.minis, ranks, [tag["seq_len"] for tag in batch.tags], size))
         return batch
 
-    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+    def _compute_advantage(self, batch: tq.KVBatchMeta, metrics: dict[str, Any]) -> tq.KVBatchMeta:
         """Verl's own first, for its correction of the rollout; then both streams in its place."""
         super()._compute_advantage(batch, metrics)
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["response_mask"])
@@ -223,7 +210,7 @@ class GuardTrainer(PPOTrainerSync):
         # Workers get the fields that the last `put` names.
         return tq.kv_batch_put(batch.keys, _QUEUE, fields=stream_fields(masks, columns))
 
-    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> tq.KVBatchMeta:
         """Do verl's step, and write its row of the trace.
 
         Raises:

@@ -93,8 +93,8 @@ class Problems:
 
     def prime(self, batches: Iterable[Voted]) -> Visited:
         """Take in the votes of all problems before training, in batches of any order."""
-        shape = len(self._place_of), self.supervisor.config.n_votes
-        answers_NV = np.full(shape, UNPARSEABLE, np.int64)
+        n_votes = self.supervisor.config.n_votes
+        answers_NV = np.full((len(self._place_of), n_votes), UNPARSEABLE, np.int64)
         for voted in batches:
             answers_NV[voted.problems_P] = voted.answers_PV
         columns = self.supervisor.prime(answers_NV, {})
@@ -135,8 +135,7 @@ def _trained(
 ) -> Trained:
     answers_PK = voted.answers_PV[:, : config.n_samples]
     rewarded_PK = (answers_PK >= 0) & (answers_PK == decided.decision.label[:, None])
-    weight_P1 = streams.weight[:, None]
-    both = weight_P1 * streams.majority, weight_P1 * streams.minority
+    both = np.stack([streams.majority, streams.minority]) * streams.weight[:, None]
     columns_PK3 = np.stack([*both, rewarded_PK], axis=-1)
     kept = np.flatnonzero(~streams.drop)
     n_uniform = int(np.count_nonzero(~np.any(columns_PK3[kept, :, :2], axis=(1, 2))))
