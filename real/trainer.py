@@ -30,7 +30,7 @@ from real.record.interrupts import stop_requests
 from real.record.journal import Journal, Unwritten
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, note_faults, reporter, sampled_row, step_row
-from real.record.resuming import fingerprint, held, reopened, resume_point
+from real.record.resuming import advised, fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
 from real.record.vote_rows import Visited, VoteRows
@@ -162,7 +162,7 @@ def run_in_folder(
     recorder = written or Unwritten(new_manifest(run, None), path)
     journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
     with run.ranks.reasons():
-        with journal as log:
+        with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
         if run.config.save_model:
             with in_phase("save"):

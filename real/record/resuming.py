@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lab.trace.lock import locked
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.provenance import commit, now
 from lab.trace.store import RunFolder
+from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
@@ -34,6 +36,23 @@ def held(folder: Path, ranks: Ranks) -> Iterator[None]:
     stored_config(folder)  # before the lock, which would write into any folder
     with locked(folder) if ranks.first else contextlib.nullcontext():
         yield
+
+
+@contextlib.contextmanager
+def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
+    """Add to the message of an engine that died how to go on with the run.
+
+    Args:
+        folder: of the run.
+        keeps_checkpoints: whether it writes any; else nothing is added.
+    """
+    try:
+        yield
+    except EngineDied as error:
+        if not keeps_checkpoints:
+            raise
+        command = f"guard-train resume {shlex.quote(str(folder))}"
+        raise EngineDied(f"{error}; go on with {command}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,28 @@
-"""Restarts of an engine that died: how many, with which weights, and for which errors."""
+"""Restarts of an engine that died: how many, with which weights, and for which errors.
+
+A run that the last death ended is resumed.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_runs import check_same
 
-from real.engines.rollouts import EngineDied, EngineError, Sampling
+import real.run
+from lab.trace.trace import Trace, load
+from real import TrainConfig
+from real.cli import main
+from real.engines.child_engine import ChildEngine
+from real.engines.make import _child
+from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling
 from real.engines.wrappers import RestartingEngine
+from real.model.policy import Policy
 
 
 class Fake:
@@ -71,3 +85,68 @@ def test_refusals_are_no_reason_to_restart() -> None:
     with pytest.raises(EngineError, match="refused"):
         engine.sample([[1, 2]], 1, Sampling(2), torch.Generator())
     assert engine.left == 2
+
+
+WORDS = "--n-problems 4 --batch-size 2 --n-votes 8 --n-samples 4 --epochs 2 --eval-samples 2"
+
+
+def command(out: Path) -> list[str]:
+    return ["run", "--out", str(out), "--checkpoint-every", "1", *WORDS.split(), "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main(command(out)) == 0
+    return load(out)
+
+
+class Killed:
+    """An engine's process, killed as it is to sample with a version of the weights."""
+
+    def __init__(self, engine: ChildEngine, last: int) -> None:
+        self.engine, self.last = engine, last
+        self.queues, self.release = engine.queues, engine.release
+        self.update_weights, self.close = engine.update_weights, engine.close
+
+    def sample(self, *arguments: Any) -> Rollouts:
+        found = self.engine.sample(*arguments)
+        if found.version == self.last:
+            os.kill(self.engine.pid, signal.SIGKILL)
+            return self.engine.sample(*arguments)
+        return found
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_run_that_a_dead_engine_ended_goes_on_to_the_bit(
+    restarts: int,
+    whole: Trace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its process dies in the evaluation after the second batch, before that has a checkpoint."""
+    broken = iter(restarts * [Fake([EngineDied("gone")])])
+
+    def make(config: TrainConfig, policy: Policy, *others: Any) -> Any:
+        def start() -> Any:
+            return next(broken, None) or Killed(_child(config, policy, *others), 2)
+
+        return RestartingEngine(start, restarts) if restarts else start()
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(real.run, "make_engine", make)
+        assert main(command(out)) == 2
+    died = "engine: its process died during sample (signal SIGKILL)"
+    *notices, line = capfd.readouterr().err.splitlines()
+    another = "guard-train: notice: gone; starting another engine, 0 more allowed"
+    assert notices == restarts * [another]
+    assert line.startswith(f"guard-train: {died}")
+    assert line.endswith(f"; go on with guard-train resume {out}")
+    failed = load(out)
+    assert failed.run.status == "failed" and died in (failed.run.error or "")
+    assert failed.steps["step"].tolist() == [1, 2]
+    assert main(["resume", str(out), "--quiet"]) == 0
+    check_same(load(out), whole)
+    assert [entry["step"] for entry in load(out).run.extra["resumed"]] == [1]
