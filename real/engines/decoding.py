@@ -197,7 +197,8 @@ class BufferedLayer(DynamicLayer):
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
         self._capacity = capacity
-        self._set(keys[rows_B], values[rows_B])
+        self._keys, self._values, self._length = keys, values, keys.shape[-2]
+        self.reorder_cache(rows_B)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -216,16 +217,14 @@ class BufferedLayer(DynamicLayer):
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Keep these rows, in this order."""
         end = self._length
-        self._set(self._keys[beam_idx, :, :end], self._values[beam_idx, :, :end])
+        self.keys = self.values = None
+        self._keys = self._buffer(self._keys[beam_idx, :, :end], end + 1)
+        self._values = self._buffer(self._values[beam_idx, :, :end], end + 1)
+        self._expose(end)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep these rows, in this order."""
         self.reorder_cache(indices)
-
-    def _set(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        end = keys.shape[-2]
-        self._keys, self._values = self._buffer(keys, end + 1), self._buffer(values, end + 1)
-        self._expose(end)
 
     def _expose(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         self._length = length

@@ -233,10 +233,16 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
 
 
 def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
+    """Return what an engine takes whose cache is allocated row by row, in the trainer's process."""
     narrow = _widths(config)[0]
-    rows = min(config.max_rows, config.n_votes * config.batch_size)
+    rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * longest(config)
-    cache = tokens * size.n_kv * narrow + rows * size.vocabulary * (narrow + 8)
+    # Prompts of unequal lengths need a mask, with which attention copies a layer's keys and values
+    # to every head of the queries. Else a layer that grows needs less than that.
+    layer = size.n_kv // size.n_layers * size.n_heads // size.n_kv_heads
+    # Numbers in single precision for each logit: a draw with `top_p` sorts them.
+    copies = 9 if min(config.top_p, config.eval_top_p) < 1 else 5
+    cache = tokens * (size.n_kv + layer) * narrow + rows * size.vocabulary * 4 * copies
     copy = size.n_weights * narrow if world > 1 or config.ahead else 0
     context = CONTEXT if config.ahead else 0
     note = f"{rows} responses, {longest(config)} tokens each"

@@ -43,6 +43,8 @@ class ModelSize:
     """Numbers of the keys and values of one token, all layers."""
     n_kv_heads: int
     """Heads of keys and values in a layer; no GPU holds less than one."""
+    n_heads: int
+    """Heads of queries in a layer."""
     vocabulary: int
     n_head: int
     """Of the output head, which may share them with the embeddings."""
@@ -125,6 +127,7 @@ class PlannedModel:
             n_layers=text.num_hidden_layers,
             n_kv=2 * text.num_hidden_layers * heads * width,
             n_kv_heads=heads,
+            n_heads=text.num_attention_heads,
             vocabulary=text.vocab_size,
             n_head=math.prod(self._model.get_output_embeddings().weight.shape),
             n_adapters=sum(lora_rank * (a.in_features + a.out_features) for a in adapted),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from rank_runs import Start
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from lab.errors import UserError
 from real.cli import main
-from real.plan.advice import engine_memory
 from real.plan.memory import GIB, HOST_PROCESS, plan_memory, state_parts
 from real.plan.model_size import PlannedModel, read_config
 from real.plan.rehearsal import LiveBytes
@@ -195,44 +192,6 @@ def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
     assert plan.sampling <= plan.usable < plan.card
     less = plan_memory(model, replace(config, micro_tokens=4096), 8, 80 * GIB)
     assert less.update < plan.update
-
-
-def folder_of(tmp_path: Path, name: str = "Qwen2.5-7B-Instruct") -> Path:
-    read_config(name).save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder").settled()
-    total = 140 * GIB
-    with pytest.raises(
-        UserError, match=r"^memory: the update needs 138 GiB.*--offload-optimizer \| --lora-rank 16"
-    ) as e:
-        engine_memory(config, folder_of(tmp_path), 1, total, total)
-    assert "\n" not in str(e.value)
-    adapted = replace(config, lora_rank=16)
-    memory, (notice,) = engine_memory(adapted, folder_of(tmp_path), 1, total, total)
-    assert notice.startswith("memory of each GPU in GiB: update 25, sampling 132 of 132 (weights ")
-    assert notice.count("\n") == 0 and "engine: cache" in notice
-    assert 0.7 < memory.share < 0.9
-    plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")), adapted, 1, total)
-    assert memory.cache == plan.cache > 0
-    assert plan.sampling <= plan.usable
-
-
-def test_other_tenants_of_a_gpu_are_named(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16).settled()
-    with pytest.raises(UserError, match="120 GiB of the GPU are in use"):
-        engine_memory(config, folder_of(tmp_path), 1, 20 * GIB, 140 * GIB)
-
-
-def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
-    folder = folder_of(tmp_path)
-    memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)[0]
-    assert memory.share == pytest.approx(0.4, abs=1e-6) and memory.cache is None
-    with pytest.raises(UserError, match="no --engine-memory"):
-        engine_memory(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
 
 
 def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
