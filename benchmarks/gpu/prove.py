@@ -105,12 +105,9 @@ def _load_once() -> None:
     """Import what sections need, and load a model, before they are forked: both take seconds."""
     for module in MODULES:
         importlib.import_module(module)
-    import torch
-
     from real.model.policy import load_policy
     from real.tiny import CHECKPOINT
 
-    torch.set_num_threads(1)  # the threads of several would be missing in a fork
     load_policy(CHECKPOINT, "cpu")
     gc.freeze()  # sections that free memory do not search all that was imported
 
@@ -125,7 +122,7 @@ def _run(name: str, folder: Path, dry: bool, log: Path) -> None:
     if dry:
         import torch
 
-        # A fork's first call makes its pool of threads anew; several threads at once would fail.
+        # Not in the parent: a fork has no threads but its own, and a pool of others would fail.
         torch.set_num_threads(1)
     sys.exit(inside(name, folder, dry))
 
