@@ -83,7 +83,7 @@ class ChildEngine:
         self.device = torch.device(device)
         self.timeout = timeout
         self.queues, self._request = queues, request
-        self._log_path = log
+        self._ranks, self._log_path = ranks, log
         self._log = _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
@@ -202,6 +202,7 @@ class ChildEngine:
             answer = receive(self._pipe)
             if "alive" not in answer:
                 return answer
+            self._ranks.at_work()
             deadline = time.monotonic() + self.timeout
         self._kill()
         raise EngineDied(

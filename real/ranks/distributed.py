@@ -25,6 +25,9 @@ from real.ranks.failure import Watch
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
 
+_LONGEST = timedelta(days=1)
+"""Longest wait for another rank, which may itself wait for an engine's evaluation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -93,6 +96,11 @@ class Ranks:
         """Wait until all ranks are here."""
         self.highest(0)
 
+    def at_work(self) -> None:
+        """Let the other ranks wait on, see `Watch.at_work`."""
+        if self.watch is not None:
+            self.watch.at_work()
+
     def reasons(self) -> contextlib.AbstractContextManager[None]:
         """Replace the error of a lost connection by its reason, see `Watch.reasons`."""
         return contextlib.nullcontext() if self.watch is None else self.watch.reasons()
@@ -113,7 +121,8 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
 
     An error of one rank ends the processes of all: the first to fail prints the reason, and the
     others, which are told, end without a word. No rank cleans up after an error, see
-    `real.ranks.failure`. A rank that hangs is waited for until `rank_timeout`.
+    `real.ranks.failure`. A rank that hangs is waited for until `rank_timeout`, and one whose engine
+    is at work for up to a day.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
@@ -137,6 +146,7 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
             f"rank {process.rank}: could not meet the other ranks ({first_line(error)}); start "
             "them together with torchrun"
         ) from error
+    set_cpu_limit(_LONGEST)  # the watch ends the waiting for a rank, but not for one at work
     watch = Watch(process, rank_timeout)
     ranks = Ranks(process.rank, process.world, kind, watch)
     try:
@@ -147,6 +157,12 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
         dist.destroy_process_group()
     except BaseException as error:
         watch.end(error)
+
+
+def set_cpu_limit(limit: timedelta) -> None:
+    """Set the time after which the library ends collectives of tensors on the CPU."""
+    group: Any = dist.distributed_c10d._get_default_group()
+    group._get_backend(torch.device("cpu"))._set_default_timeout(limit)
 
 
 def _check(process: Launched, device: str) -> str:

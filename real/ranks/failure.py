@@ -79,6 +79,10 @@ class Watch:
         if self._handler is not None and _SIGNAL is not None:
             signal.signal(_SIGNAL, self._handler)
 
+    def at_work(self) -> None:
+        """Let the others wait on: what this rank waits for has given a sign of life."""
+        self._others.n_signs += 1
+
     @contextlib.contextmanager
     def reasons(self) -> Iterator[None]:
         """Replace the error of a lost connection by its reason, if another rank has failed.

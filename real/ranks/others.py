@@ -3,7 +3,8 @@
 A rank sees the processes of its own machine and needs no sign of life of theirs: one that is busy
 for minutes runs, even in a kernel that holds Python's lock. Machines beat: every rank of a machine
 adds to the machine's count in the store, and watches the count of the next machine. All ranks begin
-the same collectives in the same order: one that has begun fewer than another holds that one up.
+the same collectives in the same order: one that has begun fewer than another holds that one up,
+unless it waits for an engine that gives signs of life.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DIED = "its process has died"
 _BEAT = "guard-train/beat/{}"
 """Key of the count of a machine, which its first rank names."""
 _BEGUN = "guard-train/begun/{}"
-"""Key of the number of collectives that a rank has begun."""
+"""Key of the numbers of collectives that a rank has begun, and of its engine's signs of life."""
 _LOOKS_APART = 5
 """Looks between two exchanges of these numbers."""
 _OWN_SECONDS = 5.0
@@ -57,9 +58,11 @@ class Others:
         """Of the first failure, as the store has it."""
         self.cut_off = False
         """The connection to the store is lost."""
+        self.n_signs = 0
+        """Signs of life of what this rank waits for, its engine."""
         self._store, self._rank, self._patience = store, rank, patience
-        self._begun_R = self._before_R = world * [0]
-        store.set(_BEGUN.format(rank), "0")
+        self._begun_R = self._before_R = world * [(0, 0)]
+        store.set(_BEGUN.format(rank), "0 0")
         self.neighbours, machines = _met(store, rank, world)
         own = next(i for i, ranks in enumerate(machines) if rank in ranks)
         following = machines[(own + 1) % len(machines)]
@@ -85,8 +88,9 @@ class Others:
         for rank, pid in self.neighbours.items():
             self._count(rank, _state(pid) == "T")
         begun_R, before_R = self._begun_R, self._before_R
+        most = max(begun_R)[0]
         for rank, (begun, before) in enumerate(zip(begun_R, before_R, strict=True)):
-            self._count(_BEGUN.format(rank), before == begun < max(begun_R))
+            self._count(_BEGUN.format(rank), before == begun and begun[0] < most)
         self._before_R = begun_R
         if self._next == self._machine:
             return
@@ -118,7 +122,8 @@ class Others:
     @property
     def hangs(self) -> str:
         """What is said of a rank that others wait for."""
-        return f"it has kept the others waiting for {self._patience:.0f} seconds (rank_timeout)"
+        seconds = f"{self._patience:.0f} seconds (rank_timeout, raise it for longer work)"
+        return f"it has kept the others waiting for {seconds}"
 
     @property
     def hangs_here(self) -> bool:
@@ -172,9 +177,10 @@ class Others:
             self.cut_off = True
 
     def _exchange(self) -> None:
-        self._store.set(_BEGUN.format(self._rank), str(_collectives()))
+        self._store.set(_BEGUN.format(self._rank), f"{_collectives()} {self.n_signs}")
         keys = [_BEGUN.format(rank) for rank in range(len(self._begun_R))]
-        self._begun_R = [int(number) for number in self._store.multi_get(keys)]
+        pairs = [value.split() for value in self._store.multi_get(keys)]
+        self._begun_R = [(int(begun), int(signs)) for begun, signs in pairs]
 
 
 def _collectives() -> int:

@@ -13,7 +13,8 @@ must. "heard": verdicts are printed, and how many groups of new solutions follow
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
 what that writes itself is no problem. "backends": the process group has one for each kind of
 device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
-"impatient": ranks that are stopped or silent are lost after 1.5 seconds.
+"impatient": ranks that are stopped or silent are lost after 1.5 seconds. "brief": torch's own limit
+for collectives of the CPU is 2 seconds, unless it is changed.
 "nodes": each rank is on a node of its own. "apart": it also is in a folder of its own.
 "bytes": after the first optimizer step the bytes of the
 weights, and of masters, gradients and moments, that this rank holds are printed.
@@ -32,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 LIMIT = 300.0
@@ -216,6 +218,20 @@ def impatient() -> None:
     real.ranks.others.LOST_SECONDS = 1.5
 
 
+def brief() -> None:
+    import torch.distributed as dist
+
+    from real.ranks.distributed import set_cpu_limit
+
+    start = dist.init_process_group
+
+    def limited(*arguments: Any, **options: Any) -> None:
+        start(*arguments, **options)
+        set_cpu_limit(timedelta(seconds=2))
+
+    dist.init_process_group = limited
+
+
 def print_bytes() -> None:
     from held_bytes import held_bytes
 
@@ -261,6 +277,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "backends": backends,
     "hasty": hasty,
     "impatient": impatient,
+    "brief": brief,
     "nodes": nodes,
     "apart": apart,
     "bytes": print_bytes,

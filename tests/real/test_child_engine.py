@@ -132,11 +132,13 @@ def test_a_hang_ends_within_the_time_limit(start: Any) -> None:
         engine.sample(PROMPTS, 4, TWO, seeded())
 
 
-def test_signs_of_life_keep_a_slow_engine_alive(start: Any) -> None:
+def test_signs_of_life_keep_a_slow_engine_alive(start: Any, monkeypatch: Any) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr("real.ranks.distributed.Ranks.at_work", lambda one: heard.append(one))
     engine = start(steps=14)
     engine.timeout = 3.0
     engine.update_weights(TinyModel(8.0), version=1)
-    assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1
+    assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1 and len(heard) >= 2
 
 
 def test_what_the_engine_started_dies_with_it(start: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from rank_runs import Ended, Start
 
 from lab.trace.manifest import read_manifest
+from real.ranks import others
 
 SMALL: dict[str, Any] = {
     "n_problems": 2,
@@ -105,7 +107,10 @@ def test_a_stopped_rank_is_ended_with_all_others(ranks: Start, rank: int) -> Non
     assert ended.seconds < 30
 
 
-HANGS = "guard-train: rank {}: it has kept the others waiting for 2 seconds (rank_timeout)"
+HANGS = (
+    "guard-train: rank {}: it has kept the others waiting for 2 seconds "
+    "(rank_timeout, raise it for longer work)"
+)
 
 
 @pytest.mark.parametrize(("what", "rank"), [("loop", 0), ("lock", 1)])
@@ -128,8 +133,29 @@ def test_a_rank_that_hangs_without_letting_go_is_ended_by_the_others(ranks: Star
 
 def test_a_rank_that_computes_for_long_without_letting_go_is_waited_for(ranks: Start) -> None:
     fault = {"rank": 1, "what": "hold", "phase": "update"}
-    ended = failed(ranks, "holding", fault, parts=("impatient",))
+    ended = failed(ranks, "holding", fault, parts=("impatient", "brief"))
     assert ended.codes == [0, 0] and ended.lines == [[], []]
+
+
+def test_a_rank_whose_engine_gives_signs_of_life_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = dist.HashStore()
+    store.set("guard-train/process/1", "1 elsewhere")
+    store.set("guard-train/begun/1", "7 0")
+    rank = others.Others(store, 0, 2, patience=2.0)
+    rank.stop()  # its thread; asked here
+    monkeypatch.setattr(others, "_collectives", lambda: 3)
+
+    def seconds_waited(signs: int) -> float:
+        for look in range(20):
+            rank.n_signs += signs if look % 5 == 0 else 0
+            rank._exchange()
+            rank.look()
+        return rank._waited_for(0)
+
+    assert seconds_waited(signs=1) < 2 and not rank.hangs_here
+    assert seconds_waited(signs=0) > 2 and rank.hangs_here
 
 
 @pytest.mark.parametrize("rank", [0, 1])
