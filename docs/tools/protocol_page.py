@@ -34,8 +34,14 @@ def on_page_markdown(markdown: str, **others: Any) -> str:
 
 
 def read(name: str) -> pd.DataFrame:
-    """Return the rows of `protocol_runs.table` or `lab.agreement` in a file of docs/data."""
-    return pd.read_csv(DATA / f"{name}.csv", dtype={"right_start": str, "right_final": str})
+    """Return the rows of `protocol_runs.table` or `lab.agreement` in files of docs/data.
+
+    Args:
+        name: of a file, or `FILE+FILE` for the rows of several.
+    """
+    kinds = {"right_start": str, "right_final": str}
+    tables = [pd.read_csv(DATA / f"{file}.csv", dtype=kinds) for file in name.split("+")]
+    return pd.concat(tables, ignore_index=True)
 
 
 def means(rows: pd.DataFrame) -> TextTable:

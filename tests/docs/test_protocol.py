@@ -73,6 +73,7 @@ def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     page = tool("protocol_page")
     monkeypatch.setattr(page, "DATA", out)
     table = page.read("table")
+    assert page.read("table+table").seed.tolist() == [*table.seed, *table.seed]
     means = {row[0]: row[1:] for row in page.means(table).rows}
     own = table[(table.arm == "ttrl") & (table.lr == 1e-4)].pass_final
     assert means["TTRL"][0] == f"{own.mean():.1f} ± {own.std():.1f}" and len(means) == 3
