@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.trace.schema import TABLES, Arrays, Column, Columns, Table, missing, names
+from lab.trace.schema import TABLES, Arrays, Columns, Table, missing
 
 
 def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
@@ -21,14 +23,13 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     Raises:
         ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
     """
-    _check_names(table, set(columns))
-    raw = {name: np.asarray(values) for name, values in columns.items()}
+    _check_names(table, columns)
+    kinds = _dtypes(table)
+    raw = {name: np.asarray(columns[name]) for name in kinds if name in columns}
     n_rows = _row_count(table, raw)
-    known = {c.name: c for c in TABLES[table]}
     rows = {
-        name: _cast(table, known[name], raw[name], n_rows, copy)
-        for name in names(table)
-        if name in raw
+        name: _cast(f"{table}: {name}", values, kinds[name], n_rows, copy)
+        for name, values in raw.items()
     }
     _check_start(table, rows)
     return rows
@@ -56,39 +57,49 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
                 raise ValueError(f"{column.name} has a value of {bad:g}")
 
 
-def _check_names(table: Table, given: set[str]) -> None:
-    lacking = missing(table, given)
+@cache
+def _dtypes(table: Table) -> dict[str, np.dtype]:
+    """Column name to dtype, in the schema's order."""
+    return {c.name: np.dtype(c.dtype) for c in TABLES[table]}
+
+
+def _check_names(table: Table, columns: Columns) -> None:
+    lacking = missing(table, columns)
     if lacking:
         raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
-    unknown = sorted(given - set(names(table)))
+    unknown = sorted(columns.keys() - _dtypes(table).keys())
     if unknown:
         raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
 
 
 def _row_count(table: Table, raw: Arrays) -> int:
-    if any(values.ndim > 1 for values in raw.values()):
+    shapes = {values.shape for values in raw.values()} - {()}
+    if any(len(shape) > 1 for shape in shapes):
         bad = next(name for name, values in raw.items() if values.ndim > 1)
         raise ValueError(f"{table}: {bad}: shape {raw[bad].shape}, must be one-dimensional")
-    lengths = {len(values) for values in raw.values() if values.ndim == 1}
+    lengths = sorted(length for (length,) in shapes)
     if len(lengths) > 1:
-        raise ValueError(f"{table}: columns of different lengths {sorted(lengths)}")
-    return lengths.pop() if lengths else 1
+        raise ValueError(f"{table}: columns of different lengths {lengths}")
+    return lengths[0] if lengths else 1
 
 
 def _cast(
-    table: Table, column: Column, values: NDArray[np.generic], n_rows: int, copy: bool
+    where: str, values: NDArray[np.generic], wanted: np.dtype, n_rows: int, copy: bool
 ) -> NDArray[np.generic]:
-    wanted = np.dtype(column.dtype)
+    if values.dtype != wanted:
+        _check_cast(where, values, wanted)
+    values = values.astype(wanted, copy=copy)
+    return np.full(n_rows, values) if values.ndim == 0 else values
+
+
+def _check_cast(where: str, values: NDArray[np.generic], wanted: np.dtype) -> None:
     fits = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}[wanted.kind]
     if values.dtype.kind not in fits:
-        raise ValueError(f"{table}: {column.name}: {values.dtype}, must be {wanted}")
+        raise ValueError(f"{where}: {values.dtype}, must be {wanted}")
     if wanted.kind == "i" and values.size and not np.can_cast(values.dtype, wanted):
         limits = np.iinfo(wanted)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
-            raise ValueError(f"{table}: {column.name}: value outside {wanted}")
-    if values.ndim == 0:
-        values = np.broadcast_to(values, n_rows)
-    return values.astype(wanted, copy=copy)
+            raise ValueError(f"{where}: value outside {wanted}")
 
 
 def _check_start(table: Table, rows: Arrays) -> None:

@@ -7,8 +7,9 @@ evaluation before training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -284,11 +285,12 @@ ROUTES: dict[int, str] = {
 """Route code to the name shown to readers."""
 
 
+@cache
 def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
     """Column names in order; with `required`, only those that every row has."""
     return tuple(c.name for c in TABLES[table] if c.required or not required)
 
 
-def missing(table: Table, columns: set[str]) -> list[str]:
+def missing(table: Table, columns: Container[str]) -> list[str]:
     """Required columns that are not among `columns`."""
     return [name for name in names(table, required=True) if name not in columns]

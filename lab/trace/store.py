@@ -233,11 +233,12 @@ class RunFolder(_Buffered):
         Raises:
             UserError: the disk cannot be written.
         """
-        if self._thread is not None:
-            # The thread does one thing after the other. What it failed to write is tried again.
-            self._thread.submit(lambda: None).result()
-            self._behind = None
-        self._write(self._close_parts())
+        if self._thread is None:
+            self._write(self._close_parts())
+            return
+        # The thread does one thing after the other. What it failed to write before is tried again.
+        self._behind = None
+        self._thread.submit(self._write, self._close_parts()).result()
 
     def finish(self, status: Status = "finished", error: str | None = None) -> None:
         """Flush and note how the run ended."""

@@ -167,12 +167,12 @@ def _check_parts(folder: Path, table: Table, parts: list[Path]) -> int:
 
 
 def _check_columns(folder: Path, table: Table, found: pa.Schema) -> None:
-    lacking = missing(table, set(found.names))
+    kinds = dict(zip(found.names, found.types, strict=True))
+    lacking = missing(table, kinds)
     if lacking:
         raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
     for column in TABLES[table]:
-        if column.name in found.names:
-            kind = found.field(column.name).type
+        if (kind := kinds.get(column.name)) is not None:
             text = column.dtype == "str" and pa.types.is_string(kind)
             if not (text or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
                 raise pa.ArrowTypeError(f"{column.name} is {kind}")

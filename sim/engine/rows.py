@@ -130,7 +130,7 @@ def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     label_correct_M = recorded["label"] == epoch.truth_RN.reshape(-1)
     rows |= truth_columns(right_M, config.n_votes, label_correct_M)
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
-    return rows | {name: np.array(value) for name, value in same.items()}
+    return rows | {name: np.array(value, np.int32) for name, value in same.items()}
 
 
 def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
@@ -143,8 +143,8 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
     return {
         "replicate": np.repeat(_numbers(config)[:S], N)[visit],
         "step": np.tile(_step_of_visits(config, epoch.epoch), S)[visit],
-        "epoch": np.array(epoch.epoch),
-        "visit": np.array(epoch.epoch),
+        "epoch": np.array(epoch.epoch, np.int32),
+        "visit": np.array(epoch.epoch, np.int32),
         "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
         "answer": answer.astype(np.int32),
         "count": counts_M[voted].astype(np.int32),
@@ -195,16 +195,16 @@ def _unpack(
 
 def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     starts_B = np.arange(0, config.n_problems, config.batch_size)
-    size_B = np.diff(starts_B, append=config.n_problems)
+    size_B = np.diff(starts_B, append=config.n_problems).astype(np.int32)
     shape = (config.replicates, len(starts_B))
     columns = {
         "replicate": _numbers(config)[:, None],
-        "step": _first_step(config, epoch.epoch) + np.arange(shape[1]),
-        "epoch": np.array(epoch.epoch),
+        "step": _first_step(config, epoch.epoch) + np.arange(shape[1], dtype=np.int32),
+        "epoch": np.array(epoch.epoch, np.int32),
         "lr": epoch.lr_RB,
         "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
         "n_problems": size_B,
-        "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int64),
+        "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32),
     }
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 
@@ -218,8 +218,8 @@ def _evals(
     shape = (config.replicates,)
     columns = {
         "replicate": _numbers(config),
-        "step": np.array(epoch.epoch * config.n_batches),
-        "epoch": np.array(epoch.epoch),
+        "step": np.array(epoch.epoch * config.n_batches, np.int32),
+        "epoch": np.array(epoch.epoch, np.int32),
         "pass_at_1": pass_at_1_R,
         "maj_accuracy": majority_R,
     }
