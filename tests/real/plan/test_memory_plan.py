@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,6 +204,30 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert "fits; about" in said and "none of these was measured" in said
     assert main([*words[:3], "--gpu", "h200"]) == 1
     assert "does not fit; these would: " in capsys.readouterr().out
+
+
+def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
+    form = r"^\| ((?:Qwen|Llama)[^,]+), ([^|]*) \| (\d) x (80|141) \| (.*) \|$"
+    rows = re.findall(form, guide, re.MULTILINE)
+    for name, what, gpus, memory, cells in rows:
+        options = " ".join(re.findall(r"`(.*)`", what)).split()
+        kind = {"80": "h100", "141": "h200"}[memory]
+        words = ["--preset", f"{name.lower()}/math500", "--gpus", gpus, "--gpu", kind, *options]
+        fits = main(["plan", *words]) == 0
+        said = capsys.readouterr().out
+        found = [
+            re.search(one, said, re.MULTILINE)
+            for one in (
+                r"^sum +([\d.]+)",
+                r"^engine: cache +[\d.]+ +([\d.]+)",
+                r"^main memory: (\d+)",
+                r"about (\d+) s a step",
+            )
+        ]
+        update, *others = [f"{float(one[1]):.0f}" if one else "-" for one in found]
+        assert cells.split(" | ") == [update + ("" if fits else ", does not fit"), *others]
+    assert len(rows) == 7
 
 
 @pytest.mark.parametrize(
