@@ -80,3 +80,18 @@ def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
             run.write_text(before)
         error = capsys.readouterr().err
         assert words in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_brake_is_simulated_by_the_measured_policy_alone(made, tmp_path, capsys):
+    data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz"), "--quiet"]
+    run = made / "pilot" / "run.json"
+    before = run.read_text()
+    assert '"brake": 1.0' in before
+    try:
+        run.write_text(before.replace('"brake": 1.0', '"brake": 0.5'))
+        assert sim_main(["agree", *data, "--out", str(tmp_path / "all")]) == 2
+        assert "has guard.brake = 0.5, the classical policies have no" in capsys.readouterr().err
+        assert sim_main(["agree", *data, "--classical", "--out", str(tmp_path / "alone")]) == 0
+    finally:
+        run.write_text(before)

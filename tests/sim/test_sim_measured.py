@@ -100,13 +100,22 @@ def test_the_brake_ends_training_or_slows_it(response_file):
         SimConfig(guard=replace(GuardConfig.off(), brake=0.0))
 
 
-def test_classical_policies_do_not_predict_runs_with_a_penalty():
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kl_coef": 0.2}, "kl_coef = 0.2"),
+        ({"average": 0.9}, "average = 0.9"),
+        ({"guard": {"brake": 0.0}}, "guard.brake = 0.0"),
+    ],
+)
+def test_classical_policies_do_not_predict_what_they_lack(changes, named):
     sizes = {"n_problems": 1, "n_votes": 2, "seeds": [0], "task": "tiny", "backend": "cpu"}
     free, held = (
-        Manifest.new("real", "ttrl", "TTRL", config={"kl_coef": kl}, **sizes) for kl in (0.0, 0.2)
+        Manifest.new("real", "ttrl", "TTRL", config={"guard": {}, **more}, **sizes)
+        for more in ({}, changes)
     )
     check_classical([free])
-    with pytest.raises(UserError, match=r"^real: TTRL has kl_coef = 0.2, the classical policies"):
+    with pytest.raises(UserError, match=rf"^real: TTRL has {named}, the classical policies"):
         check_classical([held])
 
 

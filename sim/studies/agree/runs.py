@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -55,8 +55,8 @@ class Prediction:
         """
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        return replace(
-            self._shared(runs),
+        return SimConfig(
+            **self._shared(runs),
             policy=MEASURED,
             response=str(self.path),
             growth=self.growth,
@@ -79,11 +79,11 @@ class Prediction:
             folder: run folder that has the label accuracies before training.
 
         Raises:
-            UserError: the runs have a KL penalty, and the classical policies have none.
+            UserError: see `check_classical`.
         """
         check_classical(runs)
-        return replace(
-            self._shared(runs),
+        return SimConfig(
+            **self._shared(runs),
             policy=policy,
             step=step,
             population="trace",
@@ -91,26 +91,29 @@ class Prediction:
             fixed_population=True,
         )
 
-    def _shared(self, runs: Sequence[Manifest]) -> SimConfig:
+    def _shared(self, runs: Sequence[Manifest]) -> dict[str, Any]:
         run = runs[0]
-        taken: dict[str, Any] = {name: run.config[name] for name in _TAKEN}
-        return SimConfig(
-            **taken,
-            guard=GuardConfig.from_dict(run.config["guard"]),
-            n_problems=run.n_problems,
-            replicates=self.replicates or len(runs),
-            seed=self.seed,
-        )
+        return {name: run.config[name] for name in _TAKEN} | {
+            "guard": GuardConfig.from_dict(run.config["guard"]),
+            "n_problems": run.n_problems,
+            "replicates": self.replicates or len(runs),
+            "seed": self.seed,
+        }
 
 
 def check_classical(runs: Sequence[Manifest]) -> None:
     """Refuse runs with settings that only the measured policy has.
 
     Raises:
-        UserError: they have a KL penalty, or average the weights.
+        UserError: they have a KL penalty, average the weights or brake the learning rate.
     """
-    for name, lacking in (("kl_coef", "KL penalty"), ("average", "weights to average")):
-        if value := runs[0].config.get(name, 0.0):
+    config = runs[0].config
+    for name, value, without, lacking in (
+        ("kl_coef", config.get("kl_coef", 0.0), 0.0, "KL penalty"),
+        ("average", config.get("average", 0.0), 0.0, "weights to average"),
+        ("guard.brake", config["guard"].get("brake", 1.0), 1.0, "learning rate to brake"),
+    ):
+        if value != without:
             raise UserError(
                 f"real: {runs[0].title} has {name} = {value}, the classical policies have no "
                 f"{lacking}; leave the run out, or give --classical without names"
