@@ -284,7 +284,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         "mismatch_kl": mismatch,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),
-        **(decided.whole if decided else {}),
+        **(decided.step_columns if decided else {}),
         **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
         **stages,
         **run.refill.columns,

@@ -39,16 +39,15 @@ def spread(model: PlannedModel, rows: int, nodes: int, gpus: int, card: float) -
     Raises:
         UserError: so many GPUs cannot share the rows evenly.
     """
-    world, heads = nodes * gpus, model.config.get_text_config().num_attention_heads
-    shared = [n for n in range(1, heads + 1) if world % n == 0 == heads % n]
+    world, size = nodes * gpus, model.size()
+    shared = [n for n in range(1, size.n_heads + 1) if world % n == 0 == size.n_heads % n]
     even = next((n for n in shared if rows % (world // n) == 0), None)
     if even is None:
         raise UserError(
             f"nodes, gpus: the {rows} rows of a mini-batch cannot be dealt evenly to {world} GPUs; "
             "take a power of two"
         )
-    n_weights = model.size().n_weights
     copies = [n for n in shared if gpus % n == 0]
-    fits = (n for n in copies if 2 * n_weights / n <= _ENGINE_SHARE * card)
-    offload = _STATE_BYTES * n_weights / world > _STATE_SHARE * card
+    fits = (n for n in copies if 2 * size.n_weights / n <= _ENGINE_SHARE * card)
+    offload = _STATE_BYTES * size.n_weights / world > _STATE_SHARE * card
     return Spread(world // even, even, next(fits, copies[-1]), offload)

@@ -58,13 +58,13 @@ def cell_script(cell: Cell) -> str:
         UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
             mini-batch, or the run folder exists without a checkpoint to go on from.
     """
+    from real.plan.cluster import spread  # imports torch
+    from real.plan.model_size import PlannedModel, read_config
+
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
     options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
     config = replace(settings_of(options, with_model=True), step_factor=cell.step_factor or 1.0)
     check_plugin(config)
-    from real.plan.cluster import spread  # imports torch
-    from real.plan.model_size import PlannedModel, read_config
-
     out = Path(os.path.abspath(cell.out))
     if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
         check_new(out)

@@ -45,7 +45,7 @@ class Decided:
     """(P,) uniform draws that break tied votes."""
     rows: Rows
     """Columns of the trace's visits, (P,) each, without step and epoch."""
-    whole: Rows
+    step_columns: Rows
     """Columns of the trace's steps: problems of the batch, and how right labels and rewards are."""
 
 
@@ -129,12 +129,8 @@ class Supervisor:
         if self.config.labels == "truth":
             decision = decision.trained_on(self._truth_ids(problems_P))
         answers_PK = answers_PV[:, : self.config.n_samples]
-        whole = {
-            "n_problems": len(problems_P),
-            "n_skipped": int(decision.skip.sum()),
-            **self._quality(problems_P, answers_PK, rows, decision.label),
-        }
-        return Decided(obs, decision, draws.tie, rows, whole)
+        step_columns = self._step_columns(problems_P, answers_PK, rows, decision)
+        return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
         """Return the guard's factor on the learning rate from the last decision on."""
@@ -230,8 +226,8 @@ class Supervisor:
         )
         return {"replicate": 0, "problem": problems_P, **columns}
 
-    def _quality(
-        self, problems_P: Ints, answers_PK: Ints, rows: Rows, trained_P: NDArray[np.integer]
+    def _step_columns(
+        self, problems_P: Ints, answers_PK: Ints, rows: Rows, decision: Decision
     ) -> Rows:
         """Return columns of the steps over the whole batch, skipped problems included.
 
@@ -240,12 +236,14 @@ class Supervisor:
         """
         known_P = self._known(problems_P)
         parsed_PK = answers_PK >= 0
-        rewarded_PK = parsed_PK & (answers_PK == trained_P[:, None])
+        rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
         agree_PK = rewarded_PK == deserved_PK
         some = known_P.any()
         by_label = some and self.rule.pays == "label"
         return {
+            "n_problems": len(problems_P),
+            "n_skipped": int(decision.skip.sum()),
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if by_label else np.nan,

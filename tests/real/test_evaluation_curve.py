@@ -172,12 +172,12 @@ def test_right_labels_and_rewards_by_hand():
     )
     decided = supervisor.decide(np.arange(4), answers, 1, {})
     assert decided is not None
-    quality = decided.whole
-    assert (quality["n_problems"], quality["n_skipped"]) == (4, 0)
-    assert quality["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
-    assert quality["label_correct"] == pytest.approx(1 / 3)
+    columns = decided.step_columns
+    assert (columns["n_problems"], columns["n_skipped"]) == (4, 0)
+    assert columns["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
+    assert columns["label_correct"] == pytest.approx(1 / 3)
     # Both rewards of the first problem are wrong, all others right: none for no answer.
-    assert quality["reward_correct"] == pytest.approx(4 / 6)
+    assert columns["reward_correct"] == pytest.approx(4 / 6)
 
 
 def test_rewards_by_the_truth_are_all_right():

@@ -149,7 +149,7 @@ class GuardTrainer(PPOTrainerSync):
         self.log.write_visited(visited, self._place, self._votes)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         self._row = {
-            **decided.whole,
+            **decided.step_columns,
             **self._place,
             "replicate": 0,
             "n_uniform": trained.n_uniform,

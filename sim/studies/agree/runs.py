@@ -108,10 +108,11 @@ def check_classical(runs: Sequence[Manifest]) -> None:
         UserError: they have a KL penalty, average the weights or brake the learning rate.
     """
     config = runs[0].config
+    brake = GuardConfig.from_dict(config["guard"]).brake
     for name, value, without, lacking in (
         ("kl_coef", config.get("kl_coef", 0.0), 0.0, "KL penalty"),
         ("average", config.get("average", 0.0), 0.0, "weights to average"),
-        ("guard.brake", config["guard"].get("brake", 1.0), 1.0, "learning rate to brake"),
+        ("guard.brake", brake, 1.0, "learning rate to brake"),
     ):
         if value != without:
             raise UserError(
