@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.trace.schema import TABLES, Arrays, Columns, Table, missing
+from lab.trace.schema import TABLES, Arrays, Columns, Table, missing, names
 
 
 def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
@@ -23,14 +23,16 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     Raises:
         ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
     """
-    _check_names(table, columns)
-    kinds = _dtypes(table)
-    raw = {name: np.asarray(columns[name]) for name in kinds if name in columns}
-    n_rows = _row_count(table, raw)
-    rows = {
-        name: _cast(f"{table}: {name}", values, kinds[name], n_rows, copy)
-        for name, values in raw.items()
-    }
+    kinds = _dtypes(table, frozenset(columns))
+    rows = {name: np.asarray(columns[name]) for name in kinds}
+    n_rows = _row_count(table, rows)
+    for name, wanted in kinds.items():
+        values = rows[name]
+        if values.dtype != wanted:
+            _check_cast(f"{table}: {name}", values, wanted)
+        if copy or values.dtype != wanted:
+            values = values.astype(wanted)
+        rows[name] = np.full(n_rows, values) if values.ndim == 0 else values
     _check_start(table, rows)
     return rows
 
@@ -58,18 +60,15 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
 
 
 @cache
-def _dtypes(table: Table) -> dict[str, np.dtype]:
-    """Column name to dtype, in the schema's order."""
-    return {c.name: np.dtype(c.dtype) for c in TABLES[table]}
-
-
-def _check_names(table: Table, columns: Columns) -> None:
-    lacking = missing(table, columns)
+def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
+    """Name to dtype of the given columns, in the schema's order."""
+    lacking = missing(table, given)
     if lacking:
         raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
-    unknown = sorted(columns.keys() - _dtypes(table).keys())
+    unknown = sorted(given - set(names(table)))
     if unknown:
         raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
+    return {c.name: np.dtype(c.dtype) for c in TABLES[table] if c.name in given}
 
 
 def _row_count(table: Table, raw: Arrays) -> int:
@@ -81,15 +80,6 @@ def _row_count(table: Table, raw: Arrays) -> int:
     if len(lengths) > 1:
         raise ValueError(f"{table}: columns of different lengths {lengths}")
     return lengths[0] if lengths else 1
-
-
-def _cast(
-    where: str, values: NDArray[np.generic], wanted: np.dtype, n_rows: int, copy: bool
-) -> NDArray[np.generic]:
-    if values.dtype != wanted:
-        _check_cast(where, values, wanted)
-    values = values.astype(wanted, copy=copy)
-    return np.full(n_rows, values) if values.ndim == 0 else values
 
 
 def _check_cast(where: str, values: NDArray[np.generic], wanted: np.dtype) -> None:

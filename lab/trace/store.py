@@ -12,32 +12,23 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from lab.errors import UserError
 from lab.files import sync_folder, whole
 from lab.trace.checked import checked
-from lab.trace.encoding import joined, write_rows
+from lab.trace.encoding import Part, joined
 from lab.trace.manifest import FILE_NAME, Manifest, Status, encode, read_manifest
 from lab.trace.parts import check_parts, cut_back, make_tables, part_name
 from lab.trace.provenance import now
 from lab.trace.recorder import Recorder as Recorder
 from lab.trace.schema import TABLES, Arrays, Columns, Table
 
-FLUSH_ROWS, FLUSH_SECONDS = 100_000, 30.0
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Rows of one table that wait in memory."""
-
-    part: int = 0
-    """Number of the part that they will be written to."""
-    chunks: list[Arrays] = field(default_factory=list)
-    rows: int = 0
+FLUSH_ROWS, FLUSH_SECONDS = 500_000, 30.0
+_GROUP_ROWS = 8192
+"""Rows of one table from which on a run in the background hands them over to be encoded."""
 
 
 class _Buffered:
@@ -45,7 +36,8 @@ class _Buffered:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._pending: dict[Table, _Pending] = {table: _Pending() for table in TABLES}
+        self._parts: deque[dict[Table, Part]] = deque([{table: Part(table) for table in TABLES}])
+        """Those that take rows come last, before them those that are full and not written yet."""
 
     def write_visits(self, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to the visits.
@@ -112,10 +104,7 @@ class _Buffered:
                 self.finish("failed", f"{kind.__name__}: {lines[0] if lines else ''}")
 
     def _add(self, table: Table, columns: Columns, copy: bool) -> None:
-        rows = checked(table, columns, copy=copy)
-        pending = self._pending[table]
-        pending.chunks.append(rows)
-        pending.rows += len(rows["step"])
+        self._parts[-1][table].add(checked(table, columns, copy=copy))
 
 
 class MemoryRun(_Buffered):
@@ -123,17 +112,9 @@ class MemoryRun(_Buffered):
 
     def arrays(self, table: Table) -> Arrays:
         """All rows of a table so far."""
-        pending = self._pending[table]
-        pending.chunks = [joined(table, pending.chunks)]
-        return pending.chunks[0]
-
-
-class _Part(NamedTuple):
-    """Rows on their way to a part."""
-
-    table: Table
-    number: int
-    chunks: list[Arrays]
+        part = self._parts[-1][table]
+        part.chunks = [joined(table, part.chunks)]
+        return part.chunks[0]
 
 
 class RunFolder(_Buffered):
@@ -158,7 +139,6 @@ class RunFolder(_Buffered):
         self.path = path
         self._flush_rows, self._flush_seconds = flush_rows, flush_seconds
         self._flushed = time.monotonic()
-        self._unwritten: deque[list[_Part]] = deque()
         self._thread = ThreadPoolExecutor(1, "run-folder") if in_background else None
         self._behind: Future[None] | None = None
 
@@ -179,9 +159,10 @@ class RunFolder(_Buffered):
             manifest: see `Manifest.new`.
             flush_rows: rows of one table that are kept in memory at most.
             flush_seconds: age at which rows are put on disk at the next write.
-            in_background: a thread writes full parts while the run goes on, which waits where
-                the part before is not written yet; so twice the rows are in memory. What the
-                disk refuses is raised at the next full part, at the latest at the end.
+            in_background: a thread encodes rows and writes full parts while the run goes on,
+                which waits where the part before is not written yet; so twice the rows are in
+                memory. What the disk refuses is raised at the next full part, at the latest at
+                the end. All rows of a table must have the same columns.
 
         Raises:
             UserError: the folder exists with something in it, or cannot be made.
@@ -211,8 +192,8 @@ class RunFolder(_Buffered):
         for table in TABLES:
             check_parts(path, table, parts.get(table, 0))
         for table in TABLES:
-            folder._pending[table].part = parts.get(table, 0)
-            cut_back(path, table, folder._pending[table].part)
+            folder._parts[-1][table].number = parts.get(table, 0)
+            cut_back(path, table, parts.get(table, 0))
         folder._write_manifest(encode(folder.manifest))
         return folder
 
@@ -225,7 +206,7 @@ class RunFolder(_Buffered):
         self.flush()
         for table in TABLES:
             sync_folder(self.path / table)
-        return {table: self._pending[table].part for table in TABLES}
+        return {table: part.number for table, part in self._parts[-1].items()}
 
     def flush(self) -> None:
         """Put all rows and the manifest on disk.
@@ -233,12 +214,11 @@ class RunFolder(_Buffered):
         Raises:
             UserError: the disk cannot be written.
         """
-        if self._thread is None:
-            self._write(self._close_parts())
-            return
         # The thread does one thing after the other. What it failed to write before is tried again.
         self._behind = None
-        self._thread.submit(self._write, self._close_parts()).result()
+        own = contextlib.nullcontext(self._thread) if self._thread else ThreadPoolExecutor(1)
+        with own as thread:
+            thread.submit(self._write, self._close_parts()).result()
 
     def finish(self, status: Status = "finished", error: str | None = None) -> None:
         """Flush and note how the run ended."""
@@ -251,12 +231,16 @@ class RunFolder(_Buffered):
 
     def _add(self, table: Table, columns: Columns, copy: bool) -> None:
         super()._add(table, columns, copy)
+        part = self._parts[-1][table]
         old = time.monotonic() - self._flushed >= self._flush_seconds
-        if old or self._pending[table].rows >= self._flush_rows:
+        if old or part.rows >= self._flush_rows:
             if self._thread is None:
                 self.flush()
             else:
                 self._flush_behind(self._thread)
+        elif self._thread is not None and part.rows - part.handed_over >= _GROUP_ROWS:
+            part.handed_over = part.rows
+            self._thread.submit(part.encode)
 
     def _flush_behind(self, thread: ThreadPoolExecutor) -> None:
         """As `flush`, but leave the writing to the thread."""
@@ -266,32 +250,23 @@ class RunFolder(_Buffered):
 
     def _close_parts(self) -> bytes:
         """Line up all rows to be written; returns the manifest as it is now."""
-        found = self._pending.items()
-        parts = [_Part(table, rows.part, rows.chunks) for table, rows in found if rows.chunks]
-        # An interrupt between these lines lets the same parts be written twice, the second time
-        # with the rows added since: no row is lost and none is there twice.
-        if parts:
-            self._unwritten.append(parts)
-        for part in parts:
-            self._pending[part.table] = _Pending(part.number + 1)
+        parts = self._parts[-1]
+        if any(parts.values()):
+            # In one go, so that an interrupt finds the rows before or after it.
+            self._parts.append({t: Part(t, p.number + bool(p)) for t, p in parts.items()})
         self.manifest.updated = now()
         self._flushed = time.monotonic()
         return encode(self.manifest)
 
     def _write(self, manifest: bytes) -> None:
-        while self._unwritten:
-            parts = self._unwritten[0]
-            # A part of each table at most; at once, since most of the time goes by waiting for
-            # the disk. Leaving the block waits for all of them, after an interrupt as well.
-            with ThreadPoolExecutor(len(parts)) as pool:
-                list(pool.map(self._write_part, parts))
+        while len(self._parts) > 1:
+            for part in self._parts[0].values():
+                if part:
+                    with whole(self.path / part.table / part_name(part.number)) as temporary:
+                        part.write(temporary)
             # Only now, so that parts of which one failed are the next to be tried.
-            self._unwritten.popleft()
+            self._parts.popleft()
         self._write_manifest(manifest)
-
-    def _write_part(self, part: _Part) -> None:
-        with whole(self.path / part.table / part_name(part.number)) as temporary:
-            write_rows(part.table, part.chunks, temporary)
 
     def _write_manifest(self, content: bytes) -> None:
         with whole(self.path / FILE_NAME) as temporary:

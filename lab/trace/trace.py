@@ -19,7 +19,7 @@ from lab.trace.checked import check_values, checked
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.parts import check_parts, part_name, part_numbers
 from lab.trace.schema import TABLES, Columns, Table, missing
-from lab.trace.store import MemoryRun
+from lab.trace.store import MemoryRun, RunFolder
 
 _MANY_ROWS = 50_000
 
@@ -109,8 +109,10 @@ class Trace:
         )
 
     @classmethod
-    def of(cls, recorder: MemoryRun) -> Trace:
-        """The rows that a `MemoryRun` holds."""
+    def of(cls, recorder: MemoryRun | RunFolder) -> Trace:
+        """The rows that a recorder holds, or has put on disk."""
+        if isinstance(recorder, RunFolder):
+            return _of_parts(recorder.path, recorder.manifest, _all_parts(recorder.path))
         return cls(
             visits=pd.DataFrame(recorder.arrays("visits"), copy=False),
             steps=pd.DataFrame(recorder.arrays("steps"), copy=False),
@@ -144,10 +146,14 @@ def load(folder: Path | str) -> Trace:
     """
     folder = Path(folder)
     run = read_manifest(folder)
-    parts = {table: _parts(folder, table) for table in TABLES}
+    parts = _all_parts(folder)
     rows = {table: _check_parts(folder, table, parts[table]) for table in TABLES}
     if not rows["visits"]:
         raise UserError(f"{folder}: holds no visits so far ({run.status})")
+    return _of_parts(folder, run, parts)
+
+
+def _of_parts(folder: Path, run: Manifest, parts: dict[Table, list[Path]]) -> Trace:
     # Partial functions and not lambdas, so that a trace can be sent to another process.
     tables = {table: partial(_read, folder, table, parts[table]) for table in TABLES}
     return Trace(**tables, run=run, folder=folder)
@@ -220,6 +226,10 @@ def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
         raise UserError(
             f"{folder}: {where} is damaged; copy the folder again or repeat the run"
         ) from error
+
+
+def _all_parts(folder: Path) -> dict[Table, list[Path]]:
+    return {table: _parts(folder, table) for table in TABLES}
 
 
 def _parts(folder: Path, table: Table) -> list[Path]:

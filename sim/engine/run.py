@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from lab.arms import Arm
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.trace import Trace
 from sim.engine.simulation import Simulation
 from sim.engine.tally import Tally
 from sim.settings.config import SimConfig
@@ -59,8 +58,7 @@ def simulate(
         else RunFolder.create(folder, manifest, in_background=True)
     )
     bar = tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
-    written = recorder if isinstance(recorder, RunFolder) else nullcontext()
-    with written, compilation_shown(bar.set_postfix_str):
+    with recorder, compilation_shown(bar.set_postfix_str):
         for done, part in enumerate(bar):
             recorder.write_visits(part.visits, copy=False)
             if part.steps is not None:
@@ -71,10 +69,7 @@ def simulate(
             recorder.note(progress=done / config.epochs)
         if (trust := simulation.trust()) is not None:
             recorder.note(trust=trust._asdict())
-    if isinstance(recorder, MemoryRun):
-        manifest.end("finished")
-        return Trace.of(recorder)
-    return load(recorder.path)
+    return Trace.of(recorder)
 
 
 def measure(config: SimConfig, accuracy: str = "label_accuracy") -> pd.DataFrame:

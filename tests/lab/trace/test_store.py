@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lab import files
 from lab.errors import UserError
-from lab.trace import encoding
+from lab.trace.encoding import Part
 from lab.trace.manifest import read_manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
@@ -160,13 +160,13 @@ def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
 def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     tmp_path, make_manifest, make_visits, monkeypatch, moment
 ):
-    write, replace, calls = encoding.pq.write_table, os.replace, []
+    write, replace, calls = Part.write, os.replace, []
 
-    def interrupted_write(*args, **options):
+    def interrupted_write(*args):
         calls.append(args)
         if len(calls) == 1 and moment == "before":
             raise KeyboardInterrupt
-        write(*args, **options)
+        write(*args)
 
     def interrupted_replace(*args):
         replace(*args)
@@ -174,7 +174,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
             raise KeyboardInterrupt
 
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(encoding.pq, "write_table", interrupted_write)
+    monkeypatch.setattr(Part, "write", interrupted_write)
     monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
@@ -189,11 +189,11 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
     run.write_visits(make_visits([[[0.5, 0.25]]]))
 
-    def full(_, where, **__):
-        where.write(b"half a part")
+    def full(_, file):
+        file.write_bytes(b"half a part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(encoding.pq, "write_table", full)
+    monkeypatch.setattr(Part, "write", full)
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")

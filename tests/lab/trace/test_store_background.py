@@ -11,11 +11,13 @@ import time
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from lab.errors import UserError
 from lab.files import TEMPORARY, whole
 from lab.trace import store
+from lab.trace.encoding import Part
 from lab.trace.schema import VISITS
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
@@ -45,7 +47,9 @@ def start(tmp_path, make_manifest):
     )
 
 
-def test_the_rows_are_those_of_a_run_in_memory(tmp_path, make_manifest):
+@pytest.mark.parametrize("group", [ROWS, 3 * ROWS, 100 * ROWS])
+def test_the_rows_are_those_of_a_run_in_memory(tmp_path, make_manifest, monkeypatch, group):
+    monkeypatch.setattr(store, "_GROUP_ROWS", group)
     folder = RunFolder.create(
         tmp_path / "run", make_manifest(), flush_rows=4 * ROWS, in_background=True
     )
@@ -57,7 +61,9 @@ def test_the_rows_are_those_of_a_run_in_memory(tmp_path, make_manifest):
     stored = load(tmp_path / "run")
     pd.testing.assert_frame_equal(stored.visits, Trace.of(memory).visits)
     assert (stored.run.status, stored.run.progress) == ("finished", 1.0)
-    assert len(list((tmp_path / "run" / "visits").iterdir())) == 8
+    parts = sorted((tmp_path / "run" / "visits").iterdir())
+    assert len(parts) == 8
+    assert pq.ParquetFile(parts[0]).num_row_groups <= (1 if group > 4 * ROWS else 4)
 
 
 def test_a_flush_returns_when_all_is_on_disk(tmp_path, start):
@@ -73,19 +79,19 @@ def test_a_flush_returns_when_all_is_on_disk(tmp_path, start):
 
 def test_a_run_waits_for_its_writer_after_one_part(monkeypatch, start):
     may_write, written, done = threading.Event(), [], []
-    write = store.write_rows
+    write = Part.write
 
-    def slowly(table, chunks, file):
+    def slowly(part, file):
         assert may_write.wait(10)
-        written.append(len(chunks))
-        write(table, chunks, file)
+        written.append(file.name[:10])
+        write(part, file)
 
     def work(run):
         for visit in (1, 2, 3):
             run.write_visits(rows(visit))
             done.append(visit)
 
-    monkeypatch.setattr(store, "write_rows", slowly)
+    monkeypatch.setattr(Part, "write", slowly)
     run = start()
     worker = threading.Thread(target=work, args=(run,))
     worker.start()
@@ -94,7 +100,7 @@ def test_a_run_waits_for_its_writer_after_one_part(monkeypatch, start):
     may_write.set()
     worker.join(10)
     run.finish()
-    assert (done, written) == ([1, 2, 3], [1, 1, 1])
+    assert (done, written) == ([1, 2, 3], ["part-00000", "part-00001", "part-00002"])
 
 
 class Disk:
@@ -103,11 +109,11 @@ class Disk:
     def __init__(self) -> None:
         self.full = False
         self.tried = threading.Event()
-        self._write = store.write_rows
+        self._write = Part.write
 
-    def write(self, table, chunks, file):
+    def write(self, part, file):
         if not self.full:
-            return self._write(table, chunks, file)
+            return self._write(part, file)
         file.write_bytes(b"half a part")
         self.tried.set()
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -116,7 +122,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     found = Disk()
-    monkeypatch.setattr(store, "write_rows", found.write)
+    monkeypatch.setattr(Part, "write", lambda *given: found.write(*given))
     return found
 
 
@@ -159,17 +165,17 @@ def test_what_failed_is_written_once_there_is_room(tmp_path, start, disk):
 def test_an_interrupt_while_the_thread_writes_loses_and_repeats_nothing(
     tmp_path, start, monkeypatch, moment
 ):
-    write = store.write_rows
+    write = Part.write
 
-    def interrupting(table, chunks, file):
-        last = chunks[0]["visit"][0] == 3
+    def interrupting(part, file):
+        last = file.name.startswith("part-00002")
         if last and moment == "before":
             _thread.interrupt_main()
-        write(table, chunks, file)
+        write(part, file)
         if last and moment == "after":
             _thread.interrupt_main()
 
-    monkeypatch.setattr(store, "write_rows", interrupting)
+    monkeypatch.setattr(Part, "write", interrupting)
     with pytest.raises(KeyboardInterrupt), start() as run:
         for visit in (1, 2, 3, 4):
             run.write_visits(rows(visit))
