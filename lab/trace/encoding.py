@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from lab.trace.schema import SCHEMA_VERSION, TABLES, Arrays, Column, Table
 
+_LONG = 4096
+"""Rows of a chunk from which on copying it costs more than what Arrow spends on every chunk."""
 _METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
 
 
@@ -56,12 +58,16 @@ class Part:
         """Encode the rows that are there now as a row group; the first ones settle the columns."""
         if not (chunks := list(self.chunks)):
             return
-        rows = chunks[0] if len(chunks) == 1 else joined(self.table, chunks)
-        schema, encoding = _layout(self.table, tuple(rows))
+        columns = _present(self.table, chunks)
+        schema, encoding = _layout(columns)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._stream, schema, **encoding)
-        arrays = [pa.array(rows[name]) for name in schema.names]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        short = sum(len(chunk["step"]) for chunk in chunks) < _LONG * len(chunks)
+        group = pa.concat_tables(
+            pa.Table.from_arrays([pa.array(_values(chunk, c)) for c in columns], schema=schema)
+            for chunk in ([joined(self.table, chunks)] if short else chunks)
+        )
+        self._writer.write_table(group)
         del self.chunks[: len(chunks)]
 
     def write(self, file: Path) -> None:
@@ -75,12 +81,16 @@ class Part:
 def joined(table: Table, chunks: list[Arrays]) -> Arrays:
     """Chunks of rows as one."""
     start: Arrays = {c.name: np.empty(0, c.dtype) for c in TABLES[table] if c.required}
-    found = {name for chunk in chunks for name in chunk}
     return {
         c.name: np.concatenate([_values(chunk, c) for chunk in chunks or [start]])
-        for c in TABLES[table]
-        if c.required or c.name in found
+        for c in _present(table, chunks)
     }
+
+
+def _present(table: Table, chunks: list[Arrays]) -> tuple[Column, ...]:
+    """The required columns, and those that some chunk has."""
+    found = {name for chunk in chunks for name in chunk}
+    return tuple(c for c in TABLES[table] if c.required or c.name in found)
 
 
 def _values(chunk: Arrays, column: Column) -> np.ndarray:
@@ -91,9 +101,8 @@ def _values(chunk: Arrays, column: Column) -> np.ndarray:
 
 
 @cache
-def _layout(table: Table, names: tuple[str, ...]) -> tuple[pa.Schema, dict[str, Any]]:
+def _layout(columns: tuple[Column, ...]) -> tuple[pa.Schema, dict[str, Any]]:
     """Return schema and encodings of a file with these columns."""
-    columns = [c for c in TABLES[table] if c.name in names]
     fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
     encoding = {
         "compression": "lz4",

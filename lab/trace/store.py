@@ -27,7 +27,7 @@ from lab.trace.recorder import Recorder as Recorder
 from lab.trace.schema import TABLES, Arrays, Columns, Table
 
 FLUSH_ROWS, FLUSH_SECONDS = 500_000, 30.0
-_GROUP_ROWS = 8192
+_GROUP_ROWS = 30_000
 """Rows of one table from which on a run in the background hands them over to be encoded."""
 
 
