@@ -28,9 +28,10 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     n_rows = _row_count(table, rows)
     for name, wanted in kinds.items():
         values = rows[name]
-        if values.dtype != wanted:
+        differs = values.dtype != wanted
+        if differs:
             _check_cast(f"{table}: {name}", values, wanted)
-        if copy or values.dtype != wanted:
+        if differs or copy:
             values = values.astype(wanted)
         rows[name] = np.full(n_rows, values) if values.ndim == 0 else values
     _check_start(table, rows)

@@ -1,9 +1,9 @@
 """Encoding of rows on disk: one Parquet file, with encodings chosen for a trace's columns.
 
-Measured on a simulator's visits against Parquet's defaults with zstd: half of the time, 40 % more
-bytes. Shares and factors (of few votes, so few different values) are written as a dictionary, the
-bytes of integers apart (most are 0), other floats as they are, lz4 on top. No bounds per page,
-since every reader wants all rows; no null flags, since a trace has none.
+Measured on a simulator's visits against Parquet's defaults with zstd: 0.6 of the time, a fifth more
+bytes. Integers are written as differences, shares and factors (of few votes, so few different
+values) as a dictionary, other floats as they are, lz4 on top. No bounds per page, since every
+reader wants all rows; no null flags, since a trace has none.
 """
 
 from __future__ import annotations
@@ -104,10 +104,12 @@ def _values(chunk: Arrays, column: Column) -> np.ndarray:
 def _layout(columns: tuple[Column, ...]) -> tuple[pa.Schema, dict[str, Any]]:
     """Return schema and encodings of a file with these columns."""
     fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
+    integers = [c.name for c in columns if np.dtype(c.dtype).kind == "i"]
     encoding = {
         "compression": "lz4",
         "use_dictionary": [c.name for c in columns if c.unit.startswith(("share", "factor"))],
-        "use_byte_stream_split": [c.name for c in columns if np.dtype(c.dtype).kind == "i"],
+        # Byte stream split takes less time, but some readers know it for floats alone.
+        "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         "write_statistics": False,
     }
     return pa.schema(fields, _METADATA), encoding
