@@ -113,7 +113,7 @@ class MeasureCommand(SettingsCommand):
     """Sampled responses that the model gives with less probability are left out."""
     min_novel: float = 1e-5
     """Unseen tokens are left out if their leaf has less probability."""
-    weights: int = 4096
+    weights: int = 8192
     """Weights, drawn at random, on which gradients are kept."""
     max_edges: int = 4096
     """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""

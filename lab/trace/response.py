@@ -25,8 +25,11 @@ from numpy.typing import NDArray
 from lab.errors import UserError
 from lab.files import whole
 
-VERSION = 2
+VERSION = 3
 """Of the file's format; a file of another version is refused."""
+
+_USED = 7 / 8
+"""Share of the drawn weights that one simulated run uses."""
 
 Ints = NDArray[np.int64]
 
@@ -56,8 +59,11 @@ class Facts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     capped: int = 0
     """Problems whose tree was cut at `max_edges`."""
     growth: float | None = None
-    """c: squared change of the gradients beyond the softmax, relative to their squared norm, per
-    squared distance |theta - theta_0|^2; None if not measured."""
+    """g: squared change of the gradients beyond the softmax, relative to their squared norm, per
+    distance |theta - theta_0|; None if not measured."""
+    sampling: float | None = None
+    """s: squared error of the gradients on the drawn weights of one simulated run, relative to
+    their squared norm; measured together with g."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,6 @@ class Response:
     """(D,) number of the model's weights that each stands for: 1 / chance that it was drawn."""
     start: NDArray[np.float32]
     """(D,) the drawn weights before training."""
-    basis: NDArray[np.float32]
-    """(k, D) principal directions of the features of norm 1, times their singular values: random
-    sums of them have the covariance of the features."""
     norm2: NDArray[np.float64]
     """(E,) squared norm of the gradient on all d weights."""
     leaf_start: Ints
@@ -102,6 +105,12 @@ class Response:
     def n_problems(self) -> int:
         """Number of problems N."""
         return len(self.truth_N)
+
+    @property
+    def n_used(self) -> int:
+        """Drawn weights that one simulated run uses: all of a small model, else most of them."""
+        drawn = len(self.scale)
+        return drawn if drawn == self.facts.n_weights else int(_USED * drawn)
 
     @property
     def n_answers(self) -> int:
@@ -165,7 +174,7 @@ def _defect(r: Response) -> str | None:
     E, L, N = len(r.log_p0), len(r.leaf_answer), r.n_problems
     checks: dict[str, Any] = {
         "features": r.features.ndim == 2 and len(r.features) == E,
-        "start": r.start.shape == r.scale.shape == r.features.shape[1:] == r.basis.shape[1:],
+        "start": r.start.shape == r.scale.shape == r.features.shape[1:],
         "problems": len(r.facts.answers) == len(r.facts.problem_ids) == N > 0,
         "edge_start": _is_partition(r.edge_start, N, E),
         "leaf_start": _is_partition(r.leaf_start, N, L),
@@ -176,7 +185,7 @@ def _defect(r: Response) -> str | None:
     for name, sound in checks.items():
         if not sound:
             return name
-    numbers = (r.log_p0, r.norm2, r.features, r.scale, r.start, r.basis)
+    numbers = (r.log_p0, r.norm2, r.features, r.scale, r.start)
     if not all(np.isfinite(values).all() for values in numbers):
         return "numbers that are not finite"
     edges_L = np.repeat(np.diff(r.edge_start), np.diff(r.leaf_start))

@@ -61,12 +61,14 @@ def measure_to(
     response = measure_model(config, MeasureConfig(**{"seed": config.seed, **how}), growth, report)
     write_response(out, response)
     facts = response.facts
-    c = "not measured" if facts.growth is None else f"{facts.growth:.3g}"
+    measured = "not measured"
+    if facts.growth is not None:
+        measured = f"{facts.growth:.3g}, sampling error {facts.sampling:.3g}"
     capped = f", trees cut at max_edges {facts.capped}" if facts.capped else ""
     return (
         f"measured: {response.n_problems} problems, {len(response.log_p0)} edges, "
         f"{len(response.leaf_answer)} leaves, mass left out {facts.left_out:.4f}{capped}, "
-        f"growth {c}"
+        f"growth {measured}"
     )
 
 

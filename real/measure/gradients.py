@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,28 +102,44 @@ class Gradients:
         contexts: Sequence[Sequence[int]],
         tokens: Sequence[Tokens],
         coordinates: NDArray[np.int64],
+        changes: Sequence[torch.Tensor] = (),
         report: Callable[[int], object] = lambda _: None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
         """Gradients of E continuations.
 
         Args:
             contexts: (E,) token ids of prompt and prefix; equal lengths share a batch.
             tokens: (E,) the tokens that continue them.
             coordinates: (D,) places of the wanted weights among all d.
+            changes: K changes of the weights, as `change` returns them.
             report: called with the number of continuations done since the last call.
 
         Returns:
             features: (E, D) the gradient on the coordinates.
             norm2: (E,) squared norm on all weights.
+            moved: (K, E) first-order changes of the log-probabilities, of all weights.
         """
         features = np.zeros((len(tokens), len(coordinates)), np.float32)
-        norm2 = np.zeros(len(tokens))
+        norm2, moved = np.zeros(len(tokens)), np.zeros((len(changes), len(tokens)))
         places = torch.as_tensor(coordinates, device=self._model.device)
         for batch, flat in self._batches(contexts, tokens):
             features[batch] = flat[:, places].cpu().numpy()
             norm2[batch] = flat.square().sum(1).cpu().numpy()
+            for row, change in zip(moved, changes, strict=True):
+                row[batch] = (flat @ change).cpu().numpy()
             report(len(batch))
-        return features, norm2
+        return features, norm2, moved
+
+    def change(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Change (d,) from the model to other trained weights, given by the model's names."""
+        return torch.cat(
+            [
+                (weights[name].to(weight) - weight).flatten()
+                if name in weights
+                else torch.zeros_like(weight).flatten()
+                for name, weight in self._weights.items()
+            ]
+        )
 
     def check_memory(self, n_edges: int, n_kept: int) -> None:
         """Estimate the memory of E gradients on D weights.

@@ -3,7 +3,7 @@
 The linear tree predicts how training changes the gradient of a token's log-probability through
 the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
 At a typical node its squared norm, relative to the gradient's own, grows about in proportion to the
-squared distance of the weights from the start. That slope is the growth c of the simulator's policy
+distance of the weights from the start. That slope is the growth g of the simulator's policy
 `measured`.
 
 Squared norms are sums over the tokens of a node weighted by their probability, which is the trace
@@ -67,7 +67,7 @@ class Growth:
             weights: by the model's names; those left out are unchanged.
 
         Returns:
-            Squared distance of the weights, and the median over the nodes of the squared norm of
+            Distance of the weights, and the median over the nodes of the squared norm of
             the gradients' change beyond the softmax relative to that of the gradients.
         """
         try:
@@ -85,7 +85,7 @@ class Growth:
             for vector_ED in (now_ED - linear_ED, linear_ED)
         )
         known_V = norm2_V > 0
-        return distance2, float(np.median(change_V[known_V] / norm2_V[known_V]))
+        return np.sqrt(distance2), float(np.median(change_V[known_V] / norm2_V[known_V]))
 
     def _gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""
@@ -104,7 +104,25 @@ class Growth:
         return distance2
 
 
+def sampling_error(
+    moved_KE: NDArray[np.float64], estimated_KE: NDArray[np.float64], norm2_E: NDArray[np.float64]
+) -> float:
+    """Return the squared error s of gradients on drawn weights, relative to their squared norm.
+
+    Args:
+        moved_KE: first-order changes of E log-probabilities along K changes of the weights.
+        estimated_KE: the same from the drawn weights alone.
+        norm2_E: squared norms of the gradients, by which both are divided.
+    """
+    known_E = norm2_E > 0
+    error_E, size_E = (
+        (values_KE[:, known_E] ** 2).sum(axis=0) / norm2_E[known_E]
+        for values_KE in (estimated_KE - moved_KE, moved_KE)
+    )
+    return float(error_E.sum() / size_E.sum())
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope through the origin of (squared distance, relative change) points."""
+    """Return the slope through the origin of (distance, relative squared change) points."""
     x, y = np.array(points, float).T
     return float(x @ y / (x @ x))

@@ -15,9 +15,9 @@ from lab.errors import UserError
 from lab.trace.response import Facts, Response
 from real.measure.arrays import edge_arrays, merge_answers
 from real.measure.gradients import Gradients, log_probs
-from real.measure.growth import Edges, Growth, slope
+from real.measure.growth import Edges, Growth, sampling_error, slope
 from real.measure.tree import Leaf, Tree, distinct_responses, grow, whole_responses
-from real.measure.weights import choose_weights, principal_directions
+from real.measure.weights import choose_weights
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
@@ -41,7 +41,7 @@ class MeasureConfig:
     """Sampled responses that the model gives with less probability are left out."""
     min_novel: float = 1e-5
     """Tokens that no sampled response has are left out if their leaf has less probability."""
-    weights: int = 4096
+    weights: int = 8192
     """D, weights drawn at random on which gradients are kept; all if there are fewer."""
     max_edges: int = 4096
     """Most edges of a problem's token tree; the unlikeliest responses and tokens are left out."""
@@ -138,18 +138,20 @@ def measure(
         done += n
         report("gradients", done / len(tokens))
 
-    features, norm2 = gradients(contexts, tokens, coordinates, count)
+    along = [load() for load in checkpoints]
+    changes = [gradients.change(weights) for weights in along]
+    features, norm2, moved_KE = gradients(contexts, tokens, coordinates, changes, count)
     limit = float(np.finfo(np.float16).max)
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
         raise UserError("measure: a gradient is not finite; is the model sound?")
     if config.unit == "answer":
         arrays, features, norm2 = merge_answers(arrays, features, scale)
     growth = None
-    if checkpoints:
+    if along:
         compared = _compared(trees, prompts, rng)
         few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
-        growth = _growth(model, compared, checkpoints, temperature, *few, report)
-    return Response(
+        growth = _growth(model, compared, along, temperature, *few, report)
+    response = Response(
         facts=Facts(
             **facts,
             answers=[texts for _, _, texts in read],
@@ -166,10 +168,16 @@ def measure(
         features=features if len(coordinates) == n_weights else features.astype(np.float16),
         scale=scale,
         start=gradients.start(coordinates),
-        basis=principal_directions(features, scale, norm2, rng),
         norm2=norm2,
         **arrays,
     )
+    if along:
+        used = slice(response.n_used)
+        own_D = scale[used] * (len(scale) / response.n_used)
+        change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
+        estimated_KE = (own_D * change_KD) @ features[:, used].T
+        response.facts.sampling = sampling_error(moved_KE, estimated_KE, norm2)
+    return response
 
 
 def _tree(
@@ -232,18 +240,18 @@ def _compared(
 def _growth(
     model: Any,
     compared: Edges,
-    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]],
+    along: Sequence[Mapping[str, torch.Tensor]],
     temperature: float,
     coordinates: NDArray[np.int64],
     scale: NDArray[np.float32],
     report: Report,
 ) -> float:
-    """Growth of the gradients along the checkpoints."""
+    """Growth of the gradients along the weights of a run."""
     growth = Growth(model, compared, temperature, coordinates, scale)
     points: list[tuple[float, float]] = []
-    for load in checkpoints:
-        points.append(growth.at(load()))
-        report("growth", len(points) / len(checkpoints))
+    for weights in along:
+        points.append(growth.at(weights))
+        report("growth", len(points) / len(along))
     moved = [point for point in points if point[0] > 0]
     if not moved:
         raise UserError("growth: the run's checkpoints have the weights that it started from")

@@ -1,4 +1,4 @@
-"""The weights that a measurement keeps, and the directions in which gradients on them differ."""
+"""The weights that a measurement keeps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.measure.gradients import Gradients, Tokens
-
-_BASIS_ROWS, _BASIS_SHARE = 1024, 0.9
-"""Features that principal directions are computed from, and the share of their norm to keep."""
 
 _ROUNDS = 50
 """Rounds in which the chances reach their sum."""
@@ -46,20 +43,3 @@ def choose_weights(
     places = np.searchsorted(np.cumsum(chance_d[order]), np.arange(n) + rng.random())
     drawn = rng.permutation(order[places[places < d]])
     return drawn, (1 / chance_d[drawn]).astype(np.float32)
-
-
-def principal_directions(
-    features: NDArray[np.float32],
-    scale: NDArray[np.float32],
-    norm2: NDArray[np.float64],
-    rng: np.random.Generator,
-) -> NDArray[np.float32]:
-    """Principal directions of the features of norm 1, times their singular values: (k, D)."""
-    rows = np.sort(rng.permutation(np.flatnonzero(norm2 > 0))[:_BASIS_ROWS])
-    root_D = np.sqrt(scale)
-    unit_RD = features[rows] * root_D / np.sqrt(norm2[rows, None]).astype(np.float32)
-    values_R, vectors_RR = np.linalg.eigh((unit_RD @ unit_RD.T).astype(float))
-    values_R, vectors_RR = np.maximum(values_R[::-1], 0.0), vectors_RR[:, ::-1]
-    k = int(np.searchsorted(np.cumsum(values_R) / values_R.sum(), _BASIS_SHARE)) + 1
-    directions_KD = vectors_RR[:, :k].T.astype(np.float32) @ unit_RD
-    return (directions_KD / root_D).astype(np.float32)

@@ -62,8 +62,8 @@ class SimConfig:
     lr: Positive | None = None
     """Measured policy: the trainer's peak learning rate, in place of `step`."""
     growth: NotNegative | None = None
-    """Measured policy: growth c of the gradients with the squared distance; the file's own if left
-    out, 0 for the linear model."""
+    """Measured policy: growth g of the gradients' squared change with the distance; the file's own
+    if left out, 0 for the linear model."""
     parts_off: tuple[Part, ...] = ()
     """Measured policy: parts of the dynamics that are switched off. `leak`: tokens that no sampled
     response has; `own`: the effect of a problem's updates on itself; `others`: that on other

@@ -7,7 +7,7 @@ from sim import SimConfig
 
 N, A, D = 6, 3, 24
 KEY = np.uint64(11)
-CURVED = 0.6
+CURVED, SAMPLING = 0.6, 0.05
 
 
 def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
@@ -18,7 +18,6 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
     edges, leaves = N * len(nodes), N * len(paths)
     features = rng.normal(size=(edges, D)).astype(np.float32)
     scale = rng.uniform(1, 3, D).astype(np.float32)
-    orthogonal = np.linalg.qr(rng.normal(size=(D, 5)))[0].T.astype(np.float32)
     return Response(
         facts=Facts(
             task="test",
@@ -31,6 +30,7 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
             settings={},
             left_out=0.0,
             growth=growth,
+            sampling=SAMPLING,
         ),
         truth_N=np.array(truths),
         edge_start=np.arange(N + 1) * len(nodes),
@@ -39,7 +39,6 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
         features=features,
         scale=scale,
         start=rng.normal(size=D).astype(np.float32),
-        basis=orthogonal / np.sqrt(scale),
         norm2=features.astype(float) ** 2 @ scale,
         leaf_start=np.arange(N + 1) * len(paths),
         leaf_answer=np.concatenate([rng.permutation([0, 0, 1, 2, 1, -1]) for _ in range(N)]),

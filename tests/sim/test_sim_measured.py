@@ -173,8 +173,8 @@ def test_a_settings_file_may_leave_response_and_rate_to_the_command_line(
 
 
 def test_trust_says_where_it_ends():
-    assert "outside" not in Trust(0.15, 2.0).line() and "outside" not in Trust(0.0, None).line()
-    for far in (Trust(0.16, 0.0), Trust(0.0, 2.1)):
+    assert "outside" not in Trust(0.15, 1.0).line() and "outside" not in Trust(0.0, None).line()
+    for far in (Trust(0.16, 0.0), Trust(0.0, 1.1)):
         assert "outside of the linear range" in far.line() and "--growth 0" in far.line()
 
 
@@ -209,7 +209,7 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(str(tmp_path / "none.npz")))
     other = replace(small_response(), facts=replace_version(small_response().facts))
     write_response(tmp_path / "old.npz", other)
-    with pytest.raises(UserError, match="format version 99, this program reads 2"):
+    with pytest.raises(UserError, match="format version 99, this program reads 3"):
         simulate(settings(str(tmp_path / "old.npz")))
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_response import CURVED, KEY, A, N, rows, settings, small_response
+from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small_response
 
 from lab.errors import UserError
 from lab.trace.response import write_response
@@ -26,7 +26,7 @@ WHOLE = tree_of(small_response())
 
 def weights_of():
     response = small_response()
-    return draw_weights(response, response.features, CURVED, np.random.default_rng(1))
+    return draw_weights(response, response.features, CURVED, SAMPLING, np.random.default_rng(1))
 
 
 def leaves_of(tree, at, n):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from measured_response import CURVED, KEY, A, D, N, small_response
+from measured_response import CURVED, KEY, SAMPLING, A, D, N, small_response
 
 from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
 from sim.world.measured.tree import batch_probs, leaf_probs, tree_of
@@ -25,8 +25,8 @@ class Plain:
         self.taken = self.clipped = 0
 
     @property
-    def distance(self):
-        return np.sqrt(self.scale @ self.w**2)
+    def turning(self):
+        return np.sqrt(max(CURVED * np.sqrt(self.scale @ self.w**2) - SAMPLING, 0))
 
     def of(self, n):
         """Slices of edges and leaves; nodes (V, E) and paths (L, E) as 0 and 1."""
@@ -40,7 +40,7 @@ class Plain:
 
     def log_p(self, n):
         edges, _, nodes, _ = self.of(n)
-        moved = self.features[edges] @ (self.scale * self.w)
+        moved = self.features[edges] @ (self.scale * self.w).astype(np.float32)
         z = self.r.log_p0[edges] + moved + self.curvature[edges] @ (self.scale * self.moved)
         return z - nodes.T @ np.log(nodes @ np.exp(z))
 
@@ -80,7 +80,7 @@ class Plain:
         start_E = self.r.log_p0[edges] - nodes.T @ np.log(nodes @ np.exp(self.r.log_p0[edges]))
         push_E += kl_coef * (leaves_L @ paths) * (np.exp(start_E - now_E) - 1)
         pull_E = push_E - (nodes.T @ (nodes @ push_E)) * np.exp(now_E)
-        return pull_E @ (self.features[edges] + self.distance * self.curvature[edges])
+        return pull_E @ (self.features[edges] + self.turning * self.curvature[edges])
 
     def step(self, gradient, rate):
         gradient = gradient * min(1, 1 / (np.sqrt(self.scale @ gradient**2) + 1e-6))
@@ -90,7 +90,7 @@ class Plain:
         root = np.sqrt(self.second / (1 - 0.999**self.taken)) + 1e-8
         pull = self.first / (1 - 0.9**self.taken) / root
         change = rate * (pull - 0.01 * (self.start + self.w))
-        self.moved = self.moved + self.distance * change
+        self.moved = self.moved + self.turning * change
         self.w = self.w + change
         return np.sqrt(self.scale @ change**2)
 
@@ -99,8 +99,8 @@ class Plain:
 def test_compiled_training_equals_numpy(kl_coef):
     response, rng = small_response(), np.random.default_rng(5)
     tree, features = tree_of(response), response.features
-    weights = draw_weights(response, features, CURVED, np.random.default_rng(1))
-    assert len(weights.w) == D // 2 and weights.curvature.any()
+    weights = draw_weights(response, features, CURVED, SAMPLING, np.random.default_rng(1))
+    assert len(weights.w) == 7 * D // 8 and weights.curvature.any()
     plain, taken = Plain(response, weights), 0
     adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
     for batch in range(4):
@@ -111,18 +111,20 @@ def test_compiled_training_equals_numpy(kl_coef):
         given = Batch(problems, rates, samples, streams, drop)
         taken = train_batch(tree, weights, adam, taken, given, key, norm)
         expected = plain.train(problems, rates, leaves, streams, drop, 2, kl_coef)
-        assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
-        assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)
+        # Features and their inner products are of single precision.
+        assert norm == pytest.approx(expected, rel=1e-5) and norm[4] == 0 < norm[1]
+        assert weights.w == pytest.approx(plain.w, rel=1e-5, abs=1e-8)
         out, unseen = np.empty((N, A + 1)), np.empty(N)
         batch_probs(tree, weights, np.arange(N), out, unseen)
-        assert out == pytest.approx(np.array([plain.answers(n) for n in range(N)]), rel=1e-9)
+        assert out == pytest.approx(np.array([plain.answers(n) for n in range(N)]), rel=1e-5)
         assert ((unseen > 0) & (unseen < 1)).all()
-    assert taken == plain.taken == 8 and plain.clipped > 10
+    assert taken == plain.taken == 8 and plain.clipped > 10 and plain.turning > 0.3
 
 
 def test_curvature_keeps_the_laws_of_gradients():
     response = small_response()
-    x_ED = draw_curvature(response, np.random.default_rng(0)).astype(float) @ response.basis
+    basis, factors = draw_curvature(response, response.features, np.random.default_rng(0))
+    x_ED = factors.astype(float) @ basis
     nodes = response.edge_node + 3 * np.repeat(np.arange(N), np.diff(response.edge_start))
     p_E = np.exp(response.log_p0)
     sums = [np.bincount(nodes, p_E * column) for column in x_ED.T]

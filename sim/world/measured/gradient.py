@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sim.world.measured.tree import Tree, Weights, distance, own_features, start_log_probs
+from sim.world.measured.tree import Tree, Weights, own_features, start_log_probs, turning
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,6 +107,6 @@ def to_weights(
                 add(pull, at.curvature[k], directions_K)
         e = stop
     if directions_K.shape[0] > 0:
-        far = distance(at)
+        turned = turning(at)
         for k in range(directions_K.shape[0]):
-            add(far * directions_K[k], at.basis[k], out_D)
+            add(turned * directions_K[k], at.basis[k], out_D)

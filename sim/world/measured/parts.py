@@ -23,7 +23,7 @@ from sim.world.measured.training import (
     rows_of,
     take_in,
 )
-from sim.world.measured.tree import Tree, Weights, distance, largest
+from sim.world.measured.tree import Tree, Weights, largest, turning
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class Apart:
         shape = (n_problems, len(start.w))
         self._w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
         self._travelled_ND = np.zeros(shape)
-        """Integral of |theta - theta_0| d(scale w)."""
+        """Integral of `turning` d(scale w)."""
         # Directions of curvature are computed when they are read: all problems move at every step.
         self._linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
 
@@ -52,7 +52,7 @@ class Apart:
         w_D = self._w_ND[problem]
         return self._start._replace(
             w=w_D,
-            moved=self._start.scale * w_D,
+            moved=(self._start.scale * w_D).astype(np.float32),
             u=self._start.basis @ self._travelled_ND[problem],
             first_moment=self._first_ND[problem],
         )
@@ -103,7 +103,7 @@ def move_all(
         start: of all problems, with the common mean square and without curvature.
         w_ND: change of the weights that each problem reads.
         first_ND: Adam's mean gradients.
-        travelled_ND: integrals of |theta - theta_0| d(scale w).
+        travelled_ND: integrals of `turning` d(scale w).
         gradient_D: of the visited problem; clipped in place.
         problem: the visited problem.
         own: it alone reads the gradient; otherwise all others do.
@@ -117,13 +117,15 @@ def move_all(
     take_in(start, gradient_D, adam)
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
-        moved_D = start.scale * w_ND[n]
-        before_D = moved_D.copy()
+        before_D = w_ND[n].copy()
+        moved_D = (start.scale * w_ND[n]).astype(np.float32)
         at = Weights(
             start.features,
             start.first,
             start.basis,
             start.curvature,
+            start.growth,
+            start.sampling,
             start.scale,
             start.start,
             w_ND[n],
@@ -134,11 +136,11 @@ def move_all(
             start.mean_w,
             start.mean_u,
         )
-        far = distance(at)
+        turned = turning(at)
         felt_D = gradient_D if (n == problem) == own else none_D
         change = move(at, felt_D, rate, adam, t)
         if n == problem:
             norm = change
         for i in range(before_D.shape[0]):
-            travelled_ND[n, i] += far * (moved_D[i] - before_D[i])
+            travelled_ND[n, i] += turned * start.scale[i] * (w_ND[n, i] - before_D[i])
     return norm

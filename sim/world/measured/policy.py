@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_UNSEEN, MOST_GROWTH = 0.15, 2.0
+MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
 """Beyond one of these a run is outside of the linear range."""
 
 
@@ -42,7 +42,7 @@ class Trust(NamedTuple):
     unseen: float
     """Probability of responses that the start model never gave."""
     growth: float | None
-    """c |theta - theta_0|^2, relative change of the gradients; None if c is not measured."""
+    """g |theta - theta_0|, relative squared change of the gradients; None if g is not measured."""
 
     @property
     def is_linear(self) -> bool:
@@ -77,11 +77,12 @@ class Measured:
             self._tree = without_unseen(self._tree)
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
+        curvature = (growth or 0.0, response.facts.sampling or 0.0)
         features = np.ascontiguousarray(response.features, np.float32)
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            drawn = draw_weights(response, features, growth or 0.0, rng, config.average > 0)
+            drawn = draw_weights(response, features, *curvature, rng, config.average > 0)
             self._weights.append(drawn)
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
@@ -163,8 +164,8 @@ class Measured:
         read = [
             part.read_by(n) for part in self._apart_R for n in range(len(problems_N))
         ] or self._weights
-        distance2 = np.mean([at.moved @ at.w for at in read])
-        growth = None if self._growth is None else float(self._growth * distance2)
+        distance = np.mean([np.sqrt(max(at.moved @ at.w, 0.0)) for at in read])
+        growth = None if self._growth is None else float(self._growth * distance)
         return Trust(float(np.mean(unseen)), growth)
 
     def _write(self, replicate: int, problems_P: Ints, out_PB: Floats) -> Floats:

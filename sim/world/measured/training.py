@@ -12,11 +12,11 @@ from sim.world.measured.gradient import push, push_to_start, to_weights
 from sim.world.measured.tree import (
     Tree,
     Weights,
-    distance,
     dot,
     edge_log_probs,
     largest,
     leaf_probs,
+    turning,
 )
 from sim.world.random import LEAVES, fold, stream, unit
 
@@ -135,7 +135,7 @@ def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
 @njit(cache=True, nogil=True)
 def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """Move the weights by a clipped gradient; returns the norm of the change on all weights."""
-    far, changed2 = distance(at), 0.0
+    turned, changed2 = turning(at), 0.0
     rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
     change_D = np.empty(gradient_D.shape[0])
     for i in range(gradient_D.shape[0]):
@@ -145,10 +145,10 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
         change = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
         at.w[i] += change
         change_D[i] = at.scale[i] * change
-        at.moved[i] += change_D[i]
+        at.moved[i] = at.scale[i] * at.w[i]
         changed2 += change_D[i] * change
     for k in range(at.u.shape[0]):
-        at.u[k] += far * dot(at.basis[k], change_D)
+        at.u[k] += turned * dot(at.basis[k], change_D)
     return np.sqrt(changed2)
 
 

@@ -44,19 +44,23 @@ class Weights(NamedTuple):
     first: int
     """The replicate trains D neighbouring ones of these weights, from this place on."""
     basis: Singles
-    """(k, D) directions that curvature is drawn from."""
+    """(k, D) gradients that the directions of curvature are sums of."""
     curvature: Singles
-    """(E, k) sqrt(c) X_e in these directions; k = 0 without curvature."""
+    """(E, k) X_e in these directions; k = 0 without curvature."""
+    growth: float
+    """g, squared change of the gradients per distance, relative to their squared norm."""
+    sampling: float
+    """s, the part of it that the drawn weights make up for by their error."""
     scale: Singles
     """(D,) the number of the model's weights that each stands for."""
     start: Singles
     """(D,) the weights before training, for weight decay."""
     w: Floats
     """(D,) their change."""
-    moved: Floats
-    """(D,) scale * w."""
+    moved: Singles
+    """(D,) scale * w, in the precision of the features, which makes inner products fast."""
     u: Floats
-    """(k,) integral of |theta - theta_0| d(basis w)."""
+    """(k,) integral of `turning` d(basis w)."""
     first_moment: Floats
     """(D,) Adam's mean gradient."""
     second_moment: Floats
@@ -68,7 +72,8 @@ class Weights(NamedTuple):
 
     def averaged(self) -> Weights:
         """Return the weights at their moving average."""
-        return self._replace(w=self.mean_w, moved=self.scale * self.mean_w, u=self.mean_u)
+        moved = (self.scale * self.mean_w).astype(np.float32)
+        return self._replace(w=self.mean_w, moved=moved, u=self.mean_u)
 
 
 def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
@@ -104,8 +109,8 @@ def first_probs(response: Response) -> Floats:
     # One weight that stays 0.
     features, curvature = np.zeros((edges, 1), np.float32), np.zeros((edges, 0), np.float32)
     basis, one, zero, none = features[:0], features[0], np.zeros(1), np.zeros(0)
-    state = (zero, zero, none, zero, zero, none, none)
-    weights = Weights(features, 0, basis, curvature, one, one, *state)
+    state = (zero, one.copy(), none, zero, zero, none, none)
+    weights = Weights(features, 0, basis, curvature, 0.0, 0.0, one, one, *state)
     problems_N = np.arange(response.n_problems)
     out_NB = np.empty((response.n_problems, response.n_answers + 1))
     batch_probs(tree_of(response), weights, problems_N, out_NB, np.empty(len(problems_N)))
@@ -144,9 +149,10 @@ def own_features(at: Weights, edge: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def distance(at: Weights) -> float:
-    """Return |theta - theta_0| on all weights of the model."""
-    return np.sqrt(max(dot(at.moved, at.w), 0.0))
+def turning(at: Weights) -> float:
+    """Return the change of the gradients by curvature relative to their norm."""
+    distance = np.sqrt(max(dot(at.moved, at.w), 0.0))
+    return np.sqrt(max(at.growth * distance - at.sampling, 0.0))
 
 
 @njit(cache=True, nogil=True)

@@ -9,11 +9,15 @@ import numpy as np
 from lab.trace.response import Response
 from sim.world.measured.tree import Singles, Weights
 
+_DIRECTIONS = 32
+"""Gradients that a replicate's directions of curvature are sums of."""
+
 
 def draw_weights(
     response: Response,
     features: Singles,
     growth: float,
+    sampling: float,
     rng: np.random.Generator,
     averages: bool = False,
 ) -> Weights:
@@ -22,29 +26,35 @@ def draw_weights(
     Args:
         response: the measured model.
         features: (E, T) its features in single precision, shared by all replicates.
-        growth: c; 0 for the linear model.
+        growth: g; 0 for the linear model.
+        sampling: s.
         rng: of the replicate.
         averages: keep a moving average.
     """
-    total = features.shape[1]
-    used = total if total == response.facts.n_weights else total // 2
+    total, used = features.shape[1], response.n_used
     first = int(rng.integers(total - used + 1))
     own = slice(first, first + used)
-    basis = np.ascontiguousarray(response.basis[:, own] if growth > 0 else response.basis[:0, own])
-    scale = response.scale[own] * np.float32(total / used)
-    curvature = np.zeros((len(features), 0), np.float32)
+    basis, curvature = features[:0], np.zeros((len(features), 0), np.float32)
     if growth > 0:
-        curvature = draw_curvature(response, rng) * np.float32(np.sqrt(growth))
-    start = np.ascontiguousarray(response.start[own])
-    sizes = (used, used, len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
-    return Weights(features, first, basis, curvature, scale, start, *map(np.zeros, sizes))
+        basis, curvature = draw_curvature(response, features, rng)
+    basis, start = (np.ascontiguousarray(all_D[..., own]) for all_D in (basis, response.start))
+    scale = response.scale[own] * np.float32(total / used)
+    fixed = (features, first, basis, curvature, growth, sampling, scale, start)
+    sizes = (len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
+    return Weights(*fixed, np.zeros(used), np.zeros(used, np.float32), *map(np.zeros, sizes))
 
 
-def draw_curvature(response: Response, rng: np.random.Generator) -> Singles:
-    """Draw the directions X_e of all edges, (E, k) in the directions of the basis.
+def draw_curvature(
+    response: Response, features: Singles, rng: np.random.Generator
+) -> tuple[Singles, Singles]:
+    """Draw the directions X_e of all edges, random sums of a few edges' gradients of norm 1.
 
     They are independent between edges but for the laws of gradients of log-probabilities:
     sum p_0 X = 0 at each node, and sum p_0 |X|^2 = sum p_0 |psi|^2.
+
+    Returns:
+        basis: (k, T) the gradients, on all weights of the file.
+        curvature: (E, k) the factors of every edge.
     """
     problem_E = np.repeat(np.arange(response.n_problems), np.diff(response.edge_start))
     changes = (np.diff(problem_E) != 0) | (np.diff(response.edge_node) != 0)
@@ -56,11 +66,13 @@ def draw_curvature(response: Response, rng: np.random.Generator) -> Singles:
 
     p_E = np.exp(response.log_p0)
     p_E /= of_node(p_E)
-    x_EK = rng.standard_normal((len(p_E), len(response.basis)), dtype=np.float32)
+    rows = rng.permutation(np.flatnonzero(response.norm2 > 0))[:_DIRECTIONS]
+    norm_K = np.sqrt(len(rows) * response.norm2[rows])
+    basis_KT = features[rows] / norm_K[:, None].astype(np.float32)
+    x_EK = rng.standard_normal((len(p_E), len(rows)), dtype=np.float32)
     x_EK *= np.sqrt(response.norm2)[:, None].astype(np.float32)
     x_EK -= of_node(x_EK * p_E[:, None].astype(np.float32))
-    # The directions of the basis are orthogonal.
-    value2_K = (response.basis**2) @ response.scale
-    wanted_E, drawn_E = of_node(p_E * response.norm2), of_node(p_E * (x_EK**2 @ value2_K))
+    drawn2_E = ((x_EK @ ((basis_KT * response.scale) @ basis_KT.T)) * x_EK).sum(axis=1)
+    wanted_E, drawn_E = of_node(p_E * response.norm2), of_node(p_E * drawn2_E)
     length_E = np.sqrt(np.divide(wanted_E, drawn_E, out=np.zeros_like(p_E), where=drawn_E > 0))
-    return x_EK * length_E[:, None].astype(np.float32)
+    return basis_KT, x_EK * length_E[:, None].astype(np.float32)

@@ -42,7 +42,6 @@ def response(features):
         features=features,
         scale=rng.uniform(1, 7, D).astype(np.float32),
         start=np.zeros(D, np.float32),
-        basis=np.zeros((1, D), np.float32),
         norm2=np.ones(len(features)),
         leaf_start=np.arange(N + 1) * 3,
         leaf_answer=np.tile([0, 1, 1], N),

@@ -9,7 +9,7 @@ from lab.errors import UserError
 from lab.trace.response import VERSION, read_response, write_response
 from real.measure.arrays import edge_arrays, merge_answers
 from real.measure.gradients import Gradients, log_probs, next_log_probs
-from real.measure.growth import Edges, Growth, slope
+from real.measure.growth import Edges, Growth, sampling_error, slope
 from real.measure.tree import grow, whole_responses
 from real.measure.weights import choose_weights
 
@@ -19,7 +19,7 @@ def test_gradients_equal_finite_differences():
     gradients = Gradients(model, TEMPERATURE)
     contexts, tokens = [[1, 2], [3, 1, 4, 2], [1, 2]], [(5,), (0,), (3, 1, 0)]
     every = np.arange(gradients.n_weights)
-    features, norm2 = gradients(contexts, tokens, every)
+    features, norm2, _ = gradients(contexts, tokens, every)
     assert norm2 == pytest.approx((features.astype(float) ** 2).sum(1), rel=1e-5)
     # The norms of the model compute in single precision, so a smaller step drowns in rounding.
     places = np.random.default_rng(0).permutation(every)[:40]
@@ -132,7 +132,7 @@ def test_growth_is_zero_without_training_and_counts_curvature():
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
     distance, change = growth.at(moved)
     expected = sum(float((moved[n] - before[n]).square().sum()) for n in before)
-    assert distance == pytest.approx(expected) and change > 0
+    assert distance**2 == pytest.approx(expected) and change > 0
     assert all((p == before[name]).all() for name, p in model.named_parameters())
     assert slope([(1.0, 2.0), (2.0, 4.0)]) == pytest.approx(2.0)
 
@@ -154,6 +154,32 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
     edges = Edges([[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist())
     growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
     assert growth.at({})[1] == pytest.approx(0.4, rel=1e-4)
+
+
+def test_first_order_changes_are_those_of_all_weights():
+    model = small_model()
+    gradients = Gradients(model, TEMPERATURE)
+    contexts, tokens = [[1, 2], [3, 1, 4, 2]], [(5,), (0,)]
+    every = np.arange(gradients.n_weights)
+    named = {name: p.detach() for name, p in model.named_parameters()}
+    moved = {name: p + 0.1 * torch.randn_like(p) for name, p in named.items()}
+    left_out = next(iter(moved))
+    del moved[left_out]  # unchanged
+    change = gradients.change(moved)
+    assert (change[: named[left_out].numel()] == 0).all()
+    assert change.square().sum() == pytest.approx(
+        sum(float((moved[n] - named[n]).square().sum()) for n in moved), rel=1e-5
+    )
+    features, _, moved_KE = gradients(contexts, tokens, every, [change, 0 * change])
+    assert moved_KE[0] == pytest.approx(features @ change.numpy(), rel=1e-4, abs=1e-6)
+    assert (moved_KE[1] == 0).all()
+
+
+def test_the_sampling_error_is_that_of_unit_gradients():
+    norm2_E = np.array([4.0, 1.0, 0.0])  # without a gradient there is no error
+    moved_KE, estimated_KE = np.array([[2.0, 1.0, 0.0]]), np.array([[4.0, 0.0, 9.0]])
+    assert sampling_error(moved_KE, estimated_KE, norm2_E) == pytest.approx((1 + 1) / (1 + 1))
+    assert sampling_error(moved_KE, 1.1 * moved_KE, norm2_E) == pytest.approx(0.01)
 
 
 def paths_of(response, n):
@@ -242,7 +268,7 @@ def test_weights_are_drawn_by_the_size_of_their_gradients():
     model = small_model()
     gradients = Gradients(model, TEMPERATURE)
     contexts, tokens = [[1, 2], [3, 1, 4]], [(5,), (2,)]
-    every, norm2 = gradients(contexts, tokens, np.arange(gradients.n_weights))
+    every, norm2, _ = gradients(contexts, tokens, np.arange(gradients.n_weights))
     size = np.sqrt((every.astype(float) ** 2 / norm2[:, None]).mean(0))
     assert gradients.sizes(contexts, tokens) == pytest.approx(size, rel=1e-4)
     norms, large = [], []

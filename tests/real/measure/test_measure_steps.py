@@ -22,7 +22,7 @@ KEY = np.uint64(5)
 def simulated_step(response, lr):
     """Change of all edges' log-probabilities, and the weight of each leaf in the loss."""
     tree, features = tree_of(response), response.features.astype(np.float32)
-    weights = draw_weights(response, features, 0.0, np.random.default_rng(0))
+    weights = draw_weights(response, features, 0.0, 0.0, np.random.default_rng(0))
     assert weights.w.shape[0] == response.facts.n_weights
     leaves = np.zeros(len(response.leaf_answer))
     for n in range(2):
@@ -111,7 +111,7 @@ def test_the_linear_simulator_is_the_linearised_trainer():
     """All weights measured: torch's autograd, loss, clip and AdamW give the same probabilities."""
     response = measured(small_model(), weights=10**6)
     tree, features = tree_of(response), response.features
-    weights = draw_weights(response, features, 0.0, np.random.default_rng(0))
+    weights = draw_weights(response, features, 0.0, 0.0, np.random.default_rng(0))
     places = [slice(*response.edge_start[n : n + 2]) for n in range(2)]
     theta = torch.tensor(response.start, dtype=torch.float64, requires_grad=True)
     start = theta.detach().clone()
