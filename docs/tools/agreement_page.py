@@ -16,8 +16,8 @@ from lab.report.content.agreement import TextTable, cell_table, mean_table
 DATA = Path(__file__).parents[1] / "data"
 CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"
 HELD_OUT, COMPARED, DEVELOPMENT = "none", "earlier laws were compared with it", "the law of growth"
-SETS = dict.fromkeys((23, 24, 25), HELD_OUT) | dict.fromkeys((4, 5, 20, 21, 22), COMPARED)
-SETS |= {6: DEVELOPMENT}
+_SEEDS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,)}
+SETS = {seed: choices for choices, seeds in _SEEDS.items() for seed in seeds}
 """Problem seeds, and the choices that were made on their data."""
 LINEAR = "measured, growth 0"
 _HARD = (("ttrl", "guard"), (2e-4, 3e-4))

@@ -21,6 +21,7 @@ from sim.world.measured.training import (
 from sim.world.measured.tree import (
     Weights,
     batch_probs,
+    distance,
     read_measured,
     tree_of,
     without_unseen,
@@ -164,8 +165,8 @@ class Measured:
         read = [
             part.read_by(n) for part in self._apart_R for n in range(len(problems_N))
         ] or self._weights
-        distance = np.mean([np.sqrt(max(at.moved @ at.w, 0.0)) for at in read])
-        growth = None if self._growth is None else float(self._growth * distance)
+        far = np.mean([distance(at) for at in read])
+        growth = None if self._growth is None else float(self._growth * far)
         return Trust(float(np.mean(unseen)), growth)
 
     def _write(self, replicate: int, problems_P: Ints, out_PB: Floats) -> Floats:

@@ -149,10 +149,15 @@ def own_features(at: Weights, edge: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def distance(at: Weights) -> float:
+    """Return |theta - theta_0| on all weights of the model."""
+    return np.sqrt(max(dot(at.moved, at.w), 0.0))
+
+
+@njit(cache=True, nogil=True)
 def turning(at: Weights) -> float:
     """Return the change of the gradients by curvature relative to their norm."""
-    distance = np.sqrt(max(dot(at.moved, at.w), 0.0))
-    return np.sqrt(max(at.growth * distance - at.sampling, 0.0))
+    return np.sqrt(max(at.growth * distance(at) - at.sampling, 0.0))
 
 
 @njit(cache=True, nogil=True)
