@@ -60,18 +60,18 @@ class Growth:
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
         self._features_ED = self._gradients()
 
-    def at(self, weights: Mapping[str, torch.Tensor]) -> tuple[float, float]:
+    def at(self, weights: Mapping[str, torch.Tensor]) -> float:
         """Compare one checkpoint.
 
         Args:
             weights: by the model's names; those left out are unchanged.
 
         Returns:
-            Distance of the weights, and the median over the nodes of the squared norm of
-            the gradients' change beyond the softmax relative to that of the gradients.
+            The median over the nodes of the squared norm of the gradients' change beyond the
+            softmax, relative to that of the gradients.
         """
         try:
-            distance2 = self._load(weights)
+            self._load(weights)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))
             now_ED = self._gradients()
         finally:
@@ -85,7 +85,7 @@ class Growth:
             for vector_ED in (now_ED - linear_ED, linear_ED)
         )
         known_V = norm2_V > 0
-        return np.sqrt(distance2), float(np.median(change_V[known_V] / norm2_V[known_V]))
+        return float(np.median(change_V[known_V] / norm2_V[known_V]))
 
     def _gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""
@@ -95,13 +95,10 @@ class Growth:
         return gradients(contexts, single, self._coordinates)[0] * self._root
 
     @torch.no_grad()
-    def _load(self, weights: Mapping[str, torch.Tensor]) -> float:
-        distance2 = 0.0
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
         for name, parameter in self._model.named_parameters():
             if name in weights:
                 parameter.copy_(weights[name])
-                distance2 += float((weights[name] - self._start[name]).square().sum())
-        return distance2
 
 
 def sampling_error(

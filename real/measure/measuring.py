@@ -22,8 +22,8 @@ from real.measure.weights import choose_weights
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
 
-_GROWTH_NODES, _GROWTH_OF, _GROWTH_WEIGHTS = 192, 512, 2048
-"""Nodes, drawn from this many with the likeliest prefixes, and weights for the growth."""
+_GROWTH_NODES, _GROWTH_WEIGHTS = 512, 2048
+"""Nodes with the likeliest prefixes, and weights, on which the growth is measured."""
 
 Unit = Literal["token", "response", "answer"]
 
@@ -148,9 +148,10 @@ def measure(
         arrays, features, norm2 = merge_answers(arrays, features, scale)
     growth = None
     if along:
-        compared = _compared(trees, prompts, rng)
+        compared = _compared(trees, prompts)
         few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
-        growth = _growth(model, compared, along, temperature, *few, report)
+        distances = [float(change.norm()) for change in changes]
+        growth = _growth(model, compared, along, distances, temperature, *few, report)
     response = Response(
         facts=Facts(
             **facts,
@@ -219,19 +220,15 @@ def _continue(
             trees[n].leaves[place] = Leaf(whole, leaf.edge, True)
 
 
-def _compared(
-    trees: Sequence[Tree], prompts: Sequence[Sequence[int]], rng: np.random.Generator
-) -> Edges:
-    """Edges on which growth is measured: of random nodes among the likeliest prefixes."""
+def _compared(trees: Sequence[Tree], prompts: Sequence[Sequence[int]]) -> Edges:
+    """Edges on which growth is measured: of the nodes with the likeliest prefixes."""
     nodes = [
         (tree.nodes[node].log_p, n, node)
         for n, tree in enumerate(trees)
         for node in tree.moving_nodes()
     ]
-    likeliest = sorted(nodes, reverse=True)[:_GROWTH_OF]
     rows: list[tuple[list[int], int, int]] = []
-    for place in sorted(rng.permutation(len(likeliest))[:_GROWTH_NODES]):
-        _, n, node = likeliest[place]
+    for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:_GROWTH_NODES]):
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return Edges(*(list(column) for column in zip(*rows, strict=True)))
@@ -241,18 +238,18 @@ def _growth(
     model: Any,
     compared: Edges,
     along: Sequence[Mapping[str, torch.Tensor]],
+    distances: Sequence[float],
     temperature: float,
     coordinates: NDArray[np.int64],
     scale: NDArray[np.float32],
     report: Report,
 ) -> float:
-    """Growth of the gradients along the weights of a run."""
+    """Growth of the gradients along the weights of a run, at given distances from the start."""
+    if not any(distances):
+        raise UserError("growth: the run's checkpoints have the weights that it started from")
     growth = Growth(model, compared, temperature, coordinates, scale)
     points: list[tuple[float, float]] = []
-    for weights in along:
-        points.append(growth.at(weights))
+    for distance, weights in zip(distances, along, strict=True):
+        points.append((distance, growth.at(weights)))
         report("growth", len(points) / len(along))
-    moved = [point for point in points if point[0] > 0]
-    if not moved:
-        raise UserError("growth: the run's checkpoints have the weights that it started from")
-    return slope(moved)
+    return slope(points)

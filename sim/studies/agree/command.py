@@ -47,8 +47,8 @@ class Agree:
     out: Path | None = None
     """New folder for the simulated runs, which guard-report draws over the real ones, and for
     agreement.csv; without it the tables are only printed."""
-    replicates: int | None = None
-    """Simulated runs per cell; as many as real seeds if left out."""
+    replicates: int = 16
+    """Simulated runs per cell."""
     growth: float | None = None
     """As in `guard-sim run`: the response file's own if left out, 0 for the linear model."""
     classical: tuple[Classical, ...] = CLASSICAL
@@ -60,7 +60,7 @@ class Agree:
 
     def run(self) -> None:
         """Simulate, compare and print the tables."""
-        if self.replicates is not None and self.replicates < 1:
+        if self.replicates < 1:
             raise UserError(f"replicates = {self.replicates}: must be at least 1")
         if self.out is not None and self.out.exists() and any(self.out.iterdir()):
             raise UserError(f"out: {self.out} exists and is not empty; give another name")

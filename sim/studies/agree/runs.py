@@ -42,8 +42,8 @@ class Prediction:
     """Of the response file."""
     growth: float | None = None
     """As in `SimConfig`."""
-    replicates: int | None = None
-    """As many as there are real seeds if None."""
+    replicates: int = 16
+    """Simulated runs per cell."""
     seed: int = 0
 
     def of(self, runs: Sequence[Manifest]) -> SimConfig:
@@ -96,7 +96,7 @@ class Prediction:
         return {name: run.config[name] for name in _TAKEN} | {
             "guard": GuardConfig.from_dict(run.config["guard"]),
             "n_problems": run.n_problems,
-            "replicates": self.replicates or len(runs),
+            "replicates": self.replicates,
             "seed": self.seed,
         }
 

@@ -128,11 +128,9 @@ def test_growth_is_zero_without_training_and_counts_curvature():
     every, ones = np.arange(n_weights), np.ones(n_weights, np.float32)
     growth = Growth(model, edges, TEMPERATURE, every, ones)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    assert growth.at(before) == pytest.approx((0.0, 0.0), abs=1e-8)
+    assert growth.at(before) == pytest.approx(0.0, abs=1e-8)
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
-    distance, change = growth.at(moved)
-    expected = sum(float((moved[n] - before[n]).square().sum()) for n in before)
-    assert distance**2 == pytest.approx(expected) and change > 0
+    assert growth.at(moved) > 0
     assert all((p == before[name]).all() for name, p in model.named_parameters())
     assert slope([(1.0, 2.0), (2.0, 4.0)]) == pytest.approx(2.0)
 
@@ -153,7 +151,26 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
     monkeypatch.setattr("real.measure.growth.next_log_probs", lambda *_: half)
     edges = Edges([[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist())
     growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
-    assert growth.at({})[1] == pytest.approx(0.4, rel=1e-4)
+    assert growth.at({}) == pytest.approx(0.4, rel=1e-4)
+
+
+def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(monkeypatch):
+    model, compared = small_model(), []
+
+    class Seen(Growth):
+        def __init__(self, model, edges, *rest):
+            compared.append(edges)
+            super().__init__(model, edges, *rest)
+
+    monkeypatch.setattr("real.measure.measuring.Growth", Seen)
+    moved = {name: 1.01 * p.detach() for name, p in model.named_parameters()}
+    for settings in ({"weights": 16}, {"weights": 32}):
+        measured(model, [lambda: moved], **settings)
+    assert compared[0] == compared[1]
+    monkeypatch.setattr("real.measure.measuring._GROWTH_NODES", len(PROMPTS))
+    measured(model, [lambda: moved], weights=16)
+    # No prefix is likelier than the empty one.
+    assert {tuple(context) for context in compared[2].contexts} == {tuple(p) for p in PROMPTS}
 
 
 def test_first_order_changes_are_those_of_all_weights():
@@ -245,6 +262,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
         ({"max_edges": 0}, "max_edges = 0: must be at least 1"),
         ({"min_p": 0.99}, "min_p = 0.99: problem a has no response that likely"),
         ({"unit": "answer", "checkpoints": [dict]}, "growth: can be measured with unit = token"),
+        ({"checkpoints": [dict]}, "growth: the run's checkpoints have the weights that it started"),
     ):
         with pytest.raises(UserError, match=message) as refused:
             measured(small_model(), **changes)
