@@ -50,7 +50,7 @@ PARTS_OFF: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 """Parts that are switched off, by arm."""
 LR = 3e-4
-REPLICATES = 6
+REPLICATES = 24
 FIRST_VISITS, LAST_VISITS = 3, 5
 """Of a problem, as for its fate."""
 
