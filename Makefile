@@ -27,7 +27,7 @@ demo: .venv/real.stamp
 	pilot=$$!; $(BIN)/guard-sim compare --out $(RUN)/sim && wait $$pilot
 	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS)
 	$(BIN)/guard-train measure --out $(RUN)/response.npz --growth $(RUN)/pilot
-	$(BIN)/guard-sim agree --real $(RUN)/real --response $(RUN)/response.npz --out $(RUN)/measured
+	$(BIN)/guard-sim agree --real $(RUN)/real --response $(RUN)/response.npz --replicates 8 --out $(RUN)/measured
 	$(BIN)/guard-report $(RUN)/sim $(RUN)/real $(RUN)/measured --output $(RUN)/report.html
 
 agreement: .venv/real.stamp
