@@ -24,6 +24,8 @@ from sim.studies.agree.command import TABLE
 
 PILOT_SEED = 100
 """Of the run from whose checkpoints the growth of the gradients is measured; in no cell."""
+REPLICATES = 64
+"""Simulated runs per cell."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +62,7 @@ def commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[typ
     if not (simulated / TABLE).is_file():
         shutil.rmtree(simulated, ignore_errors=True)  # half of it, which takes seconds to make
         data = ["--real", out / "real", "--response", response]
-        yield sim.cli, ["agree", *data, "--out", simulated]
+        yield sim.cli, ["agree", *data, "--replicates", REPLICATES, "--out", simulated]
     yield lab.report.cli, [out / "real", simulated, "--output", out / "report.html"]
 
 

@@ -46,7 +46,7 @@ def test_three_cells_from_nothing(made):
         arm: set(predictions) for arm in ("ttrl", "frozen", "truth")
     }
     measured = table[table.prediction == "measured"].set_index("arm")
-    assert measured.seeds.eq(2).all() and measured.replicates.eq(16).all()
+    assert measured.seeds.eq(2).all() and measured.replicates.eq(64).all()
     # True labels help and start where the real run starts: no claim on the size of the error.
     assert measured.predicted["truth"] > measured.predicted["ttrl"]
     assert (measured.final == (measured.real - measured.predicted).abs()).all()
