@@ -60,7 +60,7 @@ def commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[typ
         yield real.cli, ["measure", "--out", response, "--growth", pilot, *settings]
     simulated = out / "simulated"
     if not (simulated / TABLE).is_file():
-        shutil.rmtree(simulated, ignore_errors=True)  # half of it, which takes seconds to make
+        shutil.rmtree(simulated, ignore_errors=True)  # half of it, which takes minutes to make
         data = ["--real", out / "real", "--response", response]
         yield sim.cli, ["agree", *data, "--replicates", REPLICATES, "--out", simulated]
     yield lab.report.cli, [out / "real", simulated, "--output", out / "report.html"]

@@ -112,6 +112,10 @@ class Response:
         drawn = len(self.scale)
         return drawn if drawn == self.facts.n_weights else int(_USED * drawn)
 
+    def used_scale(self, used: slice) -> NDArray[np.float32]:
+        """Return the number of the model's weights that each of the `n_used` weights stands for."""
+        return self.scale[used] * np.float32(len(self.scale) / self.n_used)
+
     @property
     def n_answers(self) -> int:
         """Answer ids that every problem needs, at least 2.

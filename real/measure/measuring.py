@@ -140,18 +140,15 @@ def measure(
 
     along = [load() for load in checkpoints]
     changes = [gradients.change(weights) for weights in along]
+    distances = [float(change.norm()) for change in changes]
+    if along and not any(distances):
+        raise UserError("growth: the run's checkpoints have the weights that it started from")
     features, norm2, moved_KE = gradients(contexts, tokens, coordinates, changes, count)
     limit = float(np.finfo(np.float16).max)
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
         raise UserError("measure: a gradient is not finite; is the model sound?")
     if config.unit == "answer":
         arrays, features, norm2 = merge_answers(arrays, features, scale)
-    growth = None
-    if along:
-        compared = _compared(trees, prompts)
-        few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
-        distances = [float(change.norm()) for change in changes]
-        growth = _growth(model, compared, along, distances, temperature, *few, report)
     response = Response(
         facts=Facts(
             **facts,
@@ -162,7 +159,6 @@ def measure(
             settings={k: float(v) for k, v in asdict(config).items() if k != "unit"},
             left_out=float(np.mean([tree.left_out for tree in trees])),
             capped=sum(tree.capped for tree in trees),
-            growth=growth,
         ),
         truth_N=np.array([truth for _, truth, _ in read], np.int64),
         # All weights of a small model are kept exactly; a sample has errors of its own.
@@ -173,10 +169,14 @@ def measure(
         **arrays,
     )
     if along:
+        compared = _compared(trees, prompts)
+        few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
+        response.facts.growth = _growth(
+            model, compared, along, distances, temperature, *few, report
+        )
         used = slice(response.n_used)
-        own_D = scale[used] * (len(scale) / response.n_used)
         change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
-        estimated_KE = (own_D * change_KD) @ features[:, used].T
+        estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)
         response.facts.sampling = sampling_error(moved_KE, estimated_KE, norm2)
     return response
 
@@ -245,8 +245,6 @@ def _growth(
     report: Report,
 ) -> float:
     """Growth of the gradients along the weights of a run, at given distances from the start."""
-    if not any(distances):
-        raise UserError("growth: the run's checkpoints have the weights that it started from")
     growth = Growth(model, compared, temperature, coordinates, scale)
     points: list[tuple[float, float]] = []
     for distance, weights in zip(distances, along, strict=True):

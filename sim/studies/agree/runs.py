@@ -42,7 +42,7 @@ class Prediction:
     """Of the response file."""
     growth: float | None = None
     """As in `SimConfig`."""
-    replicates: int = 16
+    replicates: int
     """Simulated runs per cell."""
     seed: int = 0
 

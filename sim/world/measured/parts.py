@@ -23,7 +23,7 @@ from sim.world.measured.training import (
     rows_of,
     take_in,
 )
-from sim.world.measured.tree import Tree, Weights, largest, turning
+from sim.world.measured.tree import Tree, Weights, largest, on_all_weights, turning
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class Apart:
         w_D = self._w_ND[problem]
         return self._start._replace(
             w=w_D,
-            moved=(self._start.scale * w_D).astype(np.float32),
+            moved=on_all_weights(self._start.scale, w_D),
             u=self._start.basis @ self._travelled_ND[problem],
             first_moment=self._first_ND[problem],
         )
@@ -118,7 +118,7 @@ def move_all(
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
-        moved_D = (start.scale * w_ND[n]).astype(np.float32)
+        moved_D = on_all_weights(start.scale, w_ND[n])
         at = Weights(
             start.features,
             start.first,

@@ -58,7 +58,7 @@ class Weights(NamedTuple):
     w: Floats
     """(D,) their change."""
     moved: Singles
-    """(D,) scale * w, in the precision of the features, which makes inner products fast."""
+    """(D,) `on_all_weights` of w."""
     u: Floats
     """(k,) integral of `turning` d(basis w)."""
     first_moment: Floats
@@ -72,7 +72,7 @@ class Weights(NamedTuple):
 
     def averaged(self) -> Weights:
         """Return the weights at their moving average."""
-        moved = (self.scale * self.mean_w).astype(np.float32)
+        moved = on_all_weights(self.scale, self.mean_w)
         return self._replace(w=self.mean_w, moved=moved, u=self.mean_u)
 
 
@@ -146,6 +146,12 @@ def own_features(at: Weights, edge: int) -> Any:
     """Return the features of an edge on the replicate's weights."""
     # Slices of contiguous rows stay contiguous, which lets the compiler use vector instructions.
     return at.features[edge][at.first : at.first + at.w.shape[0]]
+
+
+@njit(cache=True, nogil=True)
+def on_all_weights(scale_D: Singles, w_D: Floats) -> Singles:
+    """Return scale * w in the precision of the features, which makes inner products fast."""
+    return (scale_D * w_D).astype(np.float32)
 
 
 @njit(cache=True, nogil=True)

@@ -38,7 +38,7 @@ def draw_weights(
     if growth > 0:
         basis, curvature = draw_curvature(response, features, rng)
     basis, start = (np.ascontiguousarray(all_D[..., own]) for all_D in (basis, response.start))
-    scale = response.scale[own] * np.float32(total / used)
+    scale = response.used_scale(own)
     fixed = (features, first, basis, curvature, growth, sampling, scale, start)
     sizes = (len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
     return Weights(*fixed, np.zeros(used), np.zeros(used, np.float32), *map(np.zeros, sizes))
