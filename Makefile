@@ -5,17 +5,17 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs vllm vllm-source verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs test-browser vllm vllm-source test-vllm verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make agreement  real runs beside their simulation: 60 runs, a table and a report (15 to 25 minutes)"
-	@echo "make test    lint, types, import rules, all tests"
-	@echo "make docs    run the notebooks at small size, then build the site into build/site"
-	@echo "make vllm    install vLLM for CPUs, so that make test covers it too"
+	@echo "make test    lint, types, import rules, tests; those of the report's pages need Chromium"
+	@echo "make docs    write the tables of the pages, run the notebooks at small size, build the site into build/site"
+	@echo "make test-browser  the tests that make test skips without Chromium"
+	@echo "make test-vllm  install vLLM for CPUs, and its tests"
 	@echo "make vllm-source  the source of the other release of vLLM whose calls are tested (340 MB)"
-	@echo "make verl    install verl and Ray for CPUs, in an environment of their own"
-	@echo "make test-verl  the tests of the verl plugin there (10 minutes)"
+	@echo "make test-verl  install verl and Ray for CPUs in an environment of their own, and the plugin's tests"
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
 	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
 	@echo "make bench   the measured targets of benchmarks/"
@@ -33,14 +33,22 @@ demo: .venv/real.stamp
 agreement: .venv/real.stamp
 	$(BIN)/python docs/tools/agreement.py $(AGREEMENT)
 
-# More workers than cores, since many tests wait for processes. Python may keep what it compiled,
-# which the processes that tests start would compile again.
+# One worker more than cores, since some tests wait for processes.
+PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
+
+# Python may keep what it compiled, which the processes that tests start would compile again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/real/vllm --ignore tests/verl
-	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/vllm
+	$(BIN)/python -m pytest $(PARALLEL)
+
+test-browser: .venv/dev.stamp
+	$(BIN)/python -m pytest $(PARALLEL) -m browser
+
+test-vllm: .venv/vllm.stamp
+	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/on_vllm
 
 docs: .venv/dev.stamp
+	$(BIN)/python docs/tools/tables.py
 	$(BIN)/python docs/tools/execute.py
 	$(BIN)/python -m mkdocs build --strict -q
 
@@ -51,14 +59,14 @@ vllm-source: build/vllm/0.33.0
 verl: .venv-verl/stamp
 
 test-verl: .venv-verl/stamp
-	.venv-verl/bin/pyright -p tests/verl
-	.venv-verl/bin/python -m pytest tests/verl
+	.venv-verl/bin/pyright -p tests/on_verl
+	.venv-verl/bin/python -m pytest tests/on_verl
 
 test-verl-vllm: .venv-verl-vllm/stamp
-	.venv-verl-vllm/bin/python -m pytest tests/verl/on_vllm
+	.venv-verl-vllm/bin/python -m pytest tests/on_verl/on_vllm
 
 newest-verl: .venv-verl/stamp
-	.venv-verl/bin/python tests/verl/newest.py
+	.venv-verl/bin/python tests/on_verl/newest.py
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

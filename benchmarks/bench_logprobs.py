@@ -26,12 +26,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from real.update.group import Group
-from real.update.grpo import LossConfig, backward
-from real.update.head import CHUNK_ELEMENTS, Head
+from real.settings.config import TrainConfig
+from real.update.grpo import backward
+from real.update.head import CHUNK_ELEMENTS, Head, head_scores
 from real.update.logprobs import Scorer
-from real.update.passes import Layout, Place, plan, row_counts
-from real.update.scores import head_scores
+from real.update.packing import Group, Layout, Place, plan, row_counts
 
 ROWS, TOKENS, VOCABULARY, WIDTH = 32, 512, 32768, 64
 
@@ -153,7 +152,7 @@ def compare_bundles(model: Any, group: Group, title: str, rounds: int) -> None:
     for _ in range(rounds):
         for name, scorer in ways.items():
             start = time.process_time()
-            backward(scorer, [group], LossConfig())
+            backward(scorer, [group], TrainConfig(temperature=1.0))
             spent[name].append(time.process_time() - start)
     alone, chosen = (statistics.median(seconds[1:]) for seconds in spent.values())
     bundle = ways["chosen"].plan([group], [row_counts(group)], 16384).bundle

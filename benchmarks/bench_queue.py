@@ -23,7 +23,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from real.engines.rollouts import Sampling
-from real.engines.vllm_engine import VllmEngine
+from real.engines.vllm_host import VllmEngine
 from real.engines.vllm_settings import VllmSettings
 
 PROMPTS, EACH, AT_ONCE, LONGEST, LIMIT = 500, 4, 512, 200, 0.7

@@ -22,8 +22,8 @@ from lab.arms import arm
 from real import TrainConfig, train
 from real.run import prepare
 from real.settings.seeds import Stream, torch_generator
-from real.update.group import Group
 from real.update.optimizer import PolicyOptimizer
+from real.update.packing import Group
 
 PHASES = ("rollout", "grade", "guard", "update")
 PROBLEMS, SKIPPED = 8, 2

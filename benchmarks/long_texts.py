@@ -16,8 +16,7 @@ import torch
 from stopwatch import now
 
 from real.engines.rollouts import Rollouts
-from real.vote.similarity import similarities
-from real.vote.token_stats import step_logprobs
+from real.vote.observe import similarities, step_logprobs
 from real.vote.tool import tool_verdicts
 
 _PIECE = re.compile(r" ?\\?[A-Za-z]+|\n+| ?\d{1,3}| ?.", re.DOTALL)

@@ -17,21 +17,19 @@ from unittest.mock import patch
 from stopwatch import Spent, Stopwatch
 
 import real.trainer
-import real.vote.pay
-import real.vote.token_stats
+import real.vote.decide
+import real.vote.observe
 from guard_core import Guard, group_advantages, policy_streams
 from guard_core.rules import Need
-from real.engines.decoding import Samples
 from real.engines.token_stats import RunningStats
-from real.engines.transformers_engine import TransformersEngine
+from real.engines.transformers_engine import Samples, TransformersEngine
 from real.record.batches import Batch
-from real.state import Run
+from real.run import Run
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Decided, Supervisor
 from real.vote.judge import Judge
 from real.vote.observe import Observer
-from real.vote.second import SecondVotes
-from real.vote.teacher import Teacher
+from real.vote.second import SecondVotes, Teacher
 
 GENERATION = "generation"
 """The part that is another generation pass, with what its responses' answers cost to read."""
@@ -47,7 +45,7 @@ _OWN: tuple[tuple[Any, str, str], ...] = (
     (Judge, "groups", "further groups"),
     (Supervisor, "_observations", "draws"),
     (Supervisor, "_scores", "score"),
-    (real.vote.pay, "weighed", "weigh"),
+    (real.vote.decide, "weighed", "weigh"),
     (Teacher, "after_step", "after step"),
     (PolicyOptimizer, "step", _UPDATE),
 )
@@ -124,7 +122,7 @@ def _watched(watch: Stopwatch, passes: list[Pass]) -> Iterator[None]:
             stack.enter_context(patch.object(place, name, make(getattr(place, name), watch)))
         for place, name, count in (
             (TransformersEngine, "sample", _generated),
-            (real.vote.token_stats, "group_stats", _scored),
+            (real.vote.observe, "group_stats", _scored),
         ):
             stack.enter_context(patch.object(place, name, count(getattr(place, name), passes)))
         yield

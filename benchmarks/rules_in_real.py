@@ -25,11 +25,10 @@ from real import TrainConfig
 from real.model.policy import Policy
 from real.model.prepare import torch_threads
 from real.record.batches import batches
-from real.run import prepare
+from real.run import Run, prepare
 from real.settings.seeds import Stream, torch_generator
-from real.state import Run
 from real.trainer import prime
-from real.vote.ahead import VoteSampler
+from real.vote.sample import VoteSampler
 
 PLAIN = "ttrl"
 NO_STATS = " (no stats)"

@@ -15,7 +15,7 @@ import numpy as np
 
 from guard_core import GuardConfig
 from guard_core.rules import Need
-from lab.stats.auroc import auroc
+from lab.stats.bootstrap import auroc
 from lab.stats.paired import estimate
 from real import TrainConfig
 from real.run import prepare

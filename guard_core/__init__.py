@@ -15,8 +15,7 @@ from guard_core.advantages import (
     policy_streams,
     standardise,
 )
-from guard_core.checks import ConfigError
-from guard_core.config import GuardConfig
+from guard_core.config import ConfigError, GuardConfig
 from guard_core.decision import Decision, Route
 from guard_core.guard import Guard
 from guard_core.state import GuardState

@@ -51,7 +51,6 @@ def group_advantages(
 
     Args:
         answers: (..., P, K) integer answer ids of the trained samples, -1 for unparseable.
-        decision: of the same problems.
         config: `advantage_scale`, `weight_on`, `mix`, `minority_reward` and `skip_by` are read.
 
     Returns:
@@ -76,8 +75,6 @@ def answer_advantages(
     Args:
         samples: (..., P, A) integers; trained responses per answer id.
         n_samples: K, unparseable ones included.
-        decision: of the same problems.
-        config: as for `group_advantages`.
 
     Returns:
         `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
@@ -130,8 +127,6 @@ def policy_streams(
 
     Args:
         majority: (..., P, K) or, per answer, (..., P, A + 1).
-        minority: as `majority`.
-        decision: of the same problems.
         config: `mix`, `negative_scale`, `weight_on` and `skip_by` are read.
     """
     xp = namespace(decision.weight)
@@ -139,7 +134,7 @@ def policy_streams(
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
     majority, minority = (
-        lessened(stream, config.negative_scale) for stream in (majority, minority)
+        scale_negatives(stream, config.negative_scale) for stream in (majority, minority)
     )
     on_loss = config.weight_on == "loss"
     weight = decision.weight if on_loss else xp.ones_like(decision.weight)
@@ -147,7 +142,7 @@ def policy_streams(
     return PolicyStreams(majority, minority, weight, dropped)
 
 
-def lessened(advantages: Array, scale: float) -> Array:
+def scale_negatives(advantages: Array, scale: float) -> Array:
     """Return the advantages, negative ones times `scale`."""
     xp = namespace(advantages)
     return advantages if scale == 1 else xp.where(advantages < 0, scale * advantages, advantages)

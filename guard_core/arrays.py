@@ -92,7 +92,6 @@ def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
 
     Args:
         ids: (..., M) integers below n; negative ones are left out.
-        n: number of ids.
         weights: (..., M) floats.
 
     Returns:

@@ -1,9 +1,10 @@
-"""Decision of the guard on every problem of a batch."""
+"""Decision of the guard on every problem of a batch, and the part of it that changes the update."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from array_api_compat import device
 
@@ -17,6 +18,18 @@ class Route(IntEnum):
     AT_RISK = 1
     HIGH_RISK = 2
     SKIPPED = 3
+
+
+def rerouted(route: Array, skip: Array) -> Array:
+    """Return routes under other skips; who sits out no longer is at high risk.
+
+    Args:
+        route: (..., P) of the guard.
+        skip: (..., P) bool; in place of the guard's.
+    """
+    xp = namespace(route)
+    own = xp.where(route == int(Route.SKIPPED), int(Route.HIGH_RISK), route)
+    return xp.astype(xp.where(skip, int(Route.SKIPPED), own), route.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,16 @@ class Decision:
     candidate_votes: Array
     """(..., P, A) integers; responses per answer that the candidates were chosen by."""
 
+    def treated(self, weight: Array, beta: Array, skip: Array) -> Decision:
+        """Replace what changes the update, as in a control that treats other problems.
+
+        Args:
+            weight: (..., P).
+            beta: (..., P).
+            skip: (..., P) bool.
+        """
+        return replace(self, weight=weight, beta=beta, skip=skip, route=rerouted(self.route, skip))
+
     def trained_on(self, label: Array) -> Decision:
         """Replace the label that is trained on, as by the true answer in an oracle run.
 
@@ -67,3 +90,34 @@ class Decision:
         label = xp.where(label < 0, -1, label)
         ids = xp.arange(self.minority.shape[-1], dtype=label.dtype, device=device(self.minority))
         return replace(self, label=label, minority=self.minority & (ids != label[..., None]))
+
+
+class Treatment(NamedTuple):
+    """The part of a decision that changes the update (docs/method.md, section 12)."""
+
+    weight: Array
+    """(..., P) FRS weight."""
+    beta: Array
+    """(..., P) share of the minority loss."""
+    skip: Array
+    """(..., P) bool; sits this step out."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> Treatment:
+        """Return the treatment that the guard decided on."""
+        return cls(decision.weight, decision.beta, decision.skip)
+
+    def permuted(self, problems: Array, draws: Array) -> Treatment:
+        """Deal the batch's treatments to its problems at random.
+
+        The problem with the i-th smallest number gets the treatment of the one with the i-th
+        smallest draw, so the order of the rows does not matter.
+
+        Args:
+            problems: (..., P) numbers, different within a batch.
+            draws: (..., P) uniform random numbers of these problems.
+        """
+        xp = namespace(self.weight)
+        rank = xp.argsort(xp.argsort(problems, axis=-1), axis=-1)
+        source = xp.take_along_axis(xp.argsort(draws, axis=-1), rank, axis=-1)
+        return Treatment(*(xp.take_along_axis(own, source, axis=-1) for own in self))

@@ -1,20 +1,15 @@
-"""The guard as a pure function: (state, votes, draws) -> (state, decision)."""
+"""The guard as a pure function, (state, votes, draws) -> (state, decision), and its parts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from guard_core.arrays import Array, divide, namespace, widen
+from guard_core.arrays import Array, divide, floor_share, namespace, ordered_sum, widen
 from guard_core.config import GuardConfig
 from guard_core.decision import Decision, Route
-from guard_core.frs import frs_weight
-from guard_core.label import Label, choose_label
-from guard_core.margin import Support
-from guard_core.monitor import advance
-from guard_core.mps import candidate_votes, minority_candidates, protect
-from guard_core.rcsu import at_high_risk, choose_skips
-from guard_core.state import GuardState, Rates
-from guard_core.votes import Draws, Votes
+from guard_core.state import GuardState, Rates, advance
+from guard_core.votes import Draws, Label, Votes, choose_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ class Guard:
         It sets label and memory, and is neither a visit nor a flip.
 
         Args:
-            state: of (..., N) problems.
             votes: counts (..., N, A).
             draws: only `tie` is read.
             scores: as for `step`.
@@ -190,3 +184,154 @@ def _decision(
         minority=minority,
         candidate_votes=counted,
     )
+
+
+def frs_weight(rows: GuardState, rates: Rates, config: GuardConfig) -> tuple[Array, Array]:
+    """Weight every problem by how far its label can be trusted (paper equations 6-11).
+
+    Args:
+        config: `l1`, `l2`, `w_min`, `tau_MR`, `tau_FR` and `W` are read.
+
+    Returns:
+        Weights (..., P), and `c2_fired` (..., P) with this visit counted.
+    """
+    xp = namespace(rates.flip_rate)
+    real = rates.flip_rate.dtype
+    c1 = rates.contested & (rates.match_rate > config.tau_MR)
+    c2 = ~rows.had_competition & (rows.visits >= config.W)
+    c2 = c2 & (rates.mean_match_rate > config.tau_MR) & (rows.c2_fired < config.W)
+    weight = 1 - config.l1 * rates.flip_rate
+    weight = weight * (1 - config.l2 * xp.astype(c1, real))
+    weight = weight * (1 - config.l2 / 2 * xp.astype(c2, real))
+    weight = xp.where(weight < config.w_min, config.w_min, weight)
+    return weight, rows.c2_fired + xp.astype(c2, rows.c2_fired.dtype)
+
+
+def candidate_votes(votes: Votes, config: GuardConfig) -> Array:
+    """(..., P, A) responses per answer that candidates are chosen by."""
+    return votes.samples if config.minority_over == "samples" else votes.counts
+
+
+def minority_candidates(votes: Votes, is_label: Array, config: GuardConfig) -> Array:
+    """Answers other than the label with enough responses (paper equation 12).
+
+    Args:
+        is_label: (..., P, A) bool; the label's place.
+
+    Returns:
+        (..., P, A) bool.
+    """
+    least = max(1, floor_share(config.minority_share, votes.n_samples))
+    return (candidate_votes(votes, config) >= least) & ~is_label
+
+
+def protect(
+    rows: GuardState, rates: Rates, minority: Array, config: GuardConfig
+) -> tuple[Array, Array, Array]:
+    """Turn protection on or off and set its strength (paper equation 13).
+
+    Args:
+        minority: (..., P, A) bool from `minority_candidates`.
+        config: `beta_max`, `beta_schedule`, `T_steady`, `tau_FR` and `empty_minority` are read.
+
+    Returns:
+        `mps_active` and `steady` of the rows, updated, and `beta` (..., P), 0 where it is off.
+    """
+    xp = namespace(rates.flip_rate)
+    steady = xp.where(rates.contested, 0, rows.steady + 1)
+    active = rates.contested | (rows.mps_active & (steady < config.T_steady))
+    strength = rates.flip_rate
+    if config.beta_schedule == "saturating":
+        # Any flip rate above a threshold of 0 saturates; the floor only avoids 0 / 0.
+        strength = divide(strength, max(config.tau_FR, 1e-6))
+        strength = xp.where(strength > 1, 1.0, strength)
+    beta = config.beta_max * strength * xp.astype(active, strength.dtype)
+    if config.empty_minority == "plain":
+        beta = beta * xp.astype(xp.any(minority, axis=-1), beta.dtype)
+    return active, steady, beta
+
+
+def at_high_risk(
+    had_competition: Array, visits: Array, mean_match_rate: Array, config: GuardConfig
+) -> Array:
+    """Problems that were contested once and are confident again (paper section 3.5).
+
+    Args:
+        had_competition: (..., P) of `GuardState`.
+        visits: (..., P) of `GuardState`, this one included.
+        mean_match_rate: (..., P) of `Rates`.
+
+    Returns:
+        (..., P) bool.
+    """
+    return had_competition & (visits >= config.W) & (mean_match_rate > config.theta_MR)
+
+
+def choose_skips(high_risk: Array, draws: Draws, config: GuardConfig) -> Array:
+    """Leave out high-risk problems at random, up to the batch's cap.
+
+    Args:
+        high_risk: (..., P) bool.
+        draws: `skip` decides who is a candidate, `pick` who of them fits under the cap.
+        config: `p_skip`, `skip_share`, `skip_cap` and `skip_order` are read.
+
+    Returns:
+        (..., P) bool. Equal `pick` draws are settled in batch order.
+    """
+    xp = namespace(high_risk)
+    cap = skip_cap(high_risk.shape[-1], config)
+    candidate = high_risk & (draws.skip < config.p_skip)
+    if cap == 0:
+        return xp.zeros_like(candidate)
+    if config.skip_order == "first":
+        return candidate & (_running(xp, candidate) <= cap)
+    # Draws lie below 1, so 2 sends everybody else behind the candidates.
+    key = xp.where(candidate, draws.pick, 2.0)
+    last = xp.sort(key, axis=-1)[..., cap - 1 : cap]
+    below = candidate & (key < last)
+    level = candidate & (key == last)
+    room = cap - xp.sum(xp.astype(below, xp.int64), axis=-1, keepdims=True)
+    return below | (level & (_running(xp, level) <= room))
+
+
+def skip_cap(n_problems: int, config: GuardConfig) -> int:
+    """Largest number of a batch's problems that may be skipped."""
+    cap = floor_share(config.skip_share, n_problems)
+    return max(1, cap) if config.skip_cap == "at_least_one" else cap
+
+
+def _running(xp: object, flags: Array) -> Array:
+    return xp.cumulative_sum(xp.astype(flags, xp.int64), axis=-1)  # type: ignore[attr-defined]
+
+
+class Support(NamedTuple):
+    """Support of every problem's label by the scores that it was chosen by."""
+
+    share: Array
+    """(..., P) score of the label over the sum of all, 0 where there is none."""
+    margin: Array
+    """(..., P) its lead over the best other answer in the same unit, 0 where it does not lead."""
+
+    @classmethod
+    def of(cls, scores: Array, is_label: Array) -> Support:
+        """Compare the label with the other answers.
+
+        Args:
+            scores: (..., P, A) floats, at least 0.
+            is_label: (..., P, A) bool.
+        """
+        xp = namespace(scores)
+        nothing = xp.zeros_like(scores)
+        own = xp.max(xp.where(is_label, scores, nothing), axis=-1)
+        best = xp.max(xp.where(is_label, nothing, scores), axis=-1)
+        total = ordered_sum(scores)
+        total = xp.where(total > 0, total, xp.ones_like(total))
+        lead = (own - best) / total
+        return cls(own / total, xp.where(lead > 0, lead, xp.zeros_like(lead)))
+
+    def weigh(self, weight: Array, config: GuardConfig) -> Array:
+        """Return the weights (..., P) times `margin ** margin_power`."""
+        # Products are the same in every library to the last bit; powers are not.
+        for _ in range(config.margin_power):
+            weight = weight * self.margin
+        return weight

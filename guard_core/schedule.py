@@ -1,12 +1,17 @@
-"""The learning rate over a run: a linear warm-up, then half a cosine that would end at 0.
+"""The learning rate over a run: a warm-up, half a cosine that would end at 0, and the brake.
 
 The trainer sets the rate of every optimizer step; the simulator's policies take all of a batch's
-rates, or their mean.
+rates, or their mean. The brake reads a label-free signal from the latest visit of every problem
+after the votes of a batch. While it exceeds its limit, each batch multiplies the learning rate of
+the rest of the run by `brake`. At 0 this is early stopping.
 """
 
 from __future__ import annotations
 
 import math
+
+from guard_core.arrays import Array, namespace
+from guard_core.config import GuardConfig
 
 
 def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
@@ -36,10 +41,41 @@ def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) ->
     Args:
         steps_of_epoch: optimizer steps of every batch of an epoch, see `scheduled_steps`.
         epochs: epochs of the run.
-        warmup_ratio: as for `rate_factor`.
     """
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
     for n_steps in steps_of_epoch * epochs:
         factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
         done += n_steps
     return factors
+
+
+def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfig) -> Array:
+    """Return the signal of `brake_on`.
+
+    Args:
+        flipped: (..., N) 1 or True where the label changed at the problem's latest visit.
+        match_rate: (..., N) of that visit.
+        visited: (..., N) bool; problems that were visited in training.
+
+    Returns:
+        (...,) share of all N problems whose label changed, or mean match rate of the visited
+        problems, 0 before the first visit.
+    """
+    xp = namespace(match_rate)
+    seen = xp.astype(visited, match_rate.dtype)
+    if config.brake_on == "flip_rate":
+        return xp.mean(xp.astype(flipped, match_rate.dtype) * seen, axis=-1)
+    return xp.sum(match_rate * seen, axis=-1) / xp.clip(xp.sum(seen, axis=-1), min=1.0)
+
+
+def brake_factor(value: Array, config: GuardConfig) -> Array:
+    """Return the factor by which the learning rate of the rest of the run changes.
+
+    Args:
+        value: (...,) of `signal`.
+
+    Returns:
+        (...,) `brake` where the signal exceeds its limit, else 1.
+    """
+    xp = namespace(value)
+    return xp.where(value > config.brake_above, config.brake * xp.ones_like(value), 1.0)

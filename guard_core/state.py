@@ -1,4 +1,4 @@
-"""State of the guard per problem, with access to a batch's rows, and the rates read from it."""
+"""The guard's memory of every problem, its update at a visit, and the rates read from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 from array_api_compat import device
 
-from guard_core.arrays import Array, counter_dtype, gather, namespace, on_cpu, scatter, widen
+from guard_core.arrays import (
+    Array,
+    counter_dtype,
+    divide,
+    gather,
+    namespace,
+    on_cpu,
+    ordered_sum,
+    scatter,
+    widen,
+)
 from guard_core.config import GuardConfig
 
 
@@ -131,3 +141,39 @@ class Rates(NamedTuple):
     """(..., P) bool; the flip rate exceeds `tau_FR`."""
     mean_match_rate: Array
     """(..., P) mean of the last min(t, W) match rates (equation 5)."""
+
+
+def advance(
+    rows: GuardState, label: Array, match_rate: Array, memory: Array, config: GuardConfig
+) -> tuple[GuardState, Rates]:
+    """Record one visit, then derive the rates from the updated history.
+
+    Args:
+        label: (..., P) this visit's label.
+        match_rate: (..., P) floats.
+        memory: (..., P, A) the vote memory with this visit's votes.
+    """
+    xp = namespace(label)
+    flipped = (label != rows.label) & (rows.label >= 0)
+    flip = xp.astype(flipped, rows.flips.dtype)
+    flips = xp.concat([rows.flips[..., 1:], flip[..., None]], axis=-1)
+    match_rates = xp.concat([rows.match_rates[..., 1:], match_rate[..., None]], axis=-1)
+    visits = rows.visits + 1
+    if config.flip_rate == "instant":
+        flip_rate = xp.astype(flip, match_rate.dtype)
+    else:
+        flip_rate = divide(xp.astype(ordered_sum(flips), match_rate.dtype), config.W)
+    seen = xp.astype(xp.where(visits > config.W, config.W, visits), match_rate.dtype)
+    contested = flip_rate > config.tau_FR
+    rows = GuardState(
+        label=label,
+        visits=visits,
+        flips=flips,
+        match_rates=match_rates,
+        had_competition=rows.had_competition | contested,
+        c2_fired=rows.c2_fired,
+        mps_active=rows.mps_active,
+        steady=rows.steady,
+        memory=memory,
+    )
+    return rows, Rates(flipped, match_rate, flip_rate, contested, ordered_sum(match_rates) / seen)

@@ -1,19 +1,21 @@
 """The guard's law for one visit of one problem, on plain numbers.
 
-`Guard.step` states the same law for arrays, with the same operations in the same order, so both
-agree to the last bit. These functions take numbers, one-dimensional sequences and records with
-attributes, and nothing else: they run on Python's own lists, and `sim.engine.kernel` compiles them.
+`Guard.step`, `answer_advantages` and `policy_streams` state the same law for arrays, with the same
+operations in the same order, so both agree to the last bit. These functions take numbers,
+one-dimensional sequences and records with attributes, and nothing else: they run on Python's own
+lists, and `sim.engine.kernel` compiles them.
 
 A visit is `choose_label`, `decide` and `weigh_support`. When all problems of a batch are decided,
-`choose_skips` leaves some of them out; `guard_core.visit_advantages` gives what the others are
-trained on.
+`choose_skips` leaves some of them out; `answer_advantages` gives what the others are trained on.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
+from math import sqrt
 from typing import Any, NamedTuple
 
+from guard_core.advantages import STD_FLOOR
 from guard_core.arrays import floor_share
 from guard_core.config import GuardConfig
 from guard_core.decision import Route
@@ -109,7 +111,6 @@ def choose_label(
     """Return the label (paper equation 1), and whether several answers shared the first place.
 
     Args:
-        s: settings.
         scores: per answer; the votes, a rule's scores, or the memory with this visit in it.
         counts: votes per answer.
         old: label before this visit, -1 for none.
@@ -165,11 +166,9 @@ def decide(
     """Record one visit and decide what to do with the problem, all but the skip.
 
     Args:
-        s: settings.
         problem: the fields of `GuardState` that are one number; changed.
         flips: 0 or 1 of the last W visits, newest last; changed.
         match_rates: of the last W visits, newest last; changed.
-        label: of `choose_label`.
         counts: votes per answer.
         candidate_votes: responses per answer that minority candidates are chosen by.
         minority: output; True for minority candidates, per answer.
@@ -237,7 +236,7 @@ def weigh_support(s: Settings, scores: Sequence[Any], visit: Any) -> None:
 
 
 def find_minority(least: int, label: int, votes: Sequence[Any], minority: Numbers) -> int:
-    """Mark answers other than the label with enough votes (paper equation 13); return how many."""
+    """Mark answers other than the label with enough votes (paper equation 12); return how many."""
     n_minority = 0
     for a in range(len(votes)):
         minority[a] = votes[a] >= least and a != label
@@ -246,7 +245,7 @@ def find_minority(least: int, label: int, votes: Sequence[Any], minority: Number
 
 
 def protect(s: Settings, problem: Any, visit: Any) -> float:
-    """Turn the protection on or off; return beta (paper equation 14), 0 where it is off."""
+    """Turn the protection on or off; return beta (paper equation 13), 0 where it is off."""
     strength = visit.flip_rate
     contested = strength > s.tau_FR
     problem.steady = 0 if contested else problem.steady + 1
@@ -275,3 +274,102 @@ def choose_skips(keys: Sequence[float], cap: int, visits: Any) -> None:
         if n_before < cap:
             visits[p].skipped = True
             visits[p].route = SKIPPED
+
+
+def standardised(s: Settings, hits: float, reward: float, std: float) -> tuple[float, float]:
+    """Return the advantage of a sample that gets the reward, and of one that gets nothing.
+
+    Args:
+        hits: samples that get it.
+        reward: at least 0.
+        std: standard deviation of the batch's rewards, read for `advantage_scale = "batch"`.
+    """
+    mean = reward * (hits / s.n_samples)
+    if not (s.scale_group or s.scale_batch):
+        return reward - mean, -mean
+    if s.scale_group:
+        pairs = max(s.n_samples * (s.n_samples - 1), 1)
+        std = reward * sqrt(hits * (s.n_samples - hits) / pairs)
+    std = std + STD_FLOOR
+    return (reward - mean) / std, -mean / std
+
+
+def scale_negatives(s: Settings, advantage: float) -> float:
+    """Return the advantage, a negative one times `negative_scale`."""
+    return s.negative_scale * advantage if advantage < 0 else advantage
+
+
+def batch_std(s: Settings, hits: Sequence[float], factor: float, visits: Any) -> float:
+    """Return the standard deviation of a batch's rewards, `factor` times the weight or 1 each."""
+    n_kept, first, second = 0, 0.0, 0.0
+    for p in range(len(hits)):
+        if not (s.drop and visits[p].skipped):
+            reward = factor * visits[p].weight if s.weigh_reward else factor
+            n_kept += 1
+            first += reward * hits[p]
+            second += reward * reward * hits[p]
+    total = n_kept * s.n_samples
+    squares = second - first * first / max(total, 1)
+    return sqrt(max(squares, 0.0) / max(total - 1, 1))
+
+
+def answer_advantages(
+    s: Settings,
+    visit: Any,
+    label: int,
+    minority: Sequence[Any],
+    candidate_votes: Sequence[Any],
+    hits: tuple[float, float],
+    stds: tuple[float, float],
+    advantages: Numbers,
+) -> None:
+    """Write the advantage of every answer, the sum of the majority and the minority stream.
+
+    Args:
+        label: answer that is trained on, -1 for none.
+        minority: True for minority candidates; not the label.
+        candidate_votes: responses per answer that they were chosen by.
+        hits: samples on the label, and on minority candidates.
+        stds: of `batch_std`, for the majority and the minority reward.
+        advantages: output, per answer.
+    """
+    kept = 0.0 if visit.skipped else 1.0
+    kept = kept * visit.weight if s.weigh_advantage else kept
+    reward = visit.weight if s.weigh_reward else 1.0
+    won, lost = standardised(s, hits[0], reward, stds[0])
+    if s.bonus:
+        _with_bonus(s, visit, label, minority, candidate_votes, hits[0], won, lost, advantages)
+        for a in range(len(advantages)):
+            # The minority stream is 0, which turns -0.0 into 0.0.
+            advantages[a] = scale_negatives(s, advantages[a] * kept) + 0.0
+        return
+    rival_won, rival_lost = standardised(s, hits[1], s.minority_reward * reward, stds[1])
+    won, lost = (1 - visit.beta) * (won * kept), (1 - visit.beta) * (lost * kept)
+    rival_won, rival_lost = visit.beta * (rival_won * kept), visit.beta * (rival_lost * kept)
+    lost, rival_lost = scale_negatives(s, lost), scale_negatives(s, rival_lost)
+    rival, other = lost + rival_won, lost + rival_lost
+    for a in range(len(advantages)):
+        advantages[a] = rival if minority[a] else other
+    if label >= 0:
+        advantages[label] = won + rival_lost
+
+
+def _with_bonus(
+    s: Settings,
+    visit: Any,
+    label: int,
+    minority: Sequence[Any],
+    candidate_votes: Sequence[Any],
+    hits: float,
+    won: float,
+    lost: float,
+    advantages: Numbers,
+) -> None:
+    """Write the advantages of the majority reward, with the release's bonus on candidates."""
+    size = visit.beta * ((hits * won - (s.n_samples - hits) * lost) / s.n_samples)
+    votes = 0
+    for a in range(len(advantages)):
+        votes += candidate_votes[a] if minority[a] else 0
+    for a in range(len(advantages)):
+        share = candidate_votes[a] / max(votes, 1) if minority[a] else 0.0
+        advantages[a] = (won if a == label else lost) + size * share

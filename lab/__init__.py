@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from guard_core import __version__ as __version__
 from lab.errors import UserError
 
 if TYPE_CHECKING:
+    from guard_core import __version__
     from lab.compare.agreement import agreement
     from lab.compare.collection import Collection, Comparison, collect
     from lab.measures.fate import fate_shares, fates
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Reading needs pandas and pyarrow, which take a second to import: only when first asked for.
 _HOMES = {
+    "__version__": "guard_core",
     "Collection": "lab.compare.collection",
     "Comparison": "lab.compare.collection",
     "Manifest": "lab.trace.manifest",
@@ -41,6 +42,7 @@ __all__ = [
     "RunFolder",
     "Trace",
     "UserError",
+    "__version__",
     "agreement",
     "collect",
     "fate_shares",

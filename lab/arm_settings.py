@@ -1,16 +1,24 @@
-"""Settings of a run as an arm, and an arm as settings; the same in both worlds."""
+"""Settings of a run as an arm, an arm as settings, and the decisions that its problems get."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from guard_core import GuardConfig
+from guard_core.decision import Treatment
 from lab.arms import (
     ALL_ARMS,
     BASELINE,
     CUSTOM,
     MATCHED,
+    OWN,
+    PERMUTED,
     SIMPLE,
     UNGUARDED,
     WITH_RULES,
@@ -18,6 +26,7 @@ from lab.arms import (
     arm,
     can_combine,
     matched_target,
+    replayed_target,
     title,
 )
 from lab.errors import UserError
@@ -59,6 +68,11 @@ class ArmSettings(Protocol):
         ...
 
     @property
+    def treatment(self) -> str:
+        """Whose decisions the problems get, see `OWN`."""
+        ...
+
+    @property
     def average(self) -> float:
         """Decay of the weights' moving average."""
         ...
@@ -88,7 +102,6 @@ def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
     """Returns the arm that settings are.
 
     Args:
-        settings: of a run.
         asked: name of the arm that was asked for; it is kept where the settings are still those
             of that arm.
 
@@ -102,7 +115,10 @@ def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
         known = None if name is None else _known(name, factor)
         if known is None or (known.rule, known.guard, known.labels) != own:
             continue
-        if all(getattr(settings, field) == value for field, value in known.settings.items()):
+        expected = {"treatment": OWN, **known.settings}
+        if settings.treatment not in (OWN, PERMUTED):
+            expected["treatment"] = settings.treatment if replayed_target(known.name) else OWN
+        if all(getattr(settings, field) == value for field, value in expected.items()):
             return known
     name = CUSTOM if settings.rule == BASELINE else f"{settings.rule}+{CUSTOM}"
     return Arm(name, title(name), settings.guard, settings.labels, factor, settings.rule)
@@ -123,3 +139,64 @@ def _known(name: str, factor: float) -> Arm | None:
         return arm(name, factor) if factor == 1 or matched_target(name) else None
     except UserError:
         return None
+
+
+class Treatments:
+    """The setting `treatment` of a run (docs/method.md, section 12)."""
+
+    def __init__(self, treatment: str, seed: int, replicates: Sequence[int], shape: Any) -> None:
+        """Read the decisions to replay, if any.
+
+        Args:
+            treatment: `own`, `permuted`, or the folder of a finished run.
+            replicates: numbers of this run's replicates, (R,).
+            shape: (visits, N) of this run.
+
+        Raises:
+            UserError: the folder holds no finished run with these visits, or only the same seed.
+        """
+        self._permutes, self._stored_RVN = treatment == PERMUTED, None
+        if treatment not in (OWN, PERMUTED):
+            self._stored_RVN = _read(treatment, seed, replicates, shape)
+
+    def __call__(
+        self, own: Treatment, problems: NDArray[Any], visit: Any, draws: NDArray[Any] | None
+    ) -> Treatment:
+        """Return the treatment of a batch in place of its own.
+
+        Args:
+            own: (P,) or (R, P), as the guard decided.
+            visit: number of the visit, from 1, of all problems or of each.
+            draws: uniform numbers of the problems; only read to permute.
+        """
+        if self._stored_RVN is None:
+            return own.permuted(problems, draws) if self._permutes else own
+        row = np.arange(len(problems))[:, None] if problems.ndim == 2 else 0
+        return Treatment(*(stored[row, visit - 1, problems] for stored in self._stored_RVN))
+
+
+def _read(folder: str, seed: int, replicates: Sequence[int], shape: tuple[int, int]) -> Treatment:
+    """Return (R, visits, N) decisions: of the next replicate each, or of the run of another seed.
+
+    The last replicate gets those of the first one.
+    """
+    problem = f"treatment = {folder}"
+    if not Path(folder).is_dir():
+        raise UserError(f"{problem}: is neither own nor permuted nor the folder of a guard's run")
+    # Readers of tables are heavy, and nearly no arm replays another.
+    from lab.columns import flags, floats, ints, select
+    from lab.trace.trace import load
+
+    trace = load(folder)
+    visits = select(trace.visits, ints(trace.visits, "visit") > 0)
+    stored = trace.replicates
+    if trace.run.status != "finished" or len(visits) != len(stored) * shape[0] * shape[1]:
+        raise UserError(
+            f"{problem}: needs a finished run of {shape[1]} problems, {shape[0]} visits"
+        )
+    if not set(replicates) <= set(stored) or (len(stored) == 1 and trace.run.seeds == [seed]):
+        raise UserError(f"{problem}: has no other seed to replay; name a run of another seed")
+    order = np.lexsort([ints(visits, name) for name in ("problem", "visit", "replicate")])
+    following = [(stored.index(number) + 1) % len(stored) for number in replicates]
+    columns = floats(visits, "weight"), floats(visits, "beta"), flags(visits, "skipped")
+    return Treatment(*(c[order].reshape(len(stored), *shape)[following] for c in columns))

@@ -4,6 +4,10 @@ An arm is one of the named ones, a rule of `guard_core.rules` by its name (`scop
 one of the named guards or label sources (`scope+guard`, `scope+memory`). Every guarded arm has a
 control at matched effort, `matched_scope+guard`; `matched` is that of `guard`.
 
+Settings of its own stand behind an arm's name, `guard: flip_rate=instant, theta_MR=.5`. The arm's
+name is then `guard,flip_rate=instant,theta_MR=0.5`: one name for each set of settings, which can be
+the name of a folder (`split_settings`).
+
 A rule named without a guard is the rule alone: `scope` trains without a guard, whether the name
 stands in `--arm`, in `--rule`, in a settings file or in Python. Only plain TTRL is guarded by
 default.
@@ -11,15 +15,147 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
-from guard_core.config import GuardConfig
-from guard_core.rules.named import RULES
+from guard_core.config import SCRIPTS, ConfigError, GuardConfig
+from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
 from lab.errors import UserError
-from lab.rule_fit import BASELINE, guard_alone, misfit
+from lab.settings import hint
+
+BASELINE = "ttrl"
+"""Name of the rule, and of the arm, that others are compared with."""
+
+
+DEFAULT_GUARD = GuardConfig.paper()
+"""Stands for the guard of settings that do not mention one. It is recognised by identity, since an
+equal guard that was given is kept under every rule."""
+
+
+def guard_of(guard: GuardConfig, rule: type[Rule] | None) -> GuardConfig:
+    """Return the guard that settings mean.
+
+    Args:
+        guard: of the settings; `DEFAULT_GUARD` where they do not mention it: the paper's guard for
+            plain TTRL, that of the rule alone for any other rule.
+        rule: of the settings; None where they name none that exists, which other checks refuse.
+    """
+    if guard is not DEFAULT_GUARD:
+        return guard
+    # A copy: settings that were made have a guard of their own, whatever rule they get later.
+    return replace(guard) if rule is None or rule.name == BASELINE else guard_alone(rule)
+
+
+def guard_alone(rule: type[Rule]) -> GuardConfig:
+    """Return the settings under which a rule stands alone: it labels, and nothing is held back."""
+    # A rule that trains nothing is read by the votes of all its visits.
+    trains = rule.loss != "none"
+    return GuardConfig.off() if trains else replace(GuardConfig.off(), label_from="memory")
+
+
+def misfit(
+    rule: Rule | type[Rule], guard: GuardConfig, labels: Literal["votes", "truth"]
+) -> str | None:
+    """Reason why a rule cannot be combined with a guard or labels; None if it can.
+
+    The reason continues a sentence that begins with the rule's name.
+
+    Args:
+        guard: settings of the guard, and where it takes labels from.
+        labels: what is trained on: the guard's labels or the true answers.
+    """
+    if not rule.has_label and (guard.acts or guard.label_from != "current"):
+        return "has no label that a guard or memory could work on"
+    if rule.loss == "none" and guard.acts:
+        return "trains nothing that a guard could hold back"
+    if guard.label_from == "frozen" and not rule.follows_label:
+        return "makes new labels on every visit, so that none can be frozen"
+    if labels == "truth" and not (rule.has_label and rule.follows_label):
+        return "does not use a given label, so that true ones change nothing"
+    return None
+
+
+def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"]) -> None:
+    """Refuse settings that a rule cannot stand under.
+
+    Raises:
+        UserError: naming what is wrong with `misfit`'s words.
+    """
+    reason = misfit(rule, guard, labels)
+    if reason is None:
+        return
+    remedy = f"take --arm {rule.name}, or --profile off with guard.label_from = current"
+    if labels == "truth" and misfit(rule, guard, "votes") is None:
+        remedy = "take labels = votes"
+    raise UserError(f"rule = {rule.name}: {reason}; {remedy}")
+
+
+OWN, PERMUTED, REPLAYED = "own", "permuted", "replayed"
+"""Whose decisions a problem gets (docs/method.md, section 12): its own, those of a problem of its
+batch that is drawn at random, or those of the run of another seed."""
+
+USUAL = asdict(GuardConfig()) | {"kl_coef": 0.0, "average": 0.0, "treatment": OWN}
+"""The settings that an arm can have, with their usual values."""
+
+WITHOUT_GUARD = frozenset(
+    {"tie_break", "label_from", "discount", "hysteresis", "advantage_scale", "negative_scale"}
+    | {"brake", "brake_on", "brake_above", "kl_coef", "average"}
+)
+"""Settings that act without the guard's three parts, so that an arm's unguarded twin has them."""
+
+
+def split_settings(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of an arm without its own settings, and these in the order of `USUAL`.
+
+    Raises:
+        UserError: one is none that an arm can have, or is there twice.
+    """
+    if not re.match(r"[\w+]+\s*[:,]", name):
+        return name, {}
+    base, *words = re.split("[:,]", name)
+    own: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or key not in USUAL or key in own:
+            what = "is there twice" if key in own else "is no setting of an arm"
+            raise UserError(f"arm {name!r}: {key!r} {what}; give some as 'guard: W=3, theta_MR=.5'")
+        own[key] = _typed(value, type(USUAL[key]))
+    return base.strip(), {key: own[key] for key in USUAL if key in own}
+
+
+def own_of(name: str) -> tuple[str, dict[str, Any]]:
+    """As `split_settings`; any other name, as a run folder may hold it, has no settings."""
+    try:
+        return split_settings(name)
+    except UserError:
+        return name, {}
+
+
+def joined(base: str, own: Mapping[str, Any]) -> str:
+    """Return the name of an arm with settings of its own."""
+    return ",".join([base, *(f"{key}={value}" for key, value in own.items())])
+
+
+def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
+    """Return a guard with those of an arm's own settings that are the guard's.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    return replace(guard, **{key: own[key] for key in own if hasattr(guard, key)})
+
+
+def _typed(text: str, kind: type) -> Any:
+    """Return the value that a text means; the text, which checks refuse, where it means none."""
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +171,7 @@ class Arm:
     """Constant factor on the learning rate."""
     rule: str = "ttrl"
     """Name of the rule that pays the responses, see `guard_core.rules`."""
-    settings: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, float | str] = field(default_factory=dict)
     """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
 
@@ -43,6 +179,8 @@ GUARD = "guard"
 MATCHED = "matched"
 RANDOM_SKIP = "random_skip"
 """Control that skips as many visits as a guard, at random; only in the simulator."""
+CEILING = "truth"
+"""Arm that trains on the true answers, an upper bound for label-free arms and no rival."""
 CONTROLS = (MATCHED, RANDOM_SKIP)
 CUSTOM = "custom"
 """An arm that none of the names stands for; under a rule `RULE+custom`."""
@@ -55,6 +193,13 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
     "ttrl": ("TTRL", _OFF, "votes"),
     "guard": ("TTRL-Guard", GuardConfig.paper, "votes"),
     "release": ("TTRL-Guard (release)", GuardConfig.release, "votes"),
+    "guard_release": (
+        "TTRL-Guard (authors' scripts)",
+        lambda: GuardConfig.release_scripts("qwen-math500"),
+        "votes",
+    ),
+    "permuted": ("Guard, permuted decisions", GuardConfig.paper, "votes"),
+    "replayed": ("Guard, decisions of another seed", GuardConfig.paper, "votes"),
     "frs": ("FRS only", lambda: GuardConfig.only("frs"), "votes"),
     "mps": ("MPS only", lambda: GuardConfig.only("mps"), "votes"),
     "rcsu": ("RCSU only", lambda: GuardConfig.only("rcsu"), "votes"),
@@ -87,7 +232,9 @@ _ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]
     "averaged": ("Averaged weights", _OFF, "votes"),
     "recommended": ("Recommended", GuardConfig.recommended, "votes"),
 }
-_SETTINGS: dict[str, dict[str, float]] = {
+_SETTINGS: dict[str, dict[str, float | str]] = {
+    "permuted": {"treatment": PERMUTED},
+    "replayed": {"treatment": REPLAYED},
     "kl": {"kl_coef": 0.2},
     "memory_kl": {"kl_coef": 0.2},
     "averaged": {"average": 0.95},
@@ -101,6 +248,7 @@ arm (docs/method.md, section 16)."""
 UNGUARDED = {
     GUARD: BASELINE,
     "release": BASELINE,
+    "guard_release": BASELINE,
     "frs": BASELINE,
     "mps": BASELINE,
     "rcsu": BASELINE,
@@ -112,43 +260,70 @@ WITH_RULES = (*UNGUARDED, "frozen", "memory")
 _OTHER_TITLES = {RANDOM_SKIP: "TTRL at random skips", CUSTOM: "Custom guard"}
 
 
-def under(name: str, rule: str) -> str:
+def with_rule(name: str, rule: str) -> str:
     """Returns the name of the arm that a name stands for where a rule is chosen.
 
     Under SCOPE, `guard` is `scope+guard` and `matched` is `matched_scope+guard`. Arms that are not
     a guard, a label source or one of their controls, such as `ttrl`, keep their name.
     """
-    if rule == BASELINE:
-        return name
-    if name in WITH_RULES:
-        return f"{rule}+{name}"
-    for kind in CONTROLS:
+    name, own = split_settings(name)
+    if rule != BASELINE and name in WITH_RULES:
+        name = f"{rule}+{name}"
+    for kind in CONTROLS if rule != BASELINE else ():
         target = GUARD if name == kind else name.removeprefix(f"{kind}_")
         if name.startswith(kind) and target in WITH_RULES:
-            return f"{kind}_{rule}+{target}"
-    return name
+            name = f"{kind}_{rule}+{target}"
+    return joined(name, own)
+
+
+def for_cell(name: str, cell: str | None) -> str:
+    """Returns the name of the arm that a name stands for on a cell of the paper.
+
+    `guard_release` is without FRS where the authors' script is.
+
+    Args:
+        cell: a preset or population, see `guard_core.config.SCRIPTS`; others change nothing.
+    """
+    base, own = split_settings(name)
+    if base != "guard_release" or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
+        return name
+    return joined(base, {"frs": False, **own})
+
+
+def replayed_target(name: str) -> str | None:
+    """The guarded arm whose decisions an arm replays; None where it makes its own."""
+    base, own = own_of(name)
+    if own.pop("treatment", _SETTINGS.get(base, {}).get("treatment")) != REPLAYED:
+        return None
+    return joined(GUARD if base == REPLAYED else base, own)
 
 
 def arm(name: str, step_factor: float = 1.0) -> Arm:
     """An arm by name.
 
     Args:
-        name: a named arm, a rule, or `RULE+ARM`.
+        name: a named arm, a rule, or `RULE+ARM`, with or without settings of its own.
         step_factor: on the learning rate.
 
     Raises:
         UserError: no arm has that name, or the rule has no labels, trains on none, or makes
-            new ones on every visit, so that the named arm has nothing to act on.
+            new ones on every visit, so that the named arm has nothing to act on; or one of its own
+            settings is wrong.
     """
+    base, own = split_settings(name)
+    name = joined(base, own)
     target = matched_target(name)
     if target not in (None, GUARD):
         arm(target)  # a guard that cannot be has no control either
         plain = arm(str(unguarded(target)), step_factor)
         return replace(plain, name=name, title=title(name))
+    if own:
+        return _with_own(arm(base, step_factor), name, own)
     rule, other = _split(name)
     if rule is None or other not in _ARMS:
         raise UserError(
-            f"arm {name!r}: unknown, use one of {', '.join(_ARMS)}; a rule: "
+            f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of "
+            f"{', '.join(_ARMS)}; a rule: "
             f"{', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
     if reason := _refusal(rule, other):
@@ -158,11 +333,22 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     return Arm(name, title(name), chosen, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
 
 
+def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
+    try:
+        guard = with_own(found.guard, own)
+    except ConfigError as error:
+        raise UserError(f"arm {name!r}: {error}") from error
+    others = {key: own[key] for key in own if not hasattr(guard, key)}
+    if reason := misfit(RULES[found.rule], guard, found.labels):
+        raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
+    settings = {**found.settings, **others}
+    return replace(found, name=name, title=title(name), guard=guard, settings=settings)
+
+
 def can_combine(rule: str, other: str) -> bool:
     """Return whether `RULE+ARM` is an arm.
 
     Args:
-        rule: name of a rule.
         other: one of `WITH_RULES`.
     """
     return _refusal(RULES[rule], other) is None
@@ -175,6 +361,9 @@ def title(name: str) -> str:
     target = matched_target(name)
     if target is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
+    base, own = own_of(name)
+    if own:
+        return f"{title(base)} ({', '.join(f'{key} = {value}' for key, value in own.items())})"
     rule, other = _split(name)
     of_rule, plus, last = name.partition("+")
     if plus and last == CUSTOM and of_rule in RULES:
@@ -186,27 +375,38 @@ def title(name: str) -> str:
 
 def rule_of(name: str) -> str | None:
     """Name of the rule that pays an arm's responses; None where `arm` knows no such arm."""
-    rule, _ = _split(matched_target(name) or name)
+    rule, _ = _split(own_of(matched_target(name) or name)[0])
     return None if rule is None else rule.name
 
 
 def matched_target(name: str) -> str | None:
     """The guarded arm that an arm is matched to; None where it is no arm at matched effort."""
-    if name == MATCHED:
-        return GUARD
+    if own_of(name)[0] == MATCHED:
+        return GUARD + name.removeprefix(MATCHED)
     target = name.removeprefix(f"{MATCHED}_")
     return target if target != name and unguarded(target) is not None else None
 
 
 def unguarded(name: str) -> str | None:
     """The arm without its guard; None where it has none."""
-    rule, other = _split(name)
-    if rule is None or other not in UNGUARDED:
+    base, own = own_of(name)
+    rule, other = _split(base)
+    if rule is None or other not in UNGUARDED or "treatment" in own:
         return None
     plain = UNGUARDED[other]
-    if rule.name == BASELINE:
-        return plain
-    return rule.name if plain == BASELINE else f"{rule.name}+{plain}"
+    if rule.name != BASELINE:
+        plain = rule.name if plain == BASELINE else f"{rule.name}+{plain}"
+    return joined(plain, {key: own[key] for key in own if key in WITHOUT_GUARD})
+
+
+def is_guarded(name: str) -> bool:
+    """The arm has a guard; its controls and all other arms have none."""
+    return unguarded(name) is not None
+
+
+def rivals(names: Iterable[str]) -> list[str]:
+    """The arms that a guard should beat: all arms without one, except the ceiling."""
+    return [name for name in names if not is_guarded(name) and name != CEILING]
 
 
 def _refusal(rule: type[Rule], other: str) -> str | None:

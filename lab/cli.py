@@ -6,43 +6,26 @@ import contextlib
 import errno
 import io
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-import tyro
-from tyro.extras import subcommand_cli_from_dict
-
 from guard_core import ConfigError, GuardConfig, __version__
-from lab.arms import BASELINE, arm, matched_target, under
+from lab.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
 from lab.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
-from lab.signals import stops_raised
+from lab.options import UsageError, make
+from lab.settings import hint, toml_values
+from lab.signals import ends_at_once, stops_raised
 
-_OPTION_INDENT, _HELP_INDENT = 4, 8
-"""Columns in which words begin before options do, and these before help, in messages of tyro."""
-_PHRASES = (
-    (r"Missing from .+?: (.+)", r"missing: \1"),
-    (r"Unrecognized options: (-[^ ,]+).*", r"unknown option \1"),
-    (r"Unrecognized options: ([^ ,]+).*", r"unknown word \1"),
-    (r"Perhaps you meant: (.+)", r"perhaps you meant \1"),
-    (r"Available subcommands: (.+)", r"the commands are \1"),
-    (r"Expected one of \{(.+)\}\.", r"no command given, the commands are \1"),
-    (r"Missing value for argument '(.+?)'.*", r"\1 needs a value"),
-    (r"invalid choice (.+) for argument '(.+)'\. Expected .+ \((.+)\)\.", r"\2 is none of \3: \1"),
-    (r"Error parsing (.+?): invalid literal for int\(\) .*: (.+)", r"\1 is no whole number: \2"),
-    (r"Error parsing (.+?): could not convert string to float: (.+)", r"\1 is no number: \2"),
-    (r"Error parsing (.+)", r"\1"),
-)
-"""Message of tyro to our words."""
 EXIT_CLOSED_PIPE = 141
 
 
 class Command(Protocol):
     """A dataclass whose fields are the options and whose `run` does the work.
 
-    A command may also have a class method `defaults(argv)` that returns an instance of it: the
-    values that options take when they are not given, for example from a file named on the line.
+    A command may also have a class method `defaults(argv)` that returns values of its fields by
+    name, which options take when they are not given, for example from a file named on the line.
     """
 
     def run(self) -> int | None:
@@ -53,32 +36,29 @@ def run_cli(
     prog: str,
     commands: Mapping[str, type[Command]],
     argv: Sequence[str] | None = None,
-    description: str | None = None,
+    about: str = "",
 ) -> int:
     """Parse a command line, run the command, and turn user mistakes into one line.
 
     Args:
-        prog: name of the program, as typed.
         commands: subcommand name to `Command`; a single entry named "" has no subcommand.
         argv: arguments after the program's name; those of the process if left out.
-        description: first lines of `--help`.
+        about: purpose and examples, for the help of a program with several commands.
 
     Returns:
         0, or the command's own exit code; 2 for a user's mistake; 130 after Ctrl-C, 143 after
         SIGTERM, 129 after SIGHUP; 141 where the reader closed the pipe.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = [_dashed(word) for word in (sys.argv[1:] if argv is None else argv)]
     _open_streams()
-    if argv[:1] == ["--version"]:
-        print(f"{prog} {__version__}")
-        return 0
     try:
-        if read_option(argv, "--out") == "":
-            raise UserError("--out: is empty; name a folder")
+        with ends_at_once(prog):
+            page = _page(prog, commands, argv, about)
+            command = None if page else _parse(prog, commands, argv)
         with stops_raised():
-            code = _parse(prog, commands, argv, description).run() or 0
+            code = print(page) if command is None else command.run()
         sys.stdout.flush()
-        return code
+        return code or 0
     except (UserError, ConfigError) as error:
         print(f"{prog}: {one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -139,7 +119,37 @@ def read_option(argv: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def with_arm_options(argv: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def arms_of(argv: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
+    """The arms of a comparison: the list `arms` of the settings file, or the usual ones.
+
+    The list holds names, and tables with a name and the arm's own settings, such as
+    `{arm = "guard", flip_rate = "instant"}`.
+
+    Args:
+        argv: the command line; `--config` is read.
+
+    Raises:
+        UserError: the file cannot be read, or the list holds anything else.
+    """
+    path = read_option(argv, "--config")
+    listed = list(usual) if path is None else toml_values(Path(path)).get("arms", list(usual))
+    names = [_listed(entry) for entry in listed] if isinstance(listed, list) else [None]
+    if None in names:
+        raise UserError(f"{path}: arms: give a list of names and of tables with a name as `arm`")
+    return tuple(name for name in names if name is not None)
+
+
+def _listed(entry: object) -> str | None:
+    """The name that an entry of the list of arms gives; None where it gives none."""
+    if not isinstance(entry, dict):
+        return entry if isinstance(entry, str) else None
+    own = {key: value for key, value in entry.items() if key != "arm"}
+    return joined(entry["arm"], own) if isinstance(entry.get("arm"), str) else None
+
+
+def with_arm_options(
+    argv: Sequence[str], values: Mapping[str, Any], cell: str | None = None
+) -> dict[str, Any]:
     """Settings as plain values, with what the options say of the rule and the guard.
 
     `--rule scope` alone is the rule without a guard, as `--arm scope` is. A guard comes from
@@ -147,8 +157,8 @@ def with_arm_options(argv: Sequence[str], values: Mapping[str, Any]) -> dict[str
     of the values or else the paper's.
 
     Args:
-        argv: the command line.
         values: of the settings file, empty without one.
+        cell: of the paper, see `lab.arms.for_cell`.
 
     Raises:
         UserError: `--arm` contradicts `--rule` or `--profile`, or names no arm.
@@ -161,7 +171,7 @@ def with_arm_options(argv: Sequence[str], values: Mapping[str, Any]) -> dict[str
     if name is not None:
         if profile is not None:
             raise UserError("--arm and --profile: both set the guard; give one of them")
-        made |= _arm_values(name, made.get("rule", BASELINE), rule)
+        made |= _arm_values(for_cell(name, cell), made.get("rule", BASELINE), rule)
         factor = read_option(argv, "--step-factor") or made.get("step_factor")
         if factor is None and matched_target(name):
             raise UserError(f"arm {name!r}: needs --step-factor, which the command compare finds")
@@ -176,7 +186,7 @@ def with_arm_options(argv: Sequence[str], values: Mapping[str, Any]) -> dict[str
 
 def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
     """The settings of an arm under the rule of the settings; `given` is that of `--rule`."""
-    chosen = arm(under(name, rule))
+    chosen = arm(with_rule(name, rule))
     if given not in (None, BASELINE, chosen.rule):
         raise UserError(
             f"arm {name!r}: trains by rule {chosen.rule}, and --rule is {given}; give one of them"
@@ -185,55 +195,41 @@ def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
     return settings | dict(chosen.settings)
 
 
-def _parse(
-    prog: str, commands: Mapping[str, type[Command]], argv: list[str], description: str | None
-) -> Command:
-    stderr = io.StringIO()
+def _dashed(word: str) -> str:
+    """A word with the dashes of options, where it is one: `--n_votes=3` is `--n-votes=3`."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], about: str) -> str:
+    """What a line asks to be told in place of any work; empty if nothing."""
+    if argv[:1] == ["--version"]:
+        return f"{prog} {__version__}"
+    if not {"-h", "--help", "--help-all"} & set(argv):
+        return ""
+    from lab.help import command_page, program_page
+
+    name = next((word for word in argv if word in commands), "")
+    if name not in commands:
+        return program_page(prog, about, commands)
+    return command_page(f"{prog} {name}".rstrip(), commands[name], "--help-all" in argv)
+
+
+def _parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) -> Command:
+    """Make the command that a line asks for."""
+    if "" in commands:
+        name = ""
+    else:
+        name = argv.pop(0) if argv else ""
+        names = ", ".join(commands)
+        if name not in commands:
+            wrong = f"unknown command {name}{hint(name, commands)}" if name else "no command given"
+            raise UserError(f"{wrong}; the commands are {names}; see {prog} --help")
+    if read_option(argv, "--out") == "":
+        raise UserError("--out: is empty; name a folder")
+    command = commands[name]
+    defaults = getattr(command, "defaults", lambda _: {})
     try:
-        with contextlib.redirect_stderr(stderr):
-            if set(commands) == {""}:
-                return _options(commands[""], prog, argv, description)
-            if argv and argv[0] in commands:
-                return _options(commands[argv[0]], f"{prog} {argv[0]}", argv[1:], None)
-            return subcommand_cli_from_dict(
-                dict(commands), prog=prog, description=description, args=argv
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UserError(_usage_error(stderr.getvalue(), prog)) from None
-
-
-def _options(
-    command: type[Command], prog: str, argv: list[str], description: str | None
-) -> Command:
-    defaults = getattr(command, "defaults", None)
-    if defaults is None:
-        return tyro.cli(command, prog=prog, args=argv, description=description)
-    return tyro.cli(command, prog=prog, args=argv, description=description, default=defaults(argv))
-
-
-def _usage_error(text: str, prog: str) -> str:
-    """Tyro's framed message as one sentence.
-
-    Its sections are a text, under which options stand further in, and under these their help.
-    """
-    parts, see = [], prog
-    inside = "\n".join(line.strip("│|") for line in text.splitlines()[1:])
-    for section in re.split(r"^ *[─-╿-]+ *$", inside, flags=re.MULTILINE):
-        lines = [line for line in section.split("\n") if line[:_HELP_INDENT].strip()]
-        words = " ".join(line.strip() for line in lines if line[:_OPTION_INDENT].strip())
-        options = ", ".join(line.strip() for line in lines if not line[:_OPTION_INDENT].strip())
-        said = f"{words} {options}".strip()
-        if said.startswith("For full helptext"):
-            see = said[said.index(prog) :].removesuffix(" --help")
-        elif said and not said.startswith("Argument helptext"):
-            parts.append(_phrase(said))
-    return f"{', '.join(parts) or 'wrong options'}; see {see} --help"
-
-
-def _phrase(said: str) -> str:
-    for pattern, ours in _PHRASES:
-        if found := re.fullmatch(pattern, said):
-            return found.expand(ours)
-    return said.rstrip(".")
+        return make(command, argv, defaults(argv))
+    except UsageError as error:
+        raise UserError(f"{error}; see {f'{prog} {name}'.rstrip()} --help") from None

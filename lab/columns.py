@@ -57,7 +57,6 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
     Args:
         values: (rows,) floats.
         group: (rows,) group of each row, 0 to n_groups-1.
-        n_groups: number of groups.
     """
     finite = np.isfinite(values)
     if finite.all():
@@ -71,19 +70,13 @@ def select(table: pd.DataFrame, chosen: pd.Series | Bools) -> pd.DataFrame:
     """The rows with a true flag, numbered from 0.
 
     Args:
-        table: of any columns.
         chosen: (rows,) bool.
     """
     return table.take(np.flatnonzero(np.asarray(chosen, bool))).reset_index(drop=True)
 
 
 def where(table: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows whose columns have these values, numbered from 0; NaN equals NaN.
-
-    Args:
-        table: of any columns.
-        values: column name to value.
-    """
+    """The rows whose columns have these values, numbered from 0; NaN equals NaN."""
     chosen = np.ones(len(table), bool)
     for name, value in values.items():
         chosen &= equals(table, name, value)

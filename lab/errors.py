@@ -10,6 +10,10 @@ class UserError(Exception):
     """Something the user gave is wrong; the message says what, where and the remedy in one line."""
 
 
+class Unfit(UserError):
+    """The model or the problems cannot be used, whatever the arm and the seed of the run."""
+
+
 def one_line(text: object) -> str:
     """Return a text on one line, with escapes for what a terminal or a file cannot show.
 
@@ -41,7 +45,8 @@ def exit_code(error: BaseException) -> int:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text without a full stop; its type's name without text.
 
-    A line of more than 200 characters is cut.
+    A line that ends in a colon goes on with the next one. More than 200 characters are cut.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") if len(lines[0]) <= 200 else f"{lines[0][:197]}..."
+    line = " ".join(part.strip() for part in lines[: 1 + lines[0].endswith(":")])
+    return line.rstrip(".") if len(line) <= 200 else f"{line[:197]}..."

@@ -76,6 +76,24 @@ def check_new_file(target: Path) -> None:
         raise UserError(f"{target}: its folder does not exist; make it or choose another")
 
 
+def check_new_folder(target: Path) -> None:
+    """Refuse a folder that holds something or has no place, before the work that would fill it.
+
+    Raises:
+        UserError: it does, or is a file, or its own folder does not exist.
+    """
+    try:
+        if target.is_dir() and any(target.iterdir()):
+            raise UserError(f"{target}: is not empty; choose a new folder")
+        is_file, homeless = target.is_file(), not target.absolute().parent.is_dir()
+    except OSError as error:
+        raise unwritable(target, error) from error
+    if is_file:
+        raise UserError(f"{target}: is a file; choose a new folder")
+    if homeless:
+        raise UserError(f"{target}: its folder does not exist; make it or choose another")
+
+
 def unwritable(target: Path, error: OSError) -> UserError:
     """Return the error of a disk that cannot be written."""
     reason = error.strerror or error

@@ -1,16 +1,18 @@
-"""Configuration files: TOML in, a checked dataclass out, and back to plain values."""
+"""Configuration files: TOML in, a checked dataclass out; and what a wrong name was meant to be."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 
-from guard_core.checks import fault
+from guard_core.config import fault
 from lab.errors import UserError
 
 T = TypeVar("T")
@@ -48,14 +50,13 @@ def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
 
     Args:
         values: nested mappings, as read from TOML or JSON.
-        kind: the dataclass.
         source: named at the beginning of error messages, if any.
 
     Raises:
         UserError: a setting is unknown or has a wrong value.
     """
     origin = f"{source}: " if source else ""
-    _refuse_unknown(values, kind, origin, "")
+    _refuse_unknown(values, kind, origin, "", _names(kind))
     try:
         return msgspec.convert(dict(values), kind)
     except (msgspec.ValidationError, ValueError, UserError) as error:
@@ -64,7 +65,18 @@ def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
 
 def to_values(config: Any) -> dict[str, Any]:
     """A dataclass as plain nested values that JSON and TOML can hold."""
-    return msgspec.to_builtins(config)
+    return msgspec.to_builtins(config, enc_hook=plain)
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's, for msgspec.
+
+    Raises:
+        TypeError: the value is of another kind, which JSON cannot hold.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r}: cannot stand in JSON")
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -76,19 +88,44 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _refuse_unknown(values: Mapping[str, Any], kind: Any, origin: str, prefix: str) -> None:
+def _refuse_unknown(
+    values: Mapping[str, Any], kind: Any, origin: str, prefix: str, known: list[str]
+) -> None:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     for name, value in values.items():
         if name not in fields:
-            raise UserError(f"{origin}{prefix}{name}: no such setting; see --help for the names")
+            near = nearest(prefix + name, known)
+            remedy = _remedy(prefix + name, near, isinstance(value, Mapping))
+            raise UserError(f"{origin}{prefix}{name}: no such setting; {remedy}")
         # Checked here, since the converter does not name the values that a choice has.
         chooses = get_origin(hints[name]) is Literal
         if chooses and (message := fault(prefix + name, value, hints[name])):
             raise UserError(f"{origin}{message}")
         nested = _nested(fields[name])
         if nested is not None and isinstance(value, Mapping):
-            _refuse_unknown(value, nested, origin, f"{prefix}{name}.")
+            _refuse_unknown(value, nested, origin, f"{prefix}{name}.", known)
+
+
+def _names(kind: Any, prefix: str = "") -> list[str]:
+    """Names of all settings of a dataclass, nested ones after a dot."""
+    names: list[str] = []
+    for field in dataclasses.fields(kind):
+        nested = _nested(field)
+        names.append(prefix + field.name)
+        names += [] if nested is None else _names(nested, f"{prefix}{field.name}.")
+    return names
+
+
+def _remedy(wrong: str, near: str | None, is_table: bool) -> str:
+    """What to write in place of an unknown name; names of other tables with their table."""
+    if near is None:
+        return "see --help-all for the names"
+    table, _, name = near.rpartition(".")
+    if table == wrong.rpartition(".")[0]:
+        return f"perhaps you meant {f'[{near}]' if is_table else near}"
+    place = f"under [{table}]" if table else "at the top of the file"
+    return f"perhaps you meant {name} {place}"
 
 
 def _nested(field: dataclasses.Field[Any]) -> Any:
@@ -102,3 +139,96 @@ def _nested(field: dataclasses.Field[Any]) -> Any:
         made = factory()
         return type(made) if dataclasses.is_dataclass(made) else None
     return None
+
+
+_MEANT = {
+    "learning_rate": "lr",
+    "num_train_epochs": "epochs",
+    "total_epochs": "epochs",
+    "num_generations": "n_samples",
+    "rollout_n": "n_votes",
+    "per_device_train_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "ppo_mini_batch_size": "mini_batch",
+    "max_completion_length": "max_response_tokens",
+    "max_response_length": "max_response_tokens",
+    "max_new_tokens": "max_response_tokens",
+    "max_tokens": "max_response_tokens",
+    "max_prompt_length": "max_prompt_tokens",
+    "stop_strings": "stop",
+    "beta": "kl_coef",
+    "kl_loss_coef": "kl_coef",
+    "epsilon": "clip_low",
+    "clip_ratio": "clip_low",
+    "clip_ratio_low": "clip_low",
+    "epsilon_high": "clip_high",
+    "clip_ratio_high": "clip_high",
+    "loss_type": "loss",
+    "loss_agg_mode": "loss",
+    "grad_clip": "max_grad_norm",
+    "gradient_clip_val": "max_grad_norm",
+    "lr_warmup_steps_ratio": "warmup_ratio",
+    "model_name_or_path": "model",
+    "model_path": "model",
+    "dataset": "problems",
+    "dataset_name": "problems",
+    "train_files": "problems",
+    "data": "problems",
+    "output_dir": "out",
+    "output": "out",
+    "default_local_dir": "out",
+    "report_to": "log",
+    "logger": "log",
+    "save_steps": "checkpoint_every",
+    "save_freq": "checkpoint_every",
+    "eval_freq": "eval_every",
+    "test_freq": "eval_steps",
+    "lora_r": "lora_rank",
+    "target_modules": "lora_targets",
+    "attn_implementation": "attention",
+    "torch_dtype": "dtype",
+    "bf16": "dtype",
+    "use_vllm": "engine",
+    "vllm_gpu_memory_utilization": "engine_memory",
+    "gpu_memory_utilization": "engine_memory",
+    "vllm_tensor_parallel_size": "engine_tp",
+    "tensor_model_parallel_size": "engine_tp",
+    "tensor_parallel_size": "engine_tp",
+    "vllm_importance_sampling_cap": "importance_cap",
+    "tis_imp_ratio_cap": "importance_cap",
+    "use_dynamic_sampling": "drop_uniform",
+    "window": "W",
+    "samples": "n_samples",
+    "votes": "n_votes",
+    "resume_from_checkpoint": "resume",
+    "train": "run",
+}
+"""Names in TRL, verl and Hugging Face to ours."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a wrong one was probably meant to be; None if none is near.
+
+    Upper case and dashes make no difference. A name of a nested setting, such as `W`, is found
+    where it stands, `guard.W`.
+    """
+    names = {_plain(each): each for each in reversed(list(known))}
+    last = {each.rpartition(".")[2]: whole for each, whole in names.items()}
+    wanted = _plain(name)
+    for word in (wanted, wanted.rpartition(".")[2]):
+        meant = _plain(_MEANT.get(word, word))
+        for table in (names, last):
+            if meant in table:
+                return table[meant]
+    close = difflib.get_close_matches(wanted, names, 1)
+    return names[close[0]] if close else None
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return `; perhaps you meant NAME`, or nothing where no known name is near."""
+    near = nearest(name, known)
+    return "" if near is None else f"; perhaps you meant {near}"
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lab.errors import UserError
+from lab.options import POSITIONAL
 from real.record.terminal import phases_bar
 from real.requirements import require_torch
-from real.settings.config import TrainConfig
-from real.settings.options import settings_of
-from real.settings.presets import table
-from real.settings.tiny import TinyTask, check_tiny
+from real.settings.config import TinyTask, TrainConfig, check_tiny
+from real.settings.presets import settings_of, table
 
 if TYPE_CHECKING:
     from real.tiny.measure import Accuracy, Judgement
-
-Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 
 @dataclass(kw_only=True)
@@ -29,21 +24,27 @@ class SettingsCommand:
 
     out: Path
     """Folder or file to make."""
-    settings: Settings = field(default_factory=TrainConfig)
+    settings: TrainConfig = field(default_factory=TrainConfig)
     config: Path | None = None
     """TOML file with settings; overrides a preset, and options given here override both."""
     quiet: bool = False
     """Draw no progress bar."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> Self:
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
         """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
-        return cls(out=tyro.MISSING, settings=settings_of(argv))
+        return {"settings": settings_of(argv)}
 
 
 @dataclass(kw_only=True)
 class MakeTinyCommand:
-    """Rebuild a tiny task's starting checkpoint by supervised training, about a minute."""
+    """Rebuild a tiny task's starting checkpoint by supervised training, about a minute.
+
+    Examples:
+        guard-train make-tiny --out runs/tiny
+        guard-train make-tiny --task collatz --seed 1 --out runs/collatz
+        guard-train make-tiny --verifies --out runs/verifies
+    """
 
     out: Path
     """Folder to make; use it with `run --model`."""
@@ -84,11 +85,15 @@ class MakeTinyCommand:
 
 @dataclass(kw_only=True)
 class ImportGgufCommand:
-    """Convert a GGUF file to a model folder for `--model`, in float32."""
+    """Convert a GGUF file to a model folder for `--model`, in float32.
 
-    file: tyro.conf.Positional[Path]
+    Examples:
+        guard-train import-gguf model.gguf path/to/model
+    """
+
+    file: Annotated[Path, POSITIONAL]
     """The GGUF file."""
-    out: tyro.conf.Positional[Path]
+    out: Annotated[Path, POSITIONAL]
     """Folder to make; must not exist yet."""
 
     def run(self) -> None:
@@ -103,7 +108,18 @@ class ImportGgufCommand:
 
 @dataclass(kw_only=True)
 class MeasureCommand(SettingsCommand):
-    """Measure a model with short responses for the simulator's policy `measured`."""
+    """Measure a model with short responses for the simulator's policy `measured`.
+
+    Examples:
+        guard-train measure --out response.npz
+        guard-train measure --growth runs/pilot --out response.npz
+        guard-train measure --tiny-task collatz --responses 512 --out collatz.npz
+    """
+
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("model", "problems", "tiny_task", "prompt_suffix", "n_problems", "max_response_tokens"),
+        *("temperature", "device", "seed"),
+    )
 
     out: Path
     """Response file to make; must not exist yet."""
@@ -136,7 +152,11 @@ class MeasureCommand(SettingsCommand):
 
 @dataclass(kw_only=True)
 class PresetsCommand:
-    """List the presets, what they set, and which numbers are the paper's."""
+    """List the presets, what they set, and which numbers are the paper's.
+
+    Examples:
+        guard-train presets
+    """
 
     def run(self) -> None:
         """Print the table."""
@@ -146,7 +166,13 @@ class PresetsCommand:
 
 @dataclass(kw_only=True)
 class PlanCommand:
-    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU."""
+    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU.
+
+    Examples:
+        guard-train plan --preset qwen2.5-7b/math500 --gpus 8
+        guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
+        guard-train plan --model path/to/model --gpus 2 --mean-tokens 1000
+    """
 
     gpus: int = 1
     """GPUs of one machine, each with a rank of torchrun."""
@@ -156,28 +182,28 @@ class PlanCommand:
     """GiB of each GPU."""
     mean_tokens: int = 700
     """Mean length of a response, for the estimate of the time."""
-    settings: Settings = field(default_factory=TrainConfig)
+    settings: TrainConfig = field(default_factory=TrainConfig)
     preset: str | None = None
     """One of the paper's cells; the model's sizes are known, --model is not needed."""
     config: Path | None = None
     """TOML file with settings; options given here override it."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> PlanCommand:
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
         """Defaults of the options, from the preset and the file."""
-        return cls(settings=settings_of(argv, with_model=True))
+        return {"settings": settings_of(argv, with_model=True)}
 
     def run(self) -> int:
         """Print the plan; the exit code is 1 where the run does not fit."""
         require_torch()
-        from real.plan.command import machine_of, plan_lines
+        from real.plan.command import plan_lines
 
         for name in ("gpus", "gpu_memory", "mean_tokens"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 10**6:
                 raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
-        machine = machine_of(self.gpu, self.gpus, self.gpu_memory)
-        lines, fits = plan_lines(self.settings, machine, self.mean_tokens)
+        machine = (self.gpu, self.gpus, self.gpu_memory)
+        lines, fits = plan_lines(self.settings, *machine, self.mean_tokens)
         for line in lines:
             print(line)
         return 0 if fits else 1

@@ -1,50 +1,205 @@
-"""The start of a run: all its parts, made before the first response is sampled."""
+"""The parts of a run: made at its start, kept in checkpoints, checked against the machine."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from guard_core.rules import Need
+import torch
+from torch import Tensor
+
+from guard_core.rules import Need, Rule
 from guard_core.schedule import scheduled_steps
+from lab.errors import UserError
+from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine
-from real.engines.rollouts import Sampling
+from real.engines.rollouts import Engine, Sampling
 from real.engines.token_stats import needs_stats
-from real.model.allocator import grow_segments
 from real.model.folder import model_folder
-from real.model.policy import Policy, load_policy, pick_device
+from real.model.memory import grow_segments
+from real.model.policy import Policy, load_policy, pick_device, precision_notice
 from real.model.prepare import prepare_training
-from real.plan.advice import checked_engine_memory
-from real.plan.model_size import multiplied
-from real.plan.seconds import update_flops
+from real.plan.fit import checked_engine_memory
+from real.plan.sizes import multiplied, update_flops
 from real.problems.load import read_problems
+from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import local_world
+from real.ranks.sharding import shard_of
+from real.record.batches import batches_per_epoch, checkpoint_interval
+from real.record.checkpoint import (
+    MASTER,
+    MODEL,
+    OPTIMIZER,
+    State,
+    check_room,
+    model_bytes,
+    read_file,
+)
 from real.record.evaluation import Evaluator
 from real.record.stored import manifest_of
 from real.settings.config import TrainConfig, rule_of
-from real.settings.machine import check_engine_tp
-from real.state import Run, n_batches
+from real.settings.presets import check_engine_tp
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
-from real.update.entropy_loss import EntropyScorer
-from real.update.from_settings import loss_config, optimizer_config
-from real.update.logprobs import Scorer
+from real.update.grpo import initial_reference
+from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
-from real.update.reference import initial_reference
-from real.vote.ahead import VoteSampler
-from real.vote.decide import Supervisor
-from real.vote.further import Further, Parts
+from real.vote.decide import Refill, Supervisor
 from real.vote.judge import Judge, Judged
 from real.vote.observe import Observer
-from real.vote.refill import Refill
-from real.vote.sample import Sampler
-from real.vote.second import Paraphrases
-from real.vote.teacher import Teacher
+from real.vote.sample import Sampler, VoteSampler, time_notice
+from real.vote.second import ExtraRollouts, Paraphrases, Parts, Teacher
+
+GUARD, ANSWERS = "guard.safetensors", "answers.json"
+RULE, RULE_VALUES = "rule.safetensors", "rule.json"
+VOTES, VOTES_VALUES = "votes.safetensors", "votes.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The parts of one run."""
+
+    config: TrainConfig
+    policy: Policy
+    prompts: PromptSet
+    engine: Engine
+    """Samples the votes and the responses of evaluations."""
+    sampler: Sampler
+    """Samples by the engine, with random numbers by purpose and place."""
+    sampling: Sampling
+    """Of the votes."""
+    votes: VoteSampler
+    rule: Rule
+    observer: Observer
+    """Observes what the rule reads of the votes."""
+    supervisor: Supervisor
+    """Reads answers and decides on labels; all that knows of the guard."""
+    further: ExtraRollouts
+    """Samples what the rule needs in addition to the votes."""
+    refill: Refill
+    """Groups that wait for an update; no part of a checkpoint, which waits as well."""
+    optimizer: PolicyOptimizer
+    evaluator: Evaluator
+    token_flops: float
+    """Operations of an update per token, see `update_flops`."""
+    ranks: Ranks = ALONE
+    """The processes of the run, and which of them this is."""
+
+    @property
+    def n_steps(self) -> int:
+        """Batches of the whole run."""
+        return n_batches(self.config, len(self.prompts))
+
+
+def state_of(run: Run) -> State:
+    """Return the run's state for checkpoints, file by file.
+
+    model.safetensors       the trained weights, without those that are rounded from master weights
+    optimizer.safetensors   AdamW's moments, master weights, the place in the schedule
+    guard.safetensors       the guard's memory, (N, ...) arrays
+    answers.json            answer ids of every problem
+    rule.safetensors, rule.json
+                            the memory of a rule's second votes, where there are any
+    votes.safetensors, votes.json
+                            the votes of the next batch, where they are sampled ahead
+    """
+    further, optimizer = run.further, run.optimizer.state_tensors()
+    keeps = further.values() is not None
+    rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
+    ahead = {VOTES: run.votes.tensors(), VOTES_VALUES: run.votes.values()}
+    return (
+        (ahead if run.votes.values() else {})
+        | rule
+        | {
+            MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+            OPTIMIZER: optimizer,
+            GUARD: run.supervisor.tensors(),
+            ANSWERS: run.supervisor.answer_ids.to_values(),
+        }
+    )
+
+
+def checkpoint_bytes(run: Run) -> int:
+    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
+    weights = state_of(run)[MODEL].values()
+    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Put a newly prepared run where the checkpoint in `folder` was written.
+
+    Raises:
+        UserError: the checkpoint does not fit the model.
+    """
+    optimizer = read_file(folder / OPTIMIZER)
+    _load_model(run, read_file(folder / MODEL), optimizer, folder)
+    run.optimizer.load_state_tensors(optimizer)
+    run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
+    if run.further.values() is not None:
+        run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
+    if (folder / VOTES).exists():
+        run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))
+
+
+def _trained(run: Run) -> dict[str, Tensor]:
+    """Return the weights that training changes, each once where some are shared."""
+    return {n: p for n, p in run.policy.model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def _load_model(
+    run: Run, tensors: dict[str, Tensor], optimizer: dict[str, Tensor], folder: Path
+) -> None:
+    """Load weights; those left out are rounded from master weights when these are loaded."""
+    masters = {n for n in optimizer if n.startswith(MASTER)}
+    trained = {n: p for n, p in _trained(run).items() if n in tensors or MASTER + n not in masters}
+    wrong = sorted(set(trained) ^ set(tensors))
+    wrong += [n for n in set(trained) & set(tensors) if trained[n].shape != tensors[n].shape]
+    if wrong:
+        raise UserError(f"{folder}: {len(wrong)} weights do not fit the model, {wrong[0]} for one")
+    for name, parameter in trained.items():
+        parameter.copy_(shard_of(tensors[name], parameter))
+
+
+def check_machine(run: Run, folder: Path) -> list[str]:
+    """Return notices of what the run needs of this machine, and of what the machine offers.
+
+    Raises:
+        UserError: the disk has too little room for the run's checkpoints.
+    """
+    notices = [*_check_disk(run, folder), *precision_notice(run.policy)]
+    if run.config.engine == "transformers" and run.ranks.world == 1:
+        notices += time_notice(run.sampler, run.prompts, run.config)
+    return notices
+
+
+def few_epochs(config: TrainConfig) -> list[str]:
+    """Return a notice for a run that is too short for the fates of its problems."""
+    if config.epochs >= MIN_VISITS:
+        return []
+    return [
+        f"epochs = {config.epochs}: too few for the fates of problems (Degraded, Learned, lost), "
+        f"which need {MIN_VISITS}"
+    ]
+
+
+def _check_disk(run: Run, folder: Path) -> list[str]:
+    config = run.config
+    every = checkpoint_interval(config, len(run.prompts))
+    least = 1 if config.checkpoint_minutes else every
+    n_written = 1 - (-run.n_steps // least) if every else 0
+    final = model_bytes(run.policy.model) if config.save_model else 0
+    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
+
+
+def n_batches(config: TrainConfig, n_problems: int) -> int:
+    """Batches of a whole run."""
+    return config.epochs * batches_per_epoch(config, n_problems)
 
 
 def prepare(
@@ -56,7 +211,6 @@ def prepare(
     """Load the model and the problems and make all parts.
 
     Args:
-        config: settled settings.
         ranks: the processes of the run; all prepare it.
         notices: to be told and kept with those of the problems.
         logs: folder for the logs of engines; they are not kept if None.
@@ -68,7 +222,7 @@ def prepare(
     rule = rule_of(config)
     problems = read_problems(config)
     tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
-    folder = model_folder(config.model) if config.model else tiny
+    folder = model_folder(config.own_model) if config.own_model else tiny
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     memory, planned = checked_engine_memory(config, folder, ranks.world)
     policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
@@ -116,21 +270,21 @@ def prepare(
 
 def _notices(config: TrainConfig, policy: Policy) -> list[str]:
     notices = engine_notices(config)
-    if config.model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
+    if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
         notices.append(
             "no problems given: the model is trained on the tiny task; name some by --problems"
         )
     return notices
 
 
-def _further(parts: Parts, n_steps: int) -> Further:
+def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
     """Return the generation that the rule's needs ask for."""
     rule = parts.rule
     if Need.PARAPHRASE in rule.needs:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
         return Teacher(parts, n_steps)
-    return Judge(rule, parts) if isinstance(rule, Judged) else Further()
+    return Judge(rule, parts) if isinstance(rule, Judged) else ExtraRollouts()
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:
@@ -153,12 +307,10 @@ def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling
 def _optimizer(
     config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
 ) -> PolicyOptimizer:
-    loss = loss_config(config)
-    scorer = EntropyScorer(policy.model) if loss.objective == "entropy" else Scorer(policy.model)
+    entropy = rule_of(config).loss == "entropy"
+    scorer = EntropyScorer(policy.model) if entropy else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
     ranks.shard(scorer, config.master_weights)
     steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
     n_scheduled = config.epochs * sum(steps)
-    return PolicyOptimizer(
-        scorer, loss, optimizer_config(config), n_scheduled, ranks.share, reference
-    )
+    return PolicyOptimizer(scorer, config, n_scheduled, ranks.share, reference)

@@ -15,32 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.errors import UserError
-from lab.trace.lock import locked
+from lab.trace.parts import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
-from real.engines.wrappers import RestartingEngine
+from real.engines.make import RestartingEngine
 from real.model.memory import in_phase
-from real.model.prepare import on_this_machine, torch_threads
-from real.plan.card import card_held
-from real.ranks.distributed import joined_ranks
-from real.ranks.nodes import check_shared
-from real.record.batches import Batch, batches, with_next
-from real.record.final_model import save_model
-from real.record.interrupts import stop_requests
-from real.record.journal import Journal, Unwritten
+from real.model.prepare import card_held, on_this_machine, torch_threads
+from real.ranks.distributed import joined_ranks, lost_ranks_named
+from real.record.batches import Batch, batches, stop_requests, with_next
+from real.record.checkpoint import save_model
+from real.record.journal import Journal, Unwritten, Visited, VoteRows
 from real.record.loggers import require_loggers
 from real.record.meter import Clock, Progress, note_faults, reporter, sampled_row, step_row
 from real.record.resuming import advised, fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
-from real.record.vote_rows import Visited, VoteRows
-from real.run import new_manifest, prepare
+from real.run import Run, check_machine, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
-from real.state import Run, check_machine, restore, state_of
-from real.update.mismatch import compared
-from real.vote.decide import Fields
+from real.update.grpo import compared
+from real.vote.decide import Fields, pay, shared_brake, shared_streams
 from real.vote.observe import OF_LABELS
-from real.vote.pay import pay, shared_brake, shared_streams
+from real.vote.sample import check_readable
 
 
 def train(
@@ -75,13 +70,12 @@ def train(
         if folder is None and ranks.world > 1:
             raise UserError(f"ranks: {ranks.world} of them need a run folder; name one")
         require_loggers(config.log)
-        if folder is not None:
-            check_shared(Path(folder), ranks)
         with in_phase("start"):
             run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
         with closing(run.engine), closing(run.supervisor):
             with in_phase("start"):
                 ranks.wait()  # all are ready before one makes the folder
+                check_readable(run.sampler, run.prompts, run.sampling, config)
             manifest = new_manifest(run, arm)
             if folder is None:
                 with MemoryRun(manifest) as memory:
@@ -92,12 +86,11 @@ def train(
                 notices = check_machine(run, Path(folder))
                 manifest.extra["notices"] += notices
                 written = RunFolder.create(folder, manifest)
-                say(notices)
+                say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
                     run_in_folder(run, written, written.path, progress)
             else:
                 run_in_folder(run, None, Path(folder))
-        ranks.wait()
     return load(folder)
 
 
@@ -139,7 +132,6 @@ def resume(
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
                     run_in_folder(run, written, folder, progress, point.step)
-        ranks.wait()
     return load(folder)
 
 
@@ -155,13 +147,12 @@ def run_in_folder(
     Args:
         run: from `prepare`.
         written: the run folder; None on ranks that do not write.
-        path: of the run folder.
         progress: as for `train`.
         done: as for `run_loop`.
     """
     recorder = written or Unwritten(new_manifest(run, None), path)
     journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
-    with run.ranks.reasons():
+    with lost_ranks_named():
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
         if run.config.save_model:
@@ -206,7 +197,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 note_faults(log, run.optimizer.faults, batch.step)
             log.write_visited(visited, position, votes)
             log.write_steps({**row, **position})
-            report(batch.step)
+            report(batch.step, visited, row)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
@@ -234,7 +225,6 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
 
     Args:
         run: from `prepare`.
-        batch: to train on.
         following: has its votes sampled meanwhile, with `ahead`; None at the end of the run.
     """
     config, further = run.config, run.further

@@ -1,7 +1,5 @@
 """A headless browser for the tests of pages, and Ctrl-C wherever the tests are started."""
 
-import os
-import shutil
 import signal
 
 import pytest
@@ -21,23 +19,29 @@ _OPTIONS = [
 ]
 
 
-def _absent(why):
-    """Skip on a laptop; where the checks count they must not be skipped."""
-    if os.environ.get("CI"):
-        pytest.fail(why)
-    pytest.skip(why)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "chromium" in item.fixturenames:
+            item.add_marker("browser")
+
+
+@pytest.fixture(scope="session")
+def chromium(pytestconfig):
+    """The browser's program; tests that were chosen with `-m browser` fail without it."""
+    from lab.report import files as png
+
+    program = png.browser()
+    if program is None:
+        absent = pytest.fail if pytestconfig.option.markexpr == "browser" else pytest.skip
+        absent("chromium is not installed")
+    return program
 
 
 @pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        _absent("playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        _absent("chromium is not installed")
-    with sync_playwright() as player:
-        opened = player.chromium.launch(executable_path=program, args=_OPTIONS)
+def browser(chromium):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=chromium, args=_OPTIONS)
         yield opened
         opened.close()

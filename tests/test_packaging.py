@@ -1,5 +1,6 @@
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +24,22 @@ def test_a_plain_install_asks_for_no_torch():
     assert any(need.startswith("torch") for need in needs)
 
 
-def test_ci_runs_the_readme_test_command():
+def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert script.read_text().strip().splitlines()[-1] == "make test"
-    assert "make test-verl" in script.read_text()
-    assert "make test" in (ROOT / "README.md").read_text()
+    steps = re.findall(r"^ *part ([\w-]+)", script.read_text(), re.MULTILINE)
+    readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert steps[: len(readme)] == readme == ["demo", "test"]
+    assert {"test-browser", "test-vllm", "test-verl"} <= set(steps)
+
+
+def test_no_test_folder_has_the_name_of_a_package_that_the_project_can_use():
+    """Such a folder is importable, so that the package seems to be installed."""
+    needs = importlib.metadata.requires("ttrl-guard-lab") or []
+    packages = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in needs}
+    assert {"vllm", "verl", "torch"} <= packages
+    folders = {path.parent.name for path in (ROOT / "tests").rglob("*.py")}
+    assert "on_vllm" in folders and not packages & folders
 
 
 def test_the_distribution_has_the_version_of_the_code():

@@ -21,16 +21,15 @@ from lab.trace.trace import Trace
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
-from real.ranks.failure import Watch
-from real.ranks.launched import Launched
+from real.ranks.distributed import end_rank
 from real.record.checkpoint import read_file
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
 from real.tiny.vocabulary import encode
 from real.trainer import resume, train
-from real.update.group import Group
-from real.update.grpo import LossConfig, backward
+from real.update.grpo import backward
 from real.update.logprobs import Scorer, group_logprobs
+from real.update.packing import Group
 
 WHOLE = 2**20
 """Tokens of a pass that holds all rows."""
@@ -96,7 +95,7 @@ def _gradients(
 ) -> tuple[float, Tensor]:
     """Loss, and gradient of all weights in double precision."""
     scorer.zero_grad()
-    done = backward(scorer, groups, LossConfig(micro_tokens=micro_tokens))
+    done = backward(scorer, groups, TrainConfig(temperature=1.0, micro_tokens=micro_tokens))
     grads = [p.grad.double().flatten().cpu() for p in scorer.parameters() if p.grad is not None]
     return done.loss, torch.cat(grads)
 
@@ -186,15 +185,13 @@ def ends(setup: Setup, report: Report) -> None:
 def _fail(setup: Setup, errors: Path) -> None:
     sys.stderr = errors.open("w")
     join_alone(setup)
-    watch = Watch(Launched(0, 1, 0, 1), 600.0)
     try:
-        with watch.reasons():
-            ones = torch.ones(1, device=setup.device)
-            dist.all_reduce(ones)
-            if not setup.dry:
-                spin: Any = torch.cuda._sleep
-                spin(2**38)  # minutes
-            dist.all_reduce(ones, async_op=True)
-            raise UserError(f"planned failure, backend {dist.get_backend()}")
+        ones = torch.ones(1, device=setup.device)
+        dist.all_reduce(ones)
+        if not setup.dry:
+            spin: Any = torch.cuda._sleep
+            spin(2**38)  # minutes
+        dist.all_reduce(ones, async_op=True)
+        raise UserError(f"planned failure, backend {dist.get_backend()}")
     except BaseException as error:
-        watch.end(error)
+        end_rank(0, error)

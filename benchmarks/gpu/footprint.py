@@ -18,11 +18,9 @@ from shapes import (
 )
 
 from real.plan.memory import longest, plan_memory, state_parts
-from real.plan.model_size import PlannedModel
-from real.plan.rehearsal import LiveBytes
+from real.plan.sizes import PlannedModel
 from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig
-from real.update.from_settings import loss_config
 from real.update.grpo import backward
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,25 +37,19 @@ def memory(setup: Setup, report: Report) -> None:
     for name, (shape, changes) in CASES.items():
         config = train_config(setup, **changes)
         model = PlannedModel(model_config(setup, shape))
-        parts = plan_memory(model, config, 1, 2**40).parts
+        size = model.size(config.lora_rank, config.lora_targets)
+        parts = plan_memory(size, config, 1, 2**40).parts
         planned = sum(p.update for p in parts if not p.name.startswith(("libraries", "engine")))
-        measured = _peak_of_step(setup, shape, config)
         report.add(f"{name}: planned", planned / 1e9, "GB")
+        setup.free()
+        setup.peak()
+        _step(setup, shape, config)
+        if setup.dry:  # only a GPU counts its bytes
+            continue
+        measured = setup.peak()
         report.add(f"{name}: measured", measured / 1e9, "GB")
         report.target(f"{name}: measured / planned", measured / planned, at_most=1.06)
         setup.free()
-
-
-def _peak_of_step(setup: Setup, shape: str, config: TrainConfig) -> float:
-    """Most bytes of tensors on the device while a model is loaded and makes a step."""
-    if setup.dry:
-        with LiveBytes() as live:
-            _step(setup, shape, config)
-        return live.peak
-    setup.free()
-    setup.peak()
-    _step(setup, shape, config)
-    return setup.peak()
 
 
 def _step(setup: Setup, shape: str, config: TrainConfig) -> None:
@@ -112,7 +104,7 @@ def _eight(setup: Setup, report: Report) -> None:
     groups = scripted_groups(setup, lengths, model_config(setup, "7B").vocab_size)
     setup.free()
     setup.peak()
-    seconds = setup.seconds(lambda: backward(scorer, groups, loss_config(config)))
+    seconds = setup.seconds(lambda: backward(scorer, groups, config))
     report.add("a gradient without communication", seconds, "s")
     report.add("its peak, without moments", setup.peak() / 1e9, "GB")
     dist.destroy_process_group()

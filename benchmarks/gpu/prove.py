@@ -16,7 +16,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -154,6 +153,8 @@ def inside(name: str, folder: Path, dry: bool) -> int:
     """Run a section in this process; returns 3 if a measure is outside its bound, 4 if left out."""
     from shapes import Setup
 
+    from real.requirements import installed
+
     setup = Setup(dry, folder)
     if not dry:
         import torch
@@ -161,7 +162,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
         if not torch.cuda.is_available():
             print("there is no GPU here; --dry runs on the CPU")
             return 4
-    if SECTIONS[name].part != "A" and importlib.util.find_spec("vllm") is None:
+    if SECTIONS[name].part != "A" and not installed("vllm"):
         print("vLLM is not installed")
         return 4
     report = Report(folder / f"{name}.jsonl", dry)

@@ -22,18 +22,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from real.engines.rollouts import Prompts, Rollouts
+from real.model.policy import widen_head
 from real.model.prepare import prepare_training
-from real.model.wide_head import widen_head
-from real.plan.seconds import card_named
+from real.plan.sizes import card_named
 from real.ranks.sharding import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.tiny.vocabulary import VOCABULARY_SIZE
-from real.update.from_settings import loss_config, optimizer_config
-from real.update.group import Group
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
+from real.update.packing import Group
 
 T = TypeVar("T")
 
@@ -230,7 +229,7 @@ def make_optimizer(
 ) -> PolicyOptimizer:
     """Return the trainer's optimizer of the model of `make_scorer`."""
     scorer = make_scorer(setup, shape, config, ranks)
-    return PolicyOptimizer(scorer, loss_config(config), optimizer_config(config), 1000)
+    return PolicyOptimizer(scorer, config, 1000)
 
 
 def join_alone(setup: Setup) -> None:

@@ -20,12 +20,10 @@ from torch import Tensor
 
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.wide_head import WideHead, add_product
-from real.plan.model_size import multiplied
-from real.plan.seconds import update_flops
-from real.update.head import Head
-from real.update.scores import head_scores
-from real.update.step import Step
+from real.model.policy import WideHead, add_product
+from real.plan.sizes import multiplied, update_flops
+from real.update.head import Head, head_scores
+from real.update.optimizer import Step
 
 
 def ceilings(setup: Setup, report: Report) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from shapes import Setup, model_folder, train_config
 import real.run
 from real.model.policy import Policy
 from real.record.batches import batches
+from real.requirements import installed
+from real.run import Run
 from real.settings.config import TrainConfig
-from real.state import Run
 from real.trainer import train_batch
 
 PHASES = ("rollout", "grade", "guard", "update", "sync", "step")
@@ -70,7 +70,7 @@ def long(setup: Setup, report: Report) -> None:
 
 
 def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
-    checked = engine != "transformers" and importlib.util.find_spec("math_verify")
+    checked = engine != "transformers" and installed("math_verify")
     if setup.dry:
         changes["dtype"] = "float32"
     return train_config(

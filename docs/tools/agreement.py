@@ -19,8 +19,15 @@ from pathlib import Path
 import lab.report.cli
 import real.cli
 import sim.cli
+from guard_core import ConfigError
+from lab.arm_settings import with_arm
+from lab.arms import arm
+from lab.errors import UserError
+from lab.options import make
+from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME
-from sim.studies.agree.command import TABLE
+from real.run_commands import CompareCommand
+from sim.studies.agree import TABLE, check_settings
 
 PILOT_SEED = 100
 """Of the run from whose checkpoints the growth of the gradients is measured; in no cell."""
@@ -37,10 +44,28 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2", "3"])
     parser.add_argument("--jobs", default="2")
     own, settings = parser.parse_known_args(argv)
+    try:
+        check(own, settings)
+    except (UserError, ConfigError) as error:
+        print(f"agreement: {error}", file=sys.stderr)
+        return 2
     for program, words in commands(own, settings):
         if code := program.main([str(word) for word in words]):
             return code
     return 0
+
+
+def check(own: argparse.Namespace, settings: list[str]) -> None:
+    """Refuse settings that no policy can simulate, before hours of training.
+
+    Raises:
+        UserError: naming the first of them; or an arm is unknown.
+        ConfigError: a setting has an impossible value.
+    """
+    words = ["--out", str(own.out), *settings]
+    given = make(CompareCommand, words, CompareCommand.defaults(words)).settings
+    for name in own.arms:
+        check_settings(to_values(with_arm(given, arm(name))), f"--arms {name}")
 
 
 def commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[type, list[object]]]:

@@ -1,17 +1,16 @@
-"""Insert the tables of real and simulated runs into the docs, made from the files in docs/data."""
+"""Tables of real and simulated runs for the docs, made from the files in docs/data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lab.columns import floats, select
-from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors
-from lab.report.content.agreement import TextTable, cell_table, mean_table
+from lab.compare.agreement import MEASURED, OTHER_HALF, cell_table, mean_errors, mean_table
+from lab.text_table import TextTable
 
 DATA = Path(__file__).parents[1] / "data"
 CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"
@@ -21,14 +20,12 @@ SETS = {seed: choices for choices, seeds in _SEEDS.items() for seed in seeds}
 """Problem seeds, and the choices that were made on their data."""
 LINEAR = "measured, growth 0"
 _HARD = (("ttrl", "guard"), (2e-4, 3e-4))
+_KINDS = {"cells": cell_table, "means": mean_table}
 
 
-def on_page_markdown(markdown: str, **others: Any) -> str:
-    """Replace lines `AGREEMENT bars`, `AGREEMENT FILE cells` and `AGREEMENT FILE means`."""
-    return "\n".join(
-        "\n".join(_table(line.split()[1:])) if line.startswith("AGREEMENT ") else line
-        for line in markdown.split("\n")
-    )
+def agreement(name: str, kind: str = "") -> TextTable:
+    """The table `bars`, or that of one kind of a file's rows: `cells` or `means`."""
+    return bars() if name == "bars" else _KINDS[kind](read(name))
 
 
 def read(name: str) -> pd.DataFrame:
@@ -40,13 +37,6 @@ def bars() -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
     head = ["in points unless stated", "bar", "reached", "linear", "other half of the seeds"]
     return TextTable([*head, "choices made on this data"], [*_first(), *_others(), *_settings()])
-
-
-def _table(words: list[str]) -> Iterator[str]:
-    if words == ["bars"]:
-        return bars().markdown()
-    name, kind = words
-    return {"cells": cell_table, "means": mean_table}[kind](read(name)).markdown()
 
 
 def _first() -> Iterator[list[str]]:

@@ -1,8 +1,8 @@
 """The API pages: every public module of a package, found in its folder.
 
-A line `MODULES lab` on a page becomes the list of `lab`'s sub-packages and all its own modules.
-Each sub-package gets a page of its own, so that no page grows too long. Command lines are left
-out, they explain themselves with `--help`.
+A package's page ends with the list of its sub-packages and all its own modules. Each sub-package
+gets a page of its own, so that no page grows too long. Command lines are left out, they explain
+themselves with `--help`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
 
 PACKAGES = ("guard_core", "lab", "sim", "real")
 _COMMANDS = ("cli", "command")
@@ -31,13 +32,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, config: MkDocsConfig, **others: Any) -> str:
-    """Replace a line `MODULES package` by what is in the package."""
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **others: Any) -> str:
+    """Add what is in a package to the end of its page."""
+    own = [package for package in PACKAGES if page.file.src_uri == f"api/{package}.md"]
     root = Path(config.config_file_path).parent
-    lines = markdown.split("\n")
-    return "\n".join(
-        _contents(root, line.split()[1]) if line.startswith("MODULES ") else line for line in lines
-    )
+    return "\n\n".join([markdown, *(_contents(root, package) for package in own)])
 
 
 def modules(folder: Path) -> list[str]:

@@ -11,9 +11,20 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.figures.multiples import Place, multiples, place_of
-from lab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, styled
-from lab.report.png import browser, check_png
+from lab.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Place,
+    multiples,
+    place_of,
+    styled,
+)
+from lab.report.files import browser, check_png
 from lab.stats.paired import estimate
 
 DATA = Path(__file__).parents[1] / "data"

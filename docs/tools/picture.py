@@ -20,14 +20,12 @@ from plotly.basedatatypes import BaseTraceType
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.figures import fate_bars
-from lab.figures.window import training_window
-from lab.measures.dynamics import dynamics
-from lab.measures.window import run_windows
-from lab.measures.window_share import window_share
-from lab.report.png import browser, check_png
+from lab.figures.training import training_window
+from lab.measures.dynamics import dynamics, run_windows, window_share
+from lab.report.files import browser, check_png
 from sim import SimConfig
-from sim.studies.arms.controls import named
 from sim.studies.compare import compare
+from sim.studies.controls import named
 
 PICTURE = Path(__file__).parents[1] / "picture.svg"
 ARMS = ("ttrl", "guard", "matched", "frozen", "memory")

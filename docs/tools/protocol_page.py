@@ -1,47 +1,41 @@
-"""Insert the tables of the protocol's runs into the docs, made from the files in docs/data."""
+"""Tables of the protocol's runs for the docs, made from the files in docs/data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import run_rows
 
-from lab.arms import BASELINE, title
+from lab.arms import ALL_ARMS, BASELINE, own_of, title
+from lab.arms import arm as named
 from lab.columns import groups, select, unique, where
-from lab.compare.agreement import MEASURED
+from lab.compare.agreement import MEASURED, kendall_tau
 from lab.compare.own_best import best_among, own_best
-from lab.compare.ranking import kendall_tau
-from lab.report.content.agreement import TextTable
-from lab.stats.paired import LEVEL, Estimate, differences, estimate
-from lab.stats.words import difference, mean_sd
+from lab.stats.paired import LEVEL, Estimate, difference, differences, estimate, mean_sd
+from lab.text_table import TextTable
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMMENDED, CEILING = "recommended", "truth"
 RIVALS = ("ttrl", "guard", "matched", "frozen", "memory")
 """Arms whose best the third condition of the protocol compares with."""
-_UNIT = ("problem_seed", "seed")
+_UNIT = ("problem_seed", "seed", "place")
 
 
-def on_page_markdown(markdown: str, **others: Any) -> str:
-    """Replace lines `PROTOCOL FILE [FILE] KIND`; the kinds are those of `KINDS`."""
-    return "\n".join(
-        "\n".join(_table(line.split()[1:])) if line.startswith("PROTOCOL ") else line
-        for line in markdown.split("\n")
-    )
+def protocol(*words: str) -> TextTable:
+    """The table of one of `KINDS`, the last word, from the files that the others name."""
+    *files, kind = words
+    return KINDS[kind](*map(read, files))
 
 
 def read(name: str) -> pd.DataFrame:
-    """Return the rows of `protocol_runs.table` or `lab.agreement` in files of docs/data.
-
-    Args:
-        name: of a file, or `FILE+FILE` for the rows of several.
-    """
-    kinds = {"right_start": str, "right_final": str}
-    tables = [pd.read_csv(DATA / f"{file}.csv", dtype=kinds) for file in name.split("+")]
-    return pd.concat(tables, ignore_index=True)
+    """Return the rows of files of docs/data: of one, or of several as `FILE+FILE`."""
+    return pd.concat([run_rows.read(DATA / f"{file}.csv") for file in name.split("+")])
 
 
 def means(rows: pd.DataFrame) -> TextTable:
@@ -127,6 +121,17 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
 
+def simulated_rules(step: str) -> TextTable:
+    """Simulated points of final pass@1 beyond TTRL at equal update norm, at one step size."""
+    cells = pd.read_csv(DATA / "rules-simulated.csv", keep_default_na=False)
+    wide = where(cells, step=float(step)).pivot(
+        index="arm", columns=["population", "signal"], values="beyond_ttrl_at_equal_effort"
+    )
+    head = ["arm", *(f"{population}, signal {signal:g}" for population, signal in wide)]
+    arms = [arm for arm in unique(cells, "arm") if any(wide.loc[arm])]
+    return TextTable(head, [[_title(arm), *map(str, wide.loc[arm])] for arm in arms])
+
+
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
@@ -149,6 +154,116 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     return TextTable(head, table)
 
 
+def cells(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
+    """Mean, standard deviation and number of runs of every arm at every learning rate."""
+    lrs = sorted(unique(rows, "lr"))
+    table = []
+    for arm in _arms(rows):
+        part = where(rows, arm=arm)
+        found = [estimate(_values(where(part, lr=lr), metric)) for lr in lrs]
+        table.append([_title(arm), *(f"{_cell(own)} ({own.n})" if own.n else "" for own in found)])
+    return TextTable([_NAMES[metric], *(f"{lr:g}" for lr in lrs)], table)
+
+
+def against(rows: pd.DataFrame, base: str = BASELINE, metric: str = "pass_final") -> TextTable:
+    """Every arm minus one at every learning rate, paired by seed, see `over_sets`."""
+    lrs = sorted(unique(rows, "lr"))
+    at = {lr: where(rows, lr=lr) for lr in lrs}
+    table = [
+        [_title(arm), *(difference(over_sets(at[lr], arm, base, metric)) for lr in lrs)]
+        for arm in _arms(rows)
+        if arm != base
+    ]
+    return TextTable([f"{_NAMES[metric]} minus {_title(base)}", *(f"{lr:g}" for lr in lrs)], table)
+
+
+def over_sets(
+    rows: pd.DataFrame, arm: str, base: str = BASELINE, metric: str = "pass_final"
+) -> Estimate:
+    """One arm minus another, with the wider of two intervals: over pairs, and over problem sets.
+
+    Args:
+        rows: of one learning rate.
+        arm: an arm.
+        base: the arm that is subtracted.
+        metric: a column.
+    """
+    own, other = (_values(where(rows, arm=name), metric) for name in (arm, base))
+    pairs = differences(own, other)
+    sets = pd.Series(pairs.groupby(level="problem_seed").mean())
+    of_pairs, of_sets = estimate(pairs), estimate(sets)
+    is_wider = of_sets.high - of_sets.low > of_pairs.high - of_pairs.low  # False for one set
+    return of_sets if is_wider else of_pairs
+
+
+def readings(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
+    """The comparisons of the study of the guard's readings, over the problem sets as clusters.
+
+    In each cell the paired differences of a set's seeds are averaged, and the means of the sets
+    give a t-interval. Only whole rounds count: one seed of every set under every arm. The four
+    guards against TTRL at the first learning rate are primary, with Bonferroni's correction.
+    """
+    study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
+    arms = [named(name).name for name in study["arms"]]
+    n_round = len(arms) * len(study["problem_seeds"])
+    guards = [name for name in arms if own_of(name)[0] in ("guard", "guard_release")]
+    pairs = [(name, BASELINE) for name in guards]
+    pairs += [(guards[1], name) for name in arms if own_of(name)[0] in ("permuted", "replayed")]
+    (_, first), n_primary = study["cells"][0], len(guards) * len({t for t, _ in study["cells"]})
+    lines = []
+    for task, lr in study["cells"]:
+        whole = _whole_rounds(where(rows, task=task, lr=lr), n_round)
+        for name, base in pairs:
+            is_primary = lr == first and base == BASELINE
+            if whole.empty and not is_primary:
+                continue
+            level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
+            own, other = (_values(where(whole, arm=a), metric) for a in (name, base))
+            sets = pd.Series(differences(own, other).groupby(level="problem_seed").mean())
+            found = estimate(sets, level)
+            half = f"{(found.high - found.low) / 2:.1f}" if found.has_interval else ""
+            shown = [difference(found) if found.n else "", half]
+            said = _conclusion(found) if is_primary else "not corrected"
+            names = [f"{_title(name)} minus {_title(base)}", str(len(own))]
+            lines.append([f"{task}, {lr:g}", *names, *shown, said if found.n else "no whole round"])
+    head = [
+        "task, learning rate",
+        _NAMES[metric],
+        "pairs",
+        "difference",
+        "half width",
+        "conclusion",
+    ]
+    return TextTable(head, lines)
+
+
+def readings_made(rows: pd.DataFrame) -> TextTable:
+    """How many runs of the study of the guard's readings there are, of those planned."""
+    study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
+    n_round = len(study["arms"]) * len(study["problem_seeds"])
+    lines = []
+    for task, lr in study["cells"]:
+        cell = where(rows, task=task, lr=lr)
+        whole = len(_whole_rounds(cell, n_round)) // n_round
+        planned = n_round * study["seeds_per_set"]
+        lines.append([task, f"{lr:g}", f"{len(cell)} of {planned}", f"{whole}"])
+    return TextTable(["task", "learning rate", "runs", "whole rounds"], lines)
+
+
+def _whole_rounds(cell: pd.DataFrame, n_round: int) -> pd.DataFrame:
+    """The rows of the rounds that have all their runs; a round is a last digit of the seeds."""
+    place = cell["seed"] % 10
+    return select(cell, place.map(place.value_counts()).eq(n_round).to_numpy(bool))
+
+
+def _conclusion(found: Estimate) -> str:
+    """What the protocol concludes from a corrected interval."""
+    if not found.within_noise:
+        return "helps" if found.mean > 0 else "harms"
+    is_narrow = found.has_interval and found.low >= -5 and found.high <= 5
+    return "makes no difference that matters" if is_narrow else "inconclusive"
+
+
 def gain(rows: pd.DataFrame, arm: str, level: float = LEVEL) -> Estimate:
     """Final pass@1 of the recommended arm minus that of another one, over paired seeds."""
     first, second = (_finals(where(rows, arm=name)) for name in (RECOMMENDED, arm))
@@ -167,17 +282,27 @@ def corrected(others: Sequence[object]) -> float:
 
 KINDS: dict[str, Callable[..., TextTable]] = {
     "means": means,
+    "cells": cells,
+    "damage": partial(cells, metric="TotalDeg"),
+    "over-ttrl": against,
+    "over-matched": partial(against, base="matched"),
+    "damage-over-ttrl": partial(against, metric="TotalDeg"),
     "gains": gains,
     "conditions": conditions,
     "oracle": oracle,
     "ranks": ranks,
+    "readings": readings,
+    "readings-labels": partial(readings, metric="label_final"),
+    "readings-degraded": partial(readings, metric="Degraded"),
+    "readings-made": readings_made,
 }
 _SPLITS = 256
-
-
-def _table(words: list[str]) -> Iterator[str]:
-    *files, kind = words
-    return KINDS[kind](*map(read, files)).markdown()
+_NAMES = {
+    "pass_final": "final pass@1, %",
+    "TotalDeg": "TotalDeg, %",
+    "label_final": "last labels that are right, %",
+    "Degraded": "Degraded, %",
+}
 
 
 def _pooled(cells: pd.DataFrame, name: str) -> pd.Series:
@@ -197,8 +322,18 @@ def _halves(rows: pd.DataFrame, lr: object) -> float:
     return float(np.mean(taus))
 
 
+def _arms(rows: pd.DataFrame) -> list[str]:
+    """The arms of rows, in the order in which reports show them."""
+    named = [arm for arm in ALL_ARMS if arm in set(rows["arm"])]
+    return named + sorted(set(rows["arm"]) - set(named))
+
+
 def _finals(rows: pd.DataFrame) -> pd.Series:
-    return pd.Series(rows.set_index(list(_UNIT))["pass_final"])
+    return _values(rows, "pass_final")
+
+
+def _values(rows: pd.DataFrame, metric: str) -> pd.Series:
+    return pd.Series(rows.set_index(list(_UNIT))[metric])
 
 
 def _lowest(rows: pd.DataFrame) -> float:

@@ -1,9 +1,15 @@
 """Label-free rules of the field behind one interface: observations to rewards, label and weight."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from guard_core.config import ConfigError
 from guard_core.rules.advantages import answer_streams, response_streams, rule_advantages, weighed
-from guard_core.rules.named import RULES, make_rule
-from guard_core.rules.observations import Observations
-from guard_core.rules.rule import Need, Pays, Rule
+from guard_core.rules.confidence import SCRL, Intuitor, OneShotEM, Rent, Scope, SCRLContinuous
+from guard_core.rules.controls import FormatReward, MajAtN, RandomReward
+from guard_core.rules.evidence import T3RL, CoRewarding1, CoRewarding2, CoVerRL, EvolRL, SelfHarmony
+from guard_core.rules.rule import Need, Observations, Pays, Rule
+from guard_core.rules.votes import DDRL, EMPO, MMUPT, SNR, SRT, TTCS, TTRL, DiSCTT, SRTSoft
 
 __all__ = [
     "RULES",
@@ -17,3 +23,27 @@ __all__ = [
     "rule_advantages",
     "weighed",
 ]
+
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        TTRL, SRT, SRTSoft, TTCS, MMUPT, EMPO, SNR, DDRL, SCRL, SCRLContinuous, DiSCTT, EvolRL,
+        Scope, T3RL, CoVerRL, SelfHarmony, CoRewarding1, CoRewarding2, Intuitor, Rent, OneShotEM,
+        RandomReward, FormatReward, MajAtN,
+    )
+}  # fmt: skip
+"""Name to class; add to it to make a rule of your own known to both worlds."""
+
+
+def make_rule(name: str, settings: Mapping[str, Any] | None = None) -> Rule:
+    """A rule by name.
+
+    Args:
+        name: key of `RULES`.
+
+    Raises:
+        ConfigError: there is no rule of that name, or a setting is wrong.
+    """
+    if name not in RULES:
+        raise ConfigError(f"rule = {name!r}: unknown, use one of {', '.join(RULES)}")
+    return RULES[name].from_dict({} if settings is None else settings)

@@ -18,8 +18,7 @@ from guard_core.advantages import (
 from guard_core.arrays import Array, namespace
 from guard_core.config import GuardConfig
 from guard_core.decision import Decision
-from guard_core.rules.observations import Observations, per_response
-from guard_core.rules.rule import Rule
+from guard_core.rules.rule import Observations, Rule, per_response
 from guard_core.votes import Votes
 
 
@@ -31,8 +30,6 @@ def response_streams(
     Args:
         rule: pays the majority stream; the minority stream is the guard's.
         obs: of the batch, with `answers`.
-        decision: of the same problems.
-        config: of the guard.
 
     Returns:
         `majority` and `minority`, each (..., P, K), before mixing with `beta`.
@@ -57,8 +54,6 @@ def answer_streams(
     Args:
         rule: pays by label or by answer.
         obs: of the batch; `answers` only where the rule reads them.
-        decision: of the same problems.
-        config: of the guard.
 
     Returns:
         `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
@@ -83,9 +78,6 @@ def rule_advantages(
 
     Args:
         rule: pays it.
-        obs: of the batch.
-        decision: of the same problems.
-        config: of the guard.
         rewards: those of `rule.pay`, where they were computed elsewhere.
 
     Returns:
@@ -132,9 +124,6 @@ def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams)
     """The streams with the rule's weights; a problem of weight 0 leaves the batch.
 
     Args:
-        rule: of the run.
-        obs: of the batch.
-        label: (..., P) of the decision.
         streams: from `policy_streams`.
     """
     weight = rule.weigh(obs, label)

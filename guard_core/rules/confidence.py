@@ -1,24 +1,27 @@
-"""Intuitor and RENT: a response is as good as the model is sure of it."""
+"""Rules that read how sure the model is of its tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from guard_core.arrays import Array, namespace
-from guard_core.checks import Interval
-from guard_core.rules.observations import Observations, filled
-from guard_core.rules.rule import Need, Pays, Rule
+from array_api_compat import device
+
+from guard_core.arrays import Array, floor_share, namespace, sum_by_id, widen
+from guard_core.config import Interval, NotNegative, Share
+from guard_core.rules.rule import Need, Observations, Pays, Rule, at_label, filled, with_unparseable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intuitor(Rule):
     """`r_i` is the response's self-certainty: mean over its tokens of KL(uniform || model).
 
-    Zhao et al., "Learning to Reason without External Rewards"; read in the authors' code as the
-    mean of logsumexp(z) - mean(z), which is that divergence plus the constant ln(vocabulary);
-    standardised rewards do not see the constant (n = 8, learning rate 3e-6, KL .005). A certainty
-    that is not finite is read as the mean of the problem's others.
+    Zhao et al., "Learning to Reason without External Rewards", https://arxiv.org/abs/2505.19590;
+    read in the authors' code as the mean of logsumexp(z) - mean(z), which is that divergence plus
+    the constant ln(vocabulary); standardised rewards do not see the constant (n = 8, learning rate
+    3e-6, KL .005). A certainty that is not finite is read as the mean of the problem's others.
+
+    Example: answers 0 1; certainty .5 2; rewards .5 2.
     """
 
     name: ClassVar[str] = "intuitor"
@@ -28,7 +31,6 @@ class Intuitor(Rule):
     pays: ClassVar[Pays] = "response"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`."""
         certainty = obs.of("certainty")[..., : obs.votes.n_samples]
         return namespace(certainty).astype(filled(certainty), obs.real)
 
@@ -37,9 +39,11 @@ class Intuitor(Rule):
 class Rent(Rule):
     """`r_i` is minus the mean entropy of the response's tokens; unparseable responses get -7.
 
-    Prabhudesai et al., "Maximizing Confidence Alone Improves Reasoning"; read in the authors' code
-    (n = 5, learning rate 1e-6, KL .001). An entropy that is not finite is read as the mean of the
-    problem's others.
+    Prabhudesai et al., "Maximizing Confidence Alone Improves Reasoning",
+    https://arxiv.org/abs/2505.22660; read in the authors' code (n = 5, learning rate 1e-6, KL
+    .001). An entropy that is not finite is read as the mean of the problem's others.
+
+    Example: answers 0 -; entropy .3 .1; rewards -.3 -7.
     """
 
     name: ClassVar[str] = "rent"
@@ -52,9 +56,330 @@ class Rent(Rule):
     """Reward of a response without a readable answer, in nats."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`."""
         K = obs.votes.n_samples
         entropy, answers = obs.of("entropy")[..., :K], obs.of("answers")[..., :K]
         xp = namespace(answers)
         reward = -xp.astype(filled(entropy), obs.real)
         return xp.where(answers >= 0, reward, xp.full_like(reward, self.unparseable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneShotEM(Rule):
+    """No rewards: the loss is the mean token entropy of the responses.
+
+    Gao et al., "One-shot Entropy Minimization", https://arxiv.org/abs/2505.20282; read in the
+    authors' code (learning rate 2e-5, temperature .5, trained on a single problem; here on those of
+    the run). The labels are watched and train nothing.
+
+    Example: answers 0 0 1; rewards 0 0 0.
+    """
+
+    name: ClassVar[str] = "one_shot_em"
+    title: ClassVar[str] = "One-shot EM"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+    loss = "entropy"
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        """Implement `Rule.pay`: all 0."""
+        xp = namespace(label)
+        zero = xp.astype(obs.columns != obs.columns, obs.real)
+        return xp.broadcast_to(zero, (*label.shape, zero.shape[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SCRL(Rule):
+    """Three kinds of answers: the label, negative ones, and the rest.
+
+    Read in the authors' code (https://arxiv.org/abs/2603.19880, `scrl_utils.py`, numbers from
+    `run_example.sh`; 32 votes, 16 trained, temperature .6). Shares are of all V votes. The label is
+    positive if its share is at least `t_pos` and leads every other answer's by more than
+    `t_margin`, or there is no other. Any answer that is not positive is negative if its share is
+    below `t_low` and the mean entropy H_a of its responses is at least the mean H of all V. Binary
+    rewards: +1 positive, -1 negative, 0 else. Unparseable responses get -1. An entropy that is not
+    finite is read as the mean of the problem's others.
+
+    Example: t_low .2; answers 0 0 0 0 0 1 1 2; entropy .2 .2 .2 .2 .2 .2 .2 .6;
+    rewards 1 1 1 1 1 0 0 -1.
+    """
+
+    name: ClassVar[str] = "scrl"
+    title: ClassVar[str] = "SCRL (binary)"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
+    pays: ClassVar[Pays] = "answer"
+
+    t_pos: Share = 0.375
+    """Least share of a positive label."""
+    t_margin: Share = 0.125
+    """Lead over the second answer that a positive label needs."""
+    t_low: Share = 0.125
+    """Share below which an answer may be negative."""
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        positive, negative, excess = self._kinds(obs, label)
+        return with_unparseable(self._rewards(obs, positive, negative, excess), -1.0)
+
+    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
+        xp = namespace(positive)
+        return xp.astype(positive, obs.real) - xp.astype(negative, obs.real)
+
+    def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
+        """(..., P, A) positive and negative answers, and H_a - H."""
+        xp = namespace(label)
+        share = obs.shares
+        is_label = obs.columns[:-1] == label[..., None]
+        first = at_label(share, label)
+        second = xp.max(xp.where(is_label, xp.zeros_like(share), share), axis=-1)
+        leads = (first - second > self.t_margin) | (second == 0)
+        clear = (first >= self.t_pos) & (first > 0) & leads
+        positive = is_label & clear[..., None]
+        excess = _excess_entropy(obs)
+        negative = ~positive & (share > 0) & (share < self.t_low) & (excess >= 0)
+        return positive, negative, excess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SCRLContinuous(SCRL):
+    """The continuous rewards of SCRL, with share p and entropies H_a and H.
+
+    Positive `p - l (H_a - H)`, negative `-(t_low - p) - l (H_a - H)`, else `-l (H_a - H)`;
+    unparseable -1. Read in the authors' code (https://arxiv.org/abs/2603.19880), which says
+    `p - t_pos` in its description of the positive reward and pays `p`: `positive_from` offers both.
+
+    Example: t_low .2; answers 0 0 0 0 0 1 1 2; entropy .2 .2 .2 .2 .2 .2 .2 .6;
+    rewards .63 .63 .63 .63 .63 .005 .005 -.11.
+    """
+
+    name: ClassVar[str] = "scrl_continuous"
+    title: ClassVar[str] = "SCRL (continuous)"
+
+    entropy_weight: NotNegative = 0.1
+    """l."""
+    positive_from: Literal["zero", "t_pos"] = "zero"
+    """Baseline that the share of a positive answer is counted from."""
+
+    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
+        xp = namespace(positive)
+        share = obs.shares
+        none = xp.zeros_like(share)
+        start = self.t_pos if self.positive_from == "t_pos" else 0.0
+        gain = xp.where(positive, share - start, none)
+        loss = xp.where(negative, self.t_low - share, none)
+        return gain - loss - self.entropy_weight * excess
+
+
+def _excess_entropy(obs: Observations) -> Array:
+    """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
+    answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
+    xp = namespace(answers)
+    entropy = xp.astype(entropy, obs.real)
+    mean = xp.mean(entropy, axis=-1, keepdims=True)
+    counts = obs.votes.counts
+    total = sum_by_id(answers, counts.shape[-1], entropy - mean)
+    excess = total / xp.clip(xp.astype(counts, obs.real), min=1.0)
+    # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
+    return xp.where(xp.abs(excess) > 1e-6, excess, xp.zeros_like(excess))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope(Rule):
+    """Every subgroup of responses is rewarded against a label of its own.
+
+    Wang et al., "Beyond Majority Voting: Towards Fine-grained and More Reliable Reward Signal for
+    Test-Time Reinforcement Learning", https://arxiv.org/abs/2512.15146; read in the authors' code
+    (`grouputils.py`, `ray_trainer.py`; 64 responses, all trained, temperature .6 or 1). For a size
+    g of {1, 2, 4, .., V} the V responses are cut in order into V / g subgroups. Each draws `subset`
+    of the V responses without replacement, its label is the argmax over a of sum_i conf_i [a_i =
+    a], the smallest id of equals, and its members are rewarded against that label. One g is chosen
+    for the batch: of the sizes that no other beats in mean reward R and mean number of distinct
+    labels D, both scaled to [0, 1] over these, the one with the least sqrt(l (1 - R)^2 + (1 - l) (1
+    - D)^2), the smallest of equals. Sizes that do not divide V are left out. Where labels remember,
+    what was remembered counts for `subset` of itself.
+
+    As released, the confidence is the mean negative log-prob of the sampled tokens, which is high
+    for unsure responses, and within a subset the j-th parseable answer meets the confidence of the
+    j-th response, so that unparseable ones shift them; `release` does both, and counts "no label"
+    among the distinct labels. `logprob` weighs every response by the geometric mean probability of
+    its steps. A confidence that is not finite weighs 0. The released code draws new subsets for the
+    size that was chosen; here the rewards are those that it was chosen for.
+
+    Example: answers 0 1; step_logprob 0 0; draws .1 .9 .9 .1 .1 .9; rewards 1 1.
+    """
+
+    name: ClassVar[str] = "scope"
+    title: ClassVar[str] = "SCOPE"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.STEP_LOGPROB})
+    pays: ClassVar[Pays] = "response"
+    follows_label: ClassVar[bool] = False
+
+    confidence: Literal["logprob", "release"] = "logprob"
+    """Map from step log-probs to weights."""
+    subset: Share = 0.5
+    """Share of the V responses that a subgroup's label is drawn from (32 of 64)."""
+    balance: Share = 0.7
+    """l, weight of the reward relative to the diversity."""
+
+    def n_draws(self, n_votes: int, n_samples: int) -> int:
+        """Implement `Rule.n_draws`: one number per subgroup and response."""
+        return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
+
+    def scores(self, obs: Observations) -> Array:
+        """Implement `Rule.scores`: confidences of all V responses, summed per answer."""
+        answers = obs.of("answers")
+        return self._sums(obs, answers, self.weights(obs))
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        """Implement `Rule.pay`: the label is not read."""
+        answers, V = obs.of("answers"), obs.votes.n_votes
+        xp = namespace(answers)
+        draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
+        draws = xp.reshape(draws, (*answers.shape[:-1], -1, V))
+        return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
+
+    def rewards(self, obs: Observations, labels: Array) -> Array:
+        """Return the rewards against the labels of all subgroups.
+
+        Args:
+            obs: of the batch, with `answers`.
+            labels: (..., P, S) of the subgroups, the smallest size first; -2 for none.
+
+        Returns:
+            (..., P, K), by the size that is chosen for the batch.
+        """
+        V, start, cuts = obs.votes.n_votes, 0, []
+        for size in subgroup_sizes(V):
+            stop = start + V // size
+            of_size = labels[..., start:stop]
+            cuts.append(cut_by(obs, of_size, size, self.confidence == "release"))
+            start = stop
+        return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
+
+    def weights(self, obs: Observations) -> Array:
+        """(..., P, V) confidences of the responses, in their order."""
+        logprob = obs.of("step_logprob")
+        xp = namespace(logprob)
+        known, none = xp.isfinite(logprob), xp.zeros_like(logprob)
+        logprob = xp.clip(xp.where(known, logprob, none), max=0.0)
+        weights = xp.exp(logprob) if self.confidence == "logprob" else -logprob
+        return xp.astype(xp.where(known, weights, none), obs.real)
+
+    def _sums(self, obs: Observations, answers: Array, weights: Array) -> Array:
+        """(..., A) confidences that each answer of (..., M) responses got."""
+        xp = namespace(answers)
+        if self.confidence == "release":
+            n_parsed_before = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
+            weights = xp.take_along_axis(weights, xp.clip(n_parsed_before, min=0), axis=-1)
+        return sum_by_id(answers, obs.votes.counts.shape[-1], weights)
+
+    def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
+        """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
+        answers = obs.of("answers")
+        xp = namespace(answers)
+        if self.confidence == "logprob":
+            # Draws that equal the last one in are in too.
+            last = xp.sort(draws, axis=-1, stable=False)[..., n_drawn - 1 : n_drawn]
+            drawn = xp.astype(draws <= last, obs.real)
+            hot = _one_hot(answers, obs.votes.counts.shape[-1], obs.real)
+            return xp.matmul(drawn, hot * weights[..., None])
+        order = xp.argsort(draws, axis=-1, stable=True)
+        answers, weights = (
+            xp.take_along_axis(
+                xp.broadcast_to(values[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
+            )
+            for values in (answers, weights)
+        )
+        return self._sums(obs, answers, weights)
+
+    def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
+        """(..., P, S) labels of the S subgroups, -2 for none."""
+        V = obs.votes.n_votes
+        n_drawn = max(1, floor_share(self.subset, V))
+        scores = self._drawn(obs, weights, draws, n_drawn)
+        xp = namespace(scores)
+        if obs.prior is not None:
+            prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
+            scores = widen(scores, prior.shape[-1]) + prior
+        best = xp.astype(xp.argmax(scores, axis=-1), xp.int64)
+        return xp.where(xp.max(scores, axis=-1) > 0, best, xp.full_like(best, -2))
+
+
+class Cut(NamedTuple):
+    """The responses cut into subgroups of one size."""
+
+    rewards: Array
+    """(..., P, V) 1 where a response's answer is its subgroup's label."""
+    mean_reward: Array
+    """(...,) over all responses of the batch."""
+    diversity: Array
+    """(...,) mean number of distinct labels of a problem."""
+
+
+def subgroup_sizes(n_votes: int) -> list[int]:
+    """Powers of two that divide the number of responses."""
+    return [2**n for n in range(n_votes.bit_length()) if n_votes % 2**n == 0]
+
+
+def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut:
+    """Reward every response against its subgroup's label.
+
+    Args:
+        obs: of the batch, with `answers`.
+        labels: (..., P, S) of the subgroups, -2 for none.
+        size: of a subgroup; S times it is V.
+        count_none: whether "no label" is one of the distinct labels.
+    """
+    answers = obs.of("answers")
+    xp = namespace(answers)
+    member = xp.arange(obs.votes.n_votes, device=device(answers)) // size
+    of_member = xp.take(labels, xp.astype(member, xp.int64), axis=-1)
+    rewards = xp.astype((answers == of_member) & (answers >= 0), obs.real)
+    ordered = xp.sort(labels, axis=-1, stable=False)
+    new = ordered[..., 1:] != ordered[..., :-1]
+    distinct = 1 + xp.sum(xp.astype(new, obs.real), axis=-1)
+    if not count_none:
+        distinct = distinct - xp.astype(ordered[..., 0] < 0, obs.real)
+    return Cut(rewards, xp.mean(rewards, axis=(-2, -1)), xp.mean(distinct, axis=-1))
+
+
+def choose_cut(cuts: list[Cut], balance: float) -> Array:
+    """(..., P, V) rewards of the best cut, the same one for the whole batch.
+
+    Args:
+        cuts: one per size, the smallest first.
+        balance: weight of the mean reward relative to the diversity.
+    """
+    xp = namespace(cuts[0].mean_reward)
+    R = xp.stack([cut.mean_reward for cut in cuts], axis=-1)
+    D = xp.stack([cut.diversity for cut in cuts], axis=-1)
+    front = _front(R, D)
+    away = balance * (1 - _scaled(R, front)) ** 2 + (1 - balance) * (1 - _scaled(D, front)) ** 2
+    # No distance exceeds 1, so 2 leaves out what others beat.
+    chosen = xp.argmin(xp.where(front, away, xp.full_like(away, 2.0)), axis=-1)
+    rewards = cuts[0].rewards
+    for i, cut in enumerate(cuts):
+        rewards = xp.where((chosen == i)[..., None, None], cut.rewards, rewards)
+    return rewards
+
+
+def _front(R: Array, D: Array) -> Array:
+    """(..., S) bool; the cuts that no other beats in one of both and equals in the other."""
+    xp = namespace(R)
+    more_R, more_D = R[..., None, :] > R[..., None], D[..., None, :] > D[..., None]
+    not_less = (R[..., None, :] >= R[..., None]) & (D[..., None, :] >= D[..., None])
+    return ~xp.any(not_less & (more_R | more_D), axis=-1)
+
+
+def _scaled(values: Array, front: Array) -> Array:
+    """To [0, 1] over the front; 1 where all of it is equal, which then decides nothing."""
+    xp = namespace(values)
+    high = xp.max(values, axis=-1, keepdims=True)
+    low = xp.min(xp.where(front, values, high), axis=-1, keepdims=True)
+    width, ones = high - low, xp.ones_like(values)
+    return xp.where(width > 0, (values - low) / xp.where(width > 0, width, ones), ones)
+
+
+def _one_hot(answers: Array, n_answers: int, real: Any) -> Array:
+    """(..., P, M, A) floats; 1 where a response gave the answer, all 0 for unparseable ones."""
+    xp = namespace(answers)
+    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
+    return xp.astype(answers[..., None] == ids, real)

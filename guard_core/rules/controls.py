@@ -1,4 +1,4 @@
-"""Rules that know nothing: random rewards, format rewards, and voting without training."""
+"""Controls: random rewards, format rewards, and voting without training."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from guard_core.arrays import Array, namespace
-from guard_core.checks import Share
-from guard_core.rules.observations import Observations
-from guard_core.rules.rule import Pays, Rule
+from guard_core.config import Share
+from guard_core.rules.rule import Observations, Pays, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomReward(Rule):
     """Every response is rewarded with the same chance, whatever it says.
 
-    A control of Shao et al., "Spurious Rewards: Rethinking Training Signals in RLVR"; read in the
-    authors' code.
+    A control of Shao et al., "Spurious Rewards: Rethinking Training Signals in RLVR",
+    https://arxiv.org/abs/2506.10947; read in the authors' code.
+
+    Example: answers 0 1; draws .1 .9; rewards 1 0.
     """
 
     name: ClassVar[str] = "random"
@@ -28,11 +29,9 @@ class RandomReward(Rule):
     """Of a reward."""
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """Implement `Rule.n_draws`."""
         return n_samples
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`."""
         draws = obs.drawn(obs.votes.n_samples)
         return namespace(draws).astype(draws < self.chance, obs.real)
 
@@ -41,7 +40,9 @@ class RandomReward(Rule):
 class FormatReward(Rule):
     """Every parseable response is rewarded, right or wrong.
 
-    A control of the same paper, read in the authors' code.
+    A control of the same paper, https://arxiv.org/abs/2506.10947; read in the authors' code.
+
+    Example: answers 0 1 -; rewards 1 1 0.
     """
 
     name: ClassVar[str] = "format"
@@ -50,7 +51,6 @@ class FormatReward(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`."""
         xp = namespace(label)
         parsed = xp.astype(obs.columns >= 0, obs.real)
         return xp.broadcast_to(parsed, (*label.shape, parsed.shape[-1]))
@@ -61,7 +61,11 @@ class MajAtN(Rule):
     """No training: the votes of all visits are summed, and their majority is the answer.
 
     The training-free baseline at the sampling budget of a whole run: after t visits the label of a
-    trace is maj@(t V) when its guard remembers votes (`label_from = "memory"`).
+    trace is maj@(t V) when its guard remembers votes (`label_from = "memory"`). The vote itself is
+    that of Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models",
+    https://arxiv.org/abs/2203.11171.
+
+    Example: answers 0 0 1; weight 0.
     """
 
     name: ClassVar[str] = "maj_at_n"
@@ -71,25 +75,3 @@ class MajAtN(Rule):
     def weigh(self, obs: Observations, label: Array) -> Array:
         """Implement `Rule.weigh`: every problem leaves every batch."""
         return namespace(label).astype(label != label, obs.real)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneShotEM(Rule):
-    """No rewards: the loss is the mean token entropy of the responses.
-
-    Gao et al., "One-shot Entropy Minimization"; read in the authors' code (learning rate 2e-5,
-    temperature .5, trained on a single problem; here on those of the run). The labels are watched
-    and train nothing.
-    """
-
-    name: ClassVar[str] = "one_shot_em"
-    title: ClassVar[str] = "One-shot EM"
-    has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
-    loss = "entropy"
-
-    def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`: all 0."""
-        xp = namespace(label)
-        zero = xp.astype(obs.columns != obs.columns, obs.real)
-        return xp.broadcast_to(zero, (*label.shape, zero.shape[-1]))

@@ -12,13 +12,178 @@ frozen labels and vote memory stand in the same place for every rule:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
-from guard_core.arrays import Array, namespace
-from guard_core.checks import ConfigError, check_fields
-from guard_core.rules.observations import Observations
+from array_api_compat import device, is_numpy_array
+
+from guard_core.arrays import Array, divide, namespace, sum_by_id, widen
+from guard_core.config import ConfigError, check_fields
+from guard_core.votes import Votes
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """One visit of a batch: the votes, and the observations that the rule needs.
+
+    A number that is not finite is a missing observation; the docstring of each rule says how it is
+    replaced.
+
+    Raises:
+        ValueError: shapes do not fit together.
+    """
+
+    votes: Votes
+    """The answers, counted."""
+    draws: Array
+    """(..., P, D) uniform numbers in [0, 1); its float type is that of all results."""
+    answers: Array | None = None
+    """(..., P, V) integer answer ids, -1 unparseable; the first K are trained on. None only where
+    no reward, score or question depends on single responses."""
+    step_logprob: Array | None = None
+    """(..., P, V) mean over a response's steps (parts between blank lines) of the mean log-prob of
+    the step's tokens, in nats."""
+    entropy: Array | None = None
+    """(..., P, V) mean over the tokens of the entropy of the next-token distribution, in nats."""
+    certainty: Array | None = None
+    """(..., P, V) mean over the tokens of KL(uniform || next-token distribution), in nats."""
+    similarity: Array | None = None
+    """(..., P, K, K) cosine similarities of the trained responses."""
+    second: Array | None = None
+    """(..., P, V2) answer ids of a second vote set, numbered as `answers`."""
+    verdicts: Array | None = None
+    """(..., P, Q) integers; 1 judged right, 0 judged wrong, -1 not asked or not readable."""
+    tool: Array | None = None
+    """(..., P, V) bool; a tool confirmed the response."""
+    prior: Array | None = None
+    """(..., P, A) scores remembered from earlier visits, already discounted; A may differ from
+    that of the votes. None where labels do not remember."""
+
+    def __post_init__(self) -> None:
+        """Check the shapes; give the votes a column where no answer is known yet."""
+        object.__setattr__(self, "votes", _wide(self.votes, 1))
+        front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
+        for name, last in (
+            ("answers", (V,)),
+            ("step_logprob", (V,)),
+            ("entropy", (V,)),
+            ("certainty", (V,)),
+            ("tool", (V,)),
+            ("similarity", (self.votes.n_samples,) * 2),
+        ):
+            array = getattr(self, name)
+            if array is not None and tuple(array.shape) != (*front, *last):
+                raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {(*front, *last)}")
+        for name in ("draws", "second", "verdicts", "prior"):
+            array = getattr(self, name)
+            if array is not None and tuple(array.shape[:-1]) != front:
+                needs = f"({', '.join(map(str, front))}, any)"
+                raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {needs}")
+
+    def wide(self, n_answers: int) -> Observations:
+        """Pad the votes to at least `n_answers` answers, as a guard's memory may have more."""
+        return replace(self, votes=_wide(self.votes, n_answers))
+
+    @property
+    def real(self) -> Any:
+        """Float type of all results."""
+        return self.draws.dtype
+
+    @property
+    def columns(self) -> Array:
+        """(A + 1,) ids of the columns of an array by answer; the last is -2, which no label is."""
+        xp = namespace(self.votes.counts)
+        n_answers = self.votes.counts.shape[-1]
+        ids = xp.arange(n_answers + 1, dtype=xp.int64, device=device(self.votes.counts))
+        return xp.where(ids < n_answers, ids, -2)
+
+    @property
+    def n_parsed(self) -> Array:
+        """(..., P) votes that hold an answer."""
+        return namespace(self.votes.counts).sum(self.votes.counts, axis=-1)
+
+    @property
+    def shares(self) -> Array:
+        """(..., P, A) shares of all V votes."""
+        counts = self.votes.counts
+        return divide(namespace(counts).astype(counts, self.real), self.votes.n_votes)
+
+    def of(self, name: str) -> Array:
+        """Return an observation that the rule needs.
+
+        Raises:
+            ValueError: it is missing.
+        """
+        array = getattr(self, name)
+        if array is None:
+            raise ValueError(f"{name}: the rule needs it and it was not observed")
+        return array
+
+    def drawn(self, n: int) -> Array:
+        """(..., P, n) the first n uniform numbers.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if self.draws.shape[-1] < n:
+            raise ValueError(f"draws: {self.draws.shape[-1]} numbers, the rule takes {n}")
+        return self.draws[..., :n]
+
+
+def _wide(votes: Votes, n_answers: int) -> Votes:
+    if votes.counts.shape[-1] >= n_answers:
+        return votes
+    counts, samples = widen(votes.counts, n_answers), widen(votes.samples, n_answers)
+    return replace(votes, counts=counts, samples=samples)
+
+
+def per_response(by_answer: Array, answers: Array) -> Array:
+    """(..., P, M) entries of an array by answer (..., P, A + 1), one per response."""
+    xp = namespace(by_answer)
+    index = xp.where(answers < 0, by_answer.shape[-1] - 1, answers)
+    return xp.take_along_axis(by_answer, xp.astype(index, xp.int64), axis=-1)
+
+
+def with_unparseable(by_answer: Array, value: float = 0.0) -> Array:
+    """(..., P, A + 1) values by answer (..., P, A), and one for the unparseable responses."""
+    xp = namespace(by_answer)
+    return xp.concat([by_answer, xp.full_like(by_answer[..., :1], value)], axis=-1)
+
+
+def count_second(obs: Observations) -> Array:
+    """(..., P, A) votes of the second set."""
+    second = obs.of("second")
+    ones = namespace(second).ones(second.shape, dtype=obs.real, device=device(second))
+    return sum_by_id(second, obs.votes.counts.shape[-1], ones)
+
+
+def at_label(by_answer: Array, label: Array) -> Array:
+    """(..., P) entries of (..., P, A) at the label, 0 where there is none."""
+    xp = namespace(by_answer)
+    known = (label >= 0) & (label < by_answer.shape[-1])
+    index = xp.astype(xp.where(known, label, 0), xp.int64)
+    values = xp.take_along_axis(by_answer, index[..., None], axis=-1)[..., 0]
+    return xp.where(known, values, xp.zeros_like(values))
+
+
+def masked_mean(values: Array, mask: Array) -> Array:
+    """Mean over the last axis of what `mask` keeps, 0 where it keeps nothing."""
+    xp = namespace(values)
+    total = xp.sum(xp.where(mask, values, xp.zeros_like(values)), axis=-1)
+    count = xp.sum(xp.astype(mask, values.dtype), axis=-1)
+    return total / xp.clip(count, min=1.0)
+
+
+def filled(values: Array) -> Array:
+    """Replace values that are not finite by the mean of the problem's others, 0 without any."""
+    xp = namespace(values)
+    finite = xp.isfinite(values)
+    if is_numpy_array(values) and finite.all():
+        return values
+    mean = masked_mean(xp.where(finite, values, xp.zeros_like(values)), finite)
+    return xp.where(finite, values, mean[..., None])
+
 
 Pays = Literal["label", "answer", "response"]
 """Dependence of a reward: 1 where the answer is the label; on the answer; on the response."""
@@ -109,7 +274,6 @@ class Rule:
         """The rewards.
 
         Args:
-            obs: of the batch.
             label: (..., P) answer ids, -1 for none.
 
         Returns:
@@ -124,7 +288,7 @@ class Rule:
         return namespace(label).astype(label == label, obs.real)
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        """(..., P) bool, problems whose rewards are advantages as they stand; None for none."""
+        """(..., P) mask of problems whose rewards are used as advantages; None for none."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,5 +313,5 @@ class Rule:
 
 
 def _named(rule: type[Rule]) -> str:
-    """The rule's name in messages; that of the class where somebody forgot to give one."""
+    """The rule's name in messages; falls back to the class name."""
     return getattr(rule, "name", rule.__name__)

@@ -1,287 +1,250 @@
-/* The tables of all problems: searched, sorted and shown in pages of rows, so that the document
-   stays light; a row opens the problem's life. Built when its part of the page comes near. */
+/* The tables of all problems, and the window with one problem's life. What the page holds is made
+   by lab/report/problems.py; nothing is unpacked before it is near, and nothing is fetched. */
 (function () {
   "use strict";
-  const ROWS = 50;
-  const HASH = /^#problem-(\d+)-(\d+)$/;
-  const { element } = window.guardLifeView;
-  const tables = [];
+  const NARROW = 560;
+  const blocks = new Map();
+  let view = null;
+
+  function read(id) {
+    if (!blocks.has(id)) blocks.set(id, window.guardText(id).then(JSON.parse));
+    return blocks.get(id);
+  }
+
+  /* Text is set as text: nothing that a run holds is read as markup. */
+  function element(name, values, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(values || {})) {
+      if (key === "text") made.textContent = value;
+      else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+      else made.setAttribute(key, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  function button(text, onclick, values) {
+    return element("button", { type: "button", text, ...(onclick && { onclick }), ...values });
+  }
+
+  function select(label, texts, onchange) {
+    const options = texts.map((text) => element("option", { text }));
+    return element("select", { "aria-label": label, onchange }, ...options);
+  }
 
   class ProblemTable {
     constructor(place) {
       this.place = place;
-      const about = document.getElementById(place.dataset.about);
-      Object.assign(this, JSON.parse(about.textContent));
-      this.page = 0;
       this.sort = { arm: null, kind: "problem", down: false };
-      /* Whose numbers are shown: of one replicate, or means over all (null). */
+    }
+
+    async build() {
+      Object.assign(this, await read(this.place.dataset.table));
       this.alone = this.replicates.length === 1;
       const single = this.alone ? [] : new Set(this.lives.flat());
+      /* Whose numbers can be shown: means over all replicates (null), or those of one. */
       this.numbersOf = [...(this.redrawn ? [] : [null]), ...single];
       this.replicate = this.numbersOf[0];
-      this.ready = null;
-    }
-
-    /* Reads the numbers and makes the table, once. */
-    build() {
-      if (!("DecompressionStream" in window)) {
-        this.place.textContent = "This browser is too old to unpack the table of problems.";
-        return new Promise(() => {});
-      }
-      this.ready = this.ready || window.guardLives.unpack(this.numbers).then((columns) => {
-        this.columns = columns;
-        this.row = new Map(Array.from(columns.problem, (problem, i) => [problem, i]));
-        this.words = Array.from(columns.problem, (problem) => this.text(problem));
-        this.frame();
-        this.find();
-      });
-      return this.ready;
-    }
-
-    text(problem) {
-      return (this.ids ? String(this.ids[problem] ?? "") : "").toLowerCase();
+      this.row = new Map(this.columns.problem.map((problem, i) => [problem, i]));
+      this.frame();
+      this.find();
     }
 
     nameOf(problem) {
-      const id = this.ids && this.ids[problem];
-      return id === undefined || id === null ? String(problem) : problem + " (" + id + ")";
+      return problem + (this.ids?.[problem] ? " (" + this.ids[problem] + ")" : "");
     }
 
-    hash(problem) { return "#problem-" + this.world + "-" + problem; }
-    openable(arm) { return this.lives[arm] || []; }
-    block(arm, replicate) { return ["life", this.world, arm, replicate].join("-"); }
-
-    /* A number of the table; a fate is 0, another number NaN where it is not known. */
+    /* A number of the table; a fate is 0, another number null where it is not known. */
     value(arm, kind, i, replicate = this.replicate) {
       if (arm === null) return this.columns.problem[i];
       const name = arm + "." + kind + (replicate === null || this.alone ? "" : "." + replicate);
-      return this.columns[name]?.[i] ?? (kind === "fate" ? 0 : NaN);
+      return this.columns[name]?.[i] ?? (kind === "fate" ? 0 : null);
     }
 
     fateIn(problem, arm, replicate) {
-      const code = this.value(arm, "fate", this.row.get(problem), replicate);
-      return code ? this.fates[code - 1].name : "";
+      return this.fates[this.value(arm, "fate", this.row.get(problem), replicate) - 1]?.name || "";
     }
 
-    /* The problem before or after another one in the order that is shown. */
-    neighbour(problem, by) {
-      const found = this.found.indexOf(this.row.get(problem));
-      const next = this.found[found + by];
-      return found < 0 || next === undefined ? null : this.columns.problem[next];
-    }
-
-    focus(problem) {
-      const at = this.found.indexOf(this.row.get(problem));
-      if (at >= 0 && Math.floor(at / ROWS) !== this.page) {
-        this.page = Math.floor(at / ROWS);
-        this.show();
-      }
-      const link = this.body.querySelector("a[href='" + this.hash(problem) + "']");
-      if (link) link.focus();
-    }
-
-    /* Rows that the search finds. Every word must be in the problem's id, or in the title or the
-       fate of one and the same arm; a number is a problem's number; a leading minus excludes. */
+    /* Rows of a number or a part of a name, with a fate under an arm, or under any. */
     find() {
-      const words = this.search.value.toLowerCase().split(/\s+/).filter((word) => word);
-      const left = this.arms.map((arm) => [null, ...this.fates].map((fate) =>
-        words.filter((word) => !this.inArm(word, arm, fate))));
-      const rows = this.columns.problem;
-      this.found = Array.from(rows.keys()).filter((i) => this.arms.some((_, k) =>
-        left[k][this.value(k, "fate", i)].every((word) => this.ofProblem(word, i))));
+      const wanted = this.search.value.trim().toLowerCase();
+      const arm = this.arm.selectedIndex - 1, fate = this.fate.selectedIndex;
+      const arms = this.arms.map((_, k) => k).filter((k) => arm < 0 || k === arm);
+      this.found = [...this.columns.problem.keys()].filter((i) => {
+        const problem = this.columns.problem[i];
+        const name = (this.ids?.[problem] || "").toLowerCase();
+        const named = /^\d+$/.test(wanted) ? String(problem) === wanted : name.includes(wanted);
+        return named && (!fate || arms.some((k) => this.value(k, "fate", i) === fate));
+      });
       this.order();
-    }
-
-    inArm(word, arm, fate) {
-      if (word.startsWith("-") && word.length > 1) return !this.inArm(word.slice(1), arm, fate);
-      if (this.arms.some((other) => other.name.toLowerCase() === word)) {
-        return arm.name.toLowerCase() === word;
-      }
-      const texts = [arm.title, fate ? fate.name : "not known"];
-      return texts.some((text) => text.toLowerCase().includes(word));
-    }
-
-    ofProblem(word, i) {
-      if (word.startsWith("-")) return word.length === 1;
-      if (String(this.columns.problem[i]) === word) return true;
-      return !/^\d+$/.test(word) && this.words[i].includes(word);
     }
 
     order() {
       const { arm, kind, down } = this.sort;
-      const values = new Map(this.found.map((i) => [i, this.value(arm, kind, i)]));
-      const unknown = (value) => Number.isNaN(value) || (kind === "fate" && !value);
-      const shared = (i) => (kind === "fate" ? this.value(arm, "same", i) || 0 : 0);
+      const unknown = (value) => value === null || (kind === "fate" && !value);
       this.found.sort((a, b) => {
-        const [one, other] = [values.get(a), values.get(b)];
+        const [one, other] = [a, b].map((i) => this.value(arm, kind, i));
         // What is not known stands last in either order.
         if (unknown(one) || unknown(other)) return unknown(one) - unknown(other) || a - b;
-        return (down ? other - one : one - other) || shared(b) - shared(a) || a - b;
+        return (down ? other - one : one - other) || a - b;
       });
-      this.page = 0;
-      this.show();
+      this.count.textContent = "shown " + this.found.length + " of " + this.columns.problem.length;
+      this.showHead();
+      this.body.replaceChildren(...this.found.map((i) => this.line(i)));
     }
 
     frame() {
-      const id = this.place.id + "-search";
-      this.search = element("input", { id, type: "search", autocomplete: "off",
-        placeholder: this.hint, oninput: () => this.find() });
-      this.chooser = element("select", { "aria-label": "Numbers of",
-        onchange: () => {
-          this.replicate = this.numbersOf[this.chooser.selectedIndex];
-          this.find();
-        } }, ...this.numbersOf.map((number) => element("option", {
-        text: number === null ? "means over all replicates" : "replicate " + this.replicates[number],
-      })));
+      const find = () => this.find();
+      this.search = element("input", { type: "search", "aria-label": "Search", autocomplete: "off",
+        placeholder: this.ids ? "number or name" : "number", oninput: find });
+      this.arm = select("Arm", ["any arm", ...this.arms], find);
+      this.fate = select("Fate", ["any fate", ...this.fates.map((fate) => fate.name)], find);
+      this.fate.hidden = this.arm.hidden = !this.kinds.some((kind) => kind.key === "fate");
+      this.chooser = select("Numbers of", this.numbersOf.map((n) =>
+        n === null ? "means over all replicates" : "replicate " + this.replicates[n]), () => {
+        this.replicate = this.numbersOf[this.chooser.selectedIndex];
+        this.find();
+      });
       this.chooser.hidden = this.numbersOf.length < 2;
-      this.count = element("output", { for: id, "aria-live": "polite" });
+      this.count = element("output", { "aria-live": "polite" });
       this.head = element("thead");
-      this.body = element("tbody");
-      this.body.addEventListener("click", (event) => this.clicked(event));
-      this.body.addEventListener("keydown", (event) => this.moved(event));
+      this.body = element("tbody", { onclick: (event) => this.clicked(event) });
       const caption = element("caption", { text: this.caption });
       const table = element("table", { class: "problem-table" }, caption, this.head, this.body);
-      this.pager = element("div", { class: "problem-pager" });
       this.place.replaceChildren(
         element("div", { class: "problem-search", role: "search" },
-          element("label", { for: id, text: "Search " }), this.search, this.chooser, this.count),
-        element("div", { class: "scroll", tabindex: "0", role: "region",
-          "aria-label": "Problems, " + this.title }, table),
-        this.pager,
-      );
-    }
-
-    show() {
-      const first = this.page * ROWS;
-      const shown = this.found.slice(first, first + ROWS);
-      this.showHead();
-      this.body.replaceChildren(...shown.map((i) => this.line(i)));
-      this.count.textContent = "shown " + this.found.length + " of " + this.columns.problem.length;
-      this.showPager(first, shown.length);
+          this.search, this.arm, this.fate, this.chooser, this.count),
+        element("div", { class: "scroll tall", tabindex: "0", role: "region",
+          "aria-label": "Problems, " + this.title }, table));
     }
 
     showHead() {
-      const group = this.arms.map((arm) => element("th", {
-        scope: "colgroup", colspan: String(this.kinds.length), text: arm.title,
-      }));
+      const group = this.arms.map((text) =>
+        element("th", { scope: "colgroup", colspan: String(this.kinds.length), text }));
       const own = this.arms.flatMap((arm, k) => this.kinds.map((kind) =>
-        this.sorter(k, kind.key, kind.name, kind.meaning + ", " + arm.title)));
-      const focused = document.activeElement && document.activeElement.dataset.sort;
+        this.sorter(k, kind.key, kind.name, kind.meaning + ", " + arm)));
       this.head.replaceChildren(
-        element("tr", {}, element("td", {}), ...group),
-        element("tr", {}, this.sorter(null, "problem", "problem", "problem number"), ...own),
-      );
-      const again = focused && this.head.querySelector("[data-sort='" + focused + "']");
-      if (again) again.focus();
+        element("tr", {}, element("td"), ...group),
+        element("tr", {}, this.sorter(null, "problem", "problem", "problem number"), ...own));
     }
 
     sorter(arm, kind, name, meaning) {
       const chosen = this.sort.arm === arm && this.sort.kind === kind;
-      const key = arm + "." + kind;
-      const mark = chosen ? (this.sort.down ? " ▾" : " ▴") : "";
-      const button = element("button", { type: "button", "data-sort": key, title: meaning,
-        "aria-label": "Sort by " + meaning,
-        onclick: () => {
-          this.sort = { arm, kind, down: chosen ? !this.sort.down : false };
-          this.order();
-        } }, name, element("span", { "aria-hidden": "true", text: mark }));
       const order = chosen ? (this.sort.down ? "descending" : "ascending") : "none";
-      return element("th", { scope: "col", class: kind, "aria-sort": order }, button);
+      const mark = { none: "", ascending: " ▴", descending: " ▾" }[order];
+      const sort = () => {
+        this.sort = { arm, kind, down: order === "ascending" };
+        this.order();
+        this.head.querySelector("[data-sort='" + arm + "." + kind + "']").focus();
+      };
+      return element("th", { scope: "col", class: kind, "aria-sort": order }, button(name + mark,
+        sort, { "data-sort": arm + "." + kind, title: meaning, "aria-label": "Sort by " + meaning }));
     }
 
     line(i) {
-      const problem = this.columns.problem[i];
-      const link = element("a", { href: this.hash(problem), text: String(problem) });
-      const id = this.ids && this.ids[problem];
-      const head = element("th", { scope: "row" }, link);
-      if (id !== undefined && id !== null) {
-        head.append(" ", element("span", { class: "spread", text: String(id), title: String(id) }));
-      }
-      const cells = this.arms.flatMap((_, k) => this.kinds.map((kind) => this.cell(kind, k, i)));
-      return element("tr", { "data-problem": String(problem) }, head, ...cells);
+      const problem = this.columns.problem[i], id = this.ids?.[problem];
+      const name = id ? [" ", element("span", { class: "spread", text: id, title: id })] : [];
+      const cells = this.arms.flatMap((_, k) => this.kinds.map((kind) => element("td",
+        { "data-arm": String(k), class: kind.key }, ...this.cell(kind.key, k, i))));
+      return element("tr", { "data-problem": String(problem) },
+        element("th", { scope: "row" }, button(problem), ...name), ...cells);
     }
 
     cell(kind, arm, i) {
-      const value = this.value(arm, kind.key, i);
-      const made = element("td", { "data-arm": String(arm), class: kind.key });
-      if (kind.key === "fate") {
-        if (value) made.append(...this.fate(value, arm, i));
-        else made.textContent = "not known";
-      } else {
-        made.textContent = Number.isNaN(value) ? "–" : kind.key !== "flips" ? (100 * value).toFixed(0)
-          : value.toFixed(this.replicate === null && !this.alone ? 1 : 0);
-      }
-      return made;
-    }
-
-    fate(value, arm, i) {
-      const { name, colour } = this.fates[value - 1];
+      const value = this.value(arm, kind, i);
+      if (kind === "flips") return [value === null ? "–" : String(value)];
+      if (kind !== "fate") return [value === null ? "–" : (100 * value).toFixed(0)];
+      if (!value) return ["not known"];
+      const { name, colour } = this.fates[value - 1], known = this.value(arm, "known", i);
       const dot = element("span", { class: "fate-dot", "aria-hidden": "true" });
       dot.style.background = colour;
-      const known = this.value(arm, "known", i);
-      const share = known > 1 ? [" ", element("span", { class: "spread",
-        text: this.value(arm, "same", i) + "/" + known })] : [];
-      return [dot, name, ...share];
-    }
-
-    showPager(first, n) {
-      const total = this.found.length;
-      const turn = (text, page, possible) => element("button", { type: "button", text,
-        disabled: !possible, onclick: () => { this.page = page; this.show(); } });
-      const where = total ? "rows " + (first + 1) + " to " + (first + n) + " of " + total
-        : "no problem fits the search";
-      this.pager.replaceChildren(...(total > ROWS ? [
-        turn("‹ Previous", this.page - 1, this.page > 0), element("span", { text: where }),
-        turn("Next ›", this.page + 1, first + n < total),
-      ] : [element("span", { text: where })]));
+      const shared = " " + this.value(arm, "same", i) + "/" + known;
+      return [dot, name, ...(known > 1 ? [element("span", { class: "spread", text: shared })] : [])];
     }
 
     clicked(event) {
-      const row = event.target.closest("tr");
-      if (!row || event.target.closest("a")) return;
-      const cell = event.target.closest("td");
-      this.wantedArm = cell ? Number(cell.dataset.arm) : undefined;
-      location.hash = this.hash(row.dataset.problem);
-    }
-
-    moved(event) {
-      const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-      const row = step && event.target.closest("tr")[step];
-      if (!row) return;
-      event.preventDefault();
-      row.querySelector("a").focus();
+      const row = event.target.closest("tr"), arm = event.target.closest("td")?.dataset.arm;
+      open(this, Number(row.dataset.problem), arm);
     }
   }
 
-  /* The address names a problem: open it, wherever the page was opened from. */
-  async function follow() {
-    const found = HASH.exec(location.hash);
-    const table = found && tables[Number(found[1])];
-    if (!table) {
-      window.guardLifeView.close();
-      return;
-    }
-    await table.build();
-    if (!table.row.has(Number(found[2]))) return;
-    window.guardLifeView.open(table, Number(found[2]), table.wantedArm);
-    table.wantedArm = undefined;
+  function makeView() {
+    const parts = {
+      title: element("h3", { id: "life-title" }),
+      choice: element("select", { "aria-label": "Arm and replicate", onchange: () => draw() }),
+      fact: element("p", { class: "life-fact", "aria-live": "polite" }),
+      plot: element("div", { class: "plot life-plot", role: "img", "aria-labelledby": "life-title" }),
+    };
+    const dialog = element("dialog", { class: "life", "aria-labelledby": "life-title" },
+      element("div", { class: "life-head" }, parts.title, button("Close", () => dialog.close())),
+      parts.choice, parts.fact, parts.plot);
+    document.body.append(dialog);
+    return { dialog, parts };
   }
 
-  function start() {
-    for (const place of document.querySelectorAll(".problems[data-about]")) {
-      tables.push(new ProblemTable(place));
-    }
-    const near = new IntersectionObserver((entries) => {
-      for (const entry of entries.filter((each) => each.isIntersecting)) {
-        near.unobserve(entry.target);
-        tables.find((table) => table.place === entry.target).build();
-      }
-    }, { rootMargin: "800px" });
-    tables.forEach((table) => near.observe(table.place));
-    window.addEventListener("beforeprint", () => tables.forEach((table) => table.build()));
-    window.addEventListener("hashchange", follow);
-    follow();
+  /* Opens a problem under an arm; keeps the arm and the replicate that were looked at last. */
+  function open(table, problem, arm) {
+    view = view || makeView();
+    const { parts, dialog } = view, last = view.table === table ? view.shown : "";
+    Object.assign(view, { table, problem });
+    parts.title.textContent = "Problem " + table.nameOf(problem) + ", " + table.title;
+    parts.choice.replaceChildren(...table.lives.flatMap((replicates, k) => replicates.map((r) => {
+      const fate = table.fateIn(problem, k, r);
+      const text = table.arms[k] + ", " + table.replicates[r] + (fate ? ": " + fate : "");
+      return element("option", { value: k + "-" + r, text });
+    })));
+    const values = [...parts.choice.options].map((option) => option.value);
+    const start = arm + "-" + (table.replicate ?? "");
+    parts.choice.value = [last, ...values].find((value) => values.includes(value)
+      && (arm === undefined || value.startsWith(start))) ?? values[0];
+    dialog.showModal();
+    draw();
   }
 
-  start();
+  async function draw() {
+    const { table, problem, parts } = view, shown = (view.shown = parts.choice.value);
+    const lives = await read(["life", table.world, shown].join("-"));
+    const template = await read("life-template");
+    await window.guardReady;
+    if (view.problem !== problem || view.shown !== shown) return;
+    const own = lives[problem];
+    window.Plotly.purge(parts.plot);
+    parts.fact.textContent = own ? "The label changed " + own.flips + " times in training."
+      : "This replicate never visited the problem.";
+    if (!own) return;
+    const { data, layout } = filled(template, own, parts.plot.clientWidth);
+    await window.Plotly.newPlot(parts.plot, data, layout, window.guardConfig);
+    parts.plot.dataset.shown = problem + "-" + shown;
+  }
+
+  /* The figure that lab.figures.problems drew as a template, with one life's numbers; its texts are
+     escaped there, since Plotly reads a subset of HTML in its labels. */
+  function filled(template, own, width) {
+    const layout = { ...structuredClone(template.layout), template: window.guardTemplate };
+    for (const axis of Object.keys(layout).filter((key) => key.startsWith("xaxis"))) {
+      layout[axis].range = [-0.5, own.visit[own.visit.length - 1] + 0.5];
+    }
+    const largest = 0.75 * (width - 80) / own.visit.length;
+    const data = own.traces.map(([place, name, x, y, custom]) => {
+      const trace = { ...template.data[place], x: x || own.visit, y: y || x.map(() => 0) };
+      if (name !== null) trace.name = name;
+      if (custom) trace.customdata = custom;
+      const size = Math.max(3, Math.min(trace.marker?.size, largest));
+      return trace.marker ? { ...trace, marker: { ...trace.marker, size } } : trace;
+    });
+    if (width < NARROW) {  // on a phone the legend would leave no room for the areas
+      layout.font = { size: 11 };
+      layout.legend = { ...layout.legend, y: -0.1, yanchor: "top", font: { size: 10 } };
+      layout.height += 30 + 18 * data.length;
+    }
+    return { data, layout };
+  }
+
+  const near = new IntersectionObserver((entries) => {
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      near.unobserve(target);
+      new ProblemTable(target).build();
+    }
+  }, { rootMargin: "800px" });
+  document.querySelectorAll(".problems[data-table]").forEach((place) => near.observe(place));
 })();

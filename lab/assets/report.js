@@ -16,9 +16,28 @@
     }
   }
 
-  function draw(place) {
-    var source = document.getElementById(place.dataset.figure);
-    var figure = JSON.parse(source.textContent);
+  /* A packed text, as lab.report.html writes it. */
+  window.guardText = async function (id) {
+    const text = document.getElementById(id).textContent;
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).text();
+  };
+
+  async function load() {
+    const script = document.createElement("script");
+    window.guardTemplate = JSON.parse(await window.guardText("plotly-template"));
+    script.textContent = await window.guardText("plotly");
+    document.body.append(script);
+  }
+
+  window.guardConfig = config;
+  window.guardReady = load();
+
+  async function draw(place) {
+    const figure = JSON.parse(await window.guardText(place.dataset.figure));
+    await window.guardReady;
+    figure.layout.template = window.guardTemplate;
     fontSize(figure, place.clientWidth);
     return window.Plotly.newPlot(place, figure.data, figure.layout, config);
   }
@@ -52,12 +71,6 @@
     });
   }
 
-  /* On a phone the contents would fill the first screen. */
-  var contents = document.getElementById("contents");
-  if (contents && window.innerWidth <= 600) {
-    contents.open = false;
-  }
-
   /* Folded parts are opened for print: paper cannot be clicked. What waits is drawn at once. */
   window.addEventListener("beforeprint", function () {
     waiting.splice(0).forEach(draw);
@@ -68,6 +81,6 @@
 
   /* Only after the first paint, which holds the summary. */
   window.requestAnimationFrame(function () {
-    window.setTimeout(drawNext, 0);
+    window.setTimeout(() => window.guardReady.then(drawNext), 0);
   });
 })();

@@ -15,21 +15,23 @@ Both are means over `_SPLITS` random splits of the seeds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from lab.arms import BASELINE
-from lab.columns import Floats, finite_mean, floats, groups
+from lab.arms import BASELINE, title
+from lab.columns import Floats, finite_mean, floats, groups, select, unique, where
 from lab.compare.collection import Comparison, gather
 from lab.errors import UserError
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
-from lab.stats.paired import Estimate, paired
+from lab.stats.paired import Estimate, paired, with_interval
+from lab.text_table import TextTable
 from lab.trace.trace import Trace
 
 OTHER_HALF, COPY = "other half of the seeds", "copy of TTRL"
@@ -52,7 +54,7 @@ class _Runs:
     curves_SCE: Floats
     fates_SF: Floats
     accuracy_SN: Floats
-    """Final label accuracy of every problem."""
+    """Final label accuracy of every problem; NaN, as the fates, in runs too short for them."""
 
     def mean(self, half: Sequence[int] | None = None) -> _Mean | None:
         """The means over some replicates, over all if left out; None where there are none."""
@@ -89,13 +91,14 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
         One row per cell and prediction: task, lr, arm, prediction (the policy, `OTHER_HALF` or
         `COPY`), seeds (real), replicates, real and predicted (final pass@1, %), the errors in
         points `final`, `curve` (pass@1), `match_rate`, `flip_rate` and `fates` (mean over the
-        categories), `r` (correlation over problems of the final label accuracy), and of the arm
+        categories), `r` (correlation over problems of the final label accuracy; both NaN for runs
+        that are too short for fates), and of the arm
         minus TTRL in final pass@1: `gain_real`, `gain_low`, `gain_high` (95 % interval over paired
         seeds), `gain_predicted`, `gain` (error in points) and `sign` (1 right, 0 wrong; NaN where
         the real difference is within noise).
 
     Raises:
-        UserError: no simulated run predicts one of the real runs, or a run is too short for fates.
+        UserError: no simulated run predicts one of the real runs.
     """
     traces = [simulated] if isinstance(simulated, Trace) else simulated
     predictions = gather(traces)[0]
@@ -197,13 +200,14 @@ def _runs(trace: Trace) -> _Runs:
     curves = [table.pivot(index="replicate", columns="epoch", values=name) for name in _CURVES]
     curves_SCE = 100 * np.stack([curve.to_numpy(np.float64) for curve in curves], axis=1)[:, :, 1:]
     complete = np.flatnonzero(np.isfinite(curves_SCE[:, :, -1].sum(axis=1)))
-    found = fates(trace.visits)
-    final = found.pivot(index="replicate", columns="problem", values="fla")
+    replicates, found = curves[0].index[complete], fates(trace.visits, partial=True)
+    final = found.pivot(index="replicate", columns="problem", values="fla").reindex(replicates)
+    shares = fate_shares(found).reindex(replicates)[list(FATES)]
     return _Runs(
-        [int(curves[0].index[s]) for s in complete],
+        [int(replicate) for replicate in replicates],
         curves_SCE[complete],
-        fate_shares(found)[list(FATES)].to_numpy(np.float64)[complete],
-        100 * final.to_numpy(np.float64)[complete],
+        shares.to_numpy(np.float64),
+        100 * final.to_numpy(np.float64),
     )
 
 
@@ -292,6 +296,105 @@ def _errors(
 
 
 def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) -> float:
-    if min(first_N.std(), second_N.std()) == 0:
+    if not min(first_N.size, second_N.size) or not min(first_N.std(), second_N.std()) > 0:
         return float("nan")
     return float(np.corrcoef(first_N, second_N)[0, 1])
+
+
+def rankings(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how well each prediction ranks the arms by final pass@1, at each learning rate.
+
+    Args:
+        table: from `lab.agreement`.
+
+    Returns:
+        One row per task, learning rate and prediction with numbers of its own: task, lr,
+        prediction, arms (their number) and tau (Kendall's tau-b between predicted and real final
+        pass@1: 1 for the same order, -1 for the opposite one, NaN for fewer than two arms).
+    """
+    both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
+    rows = []
+    for key, part in groups(select(table, both), ["task", "lr", "prediction"]):
+        tau = kendall_tau(floats(part, "predicted"), floats(part, "real"))
+        rows.append([*key, len(part), tau])
+    return pd.DataFrame(rows, columns=["task", "lr", "prediction", "arms", "tau"])
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Return Kendall's tau-b of two series; NaN where one is constant."""
+    from scipy.stats import kendalltau  # its import takes most of a second
+
+    return float(np.asarray(kendalltau(first, second))[0])
+
+
+_ERROR_HEADS = dict(zip(ERRORS, ("final", "curve", "MR", "FR", "fates"), strict=True))
+CELLS = (
+    "Final pass@1 in %, errors in points; curves of pass@1, MR and FR as root mean square. Noise: "
+    "error of one half of the real seeds for the other; r: correlation over problems."
+)
+MEANS = "Means over the cells."
+
+
+def cell_table(table: pd.DataFrame) -> TextTable:
+    """The measured policy's row of every cell, with the noise floor of its final pass@1.
+
+    Args:
+        table: from `lab.agreement`, of one task.
+    """
+    head = ["lr", "arm", "real", "sim.", "final", "noise", *list(_ERROR_HEADS.values())[1:]]
+    head += ["r", "arm - TTRL", "sim."]
+    rows = []
+    for (lr, arm), part in groups(table, ["lr", "arm"]):
+        by_name = {str(row["prediction"]): row for row in part.to_dict("records")}
+        own = next(r for n, r in by_name.items() if n not in (OTHER_HALF, COPY))
+        floor = by_name.get(OTHER_HALF, {}).get("final", math.nan)
+        errors = [_shown(own[name]) for name in ERRORS]
+        cells = [f"{lr:g}", title(str(arm)), _shown(own["real"]), _shown(own["predicted"])]
+        cells += [errors[0], _shown(floor), *errors[1:], _shown(own["r"], 2), _gain_text(own)]
+        rows.append([*cells, _shown(own["gain_predicted"], signed=True)])
+    return TextTable(head, rows)
+
+
+def mean_table(table: pd.DataFrame) -> TextTable:
+    """The mean errors over the cells of every prediction, the real noise last.
+
+    Args:
+        table: from `lab.agreement`.
+    """
+    head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
+    rows = []
+    for row in mean_errors(table).to_dict("records"):
+        cells = [_shown(row[name]) for name in ERRORS] + [_shown(row["r"], 2)]
+        signs = f"{row['right_signs']} of {row['signs']}" if row["signs"] else ""
+        name, count = str(row["prediction"]), str(row["cells"])
+        rows.append([name, count, *cells, _shown(row["gain"]), signs])
+    return TextTable(head, rows)
+
+
+def ranking_table(table: pd.DataFrame) -> TextTable:
+    """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
+
+    Args:
+        table: from `lab.agreement`.
+    """
+    found = rankings(table)
+    lrs = sorted(unique(found, "lr"))
+    rows = []
+    for (name,), part in groups(found, ["prediction"]):
+        taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
+        rows.append([str(name), *(_shown(tau, 2) for tau in taus)])
+    return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
+
+
+def _gain_text(row: dict[Any, Any]) -> str:
+    """The real difference to TTRL with its interval; empty for TTRL itself."""
+    values: Sequence[float] = [row[f"gain_{name}"] for name in ("real", "low", "high")]
+    if math.isnan(values[0]):
+        return ""
+    return _shown(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)
+
+
+def _shown(value: float, digits: int = 1, *, signed: bool = False) -> str:
+    if math.isnan(value):
+        return ""
+    return f"{value:{'+' if signed else ''}.{digits}f}"

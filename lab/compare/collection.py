@@ -3,24 +3,163 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lab.arms import ALL_ARMS, title
-from lab.columns import ints
-from lab.compare.families import distinction, families, step_size
-from lab.compare.pairing import PairKey, pair_keys, together
-from lab.compare.variants import arm_names, base_arms
+from lab.columns import floats, ints, select, where
+from lab.compare.families import arm_names, base_arms, distinction, families, step_size
 from lab.errors import UserError
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES
 from lab.trace.trace import Trace, load
+
+PairKey = tuple[int, int]
+"""Seed, and place among the replicates drawn from that seed: what two arms are paired by."""
+
+
+def pair_keys(trace: Trace) -> dict[int, PairKey]:
+    """Replicate number to the seed and place that it is paired by."""
+    seeds = trace.run.seeds
+    replicates = trace.replicates
+    if len(seeds) > max(replicates):
+        made: Counter[int] = Counter()
+        place = []
+        for seed in seeds:
+            place.append(made[seed])
+            made[seed] += 1
+        return {r: (seeds[r], place[r]) for r in replicates}
+    seed = seeds[0] if seeds else 0
+    return {r: (seed, r) for r in replicates}
+
+
+def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
+    """One trace of one arm, replicates numbered by their place in `pairs`.
+
+    Args:
+        traces: runs of one arm whose pair keys differ.
+        pairs: all pair keys of the comparison, sorted.
+    """
+    number = {key: place for place, key in enumerate(pairs)}
+    parts = [(trace, {r: number[key] for r, key in pair_keys(trace).items()}) for trace in traces]
+    # By seed, whatever order the folders were found in.
+    parts.sort(key=lambda part: min(part[1].values()))
+    seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
+    first = parts[0][0]
+    return Trace(
+        visits=_joined([_renumbered(t.visits, n) for t, n in parts]),
+        steps=_joined([_renumbered(t.steps, n) for t, n in parts]),
+        evals=_joined([_renumbered(t.evals, n) for t, n in parts]),
+        run=replace(first.run, seeds=seeds),
+        folder=first.folder,
+        votes=partial(_votes, parts),
+        answers=partial(_answers, parts),
+    )
+
+
+def _votes(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
+    return _joined([_renumbered(t.votes, n) for t, n in parts])
+
+
+def _answers(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
+    return _joined([_renumbered(t.answers, n) for t, n in parts])
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    # A single table is the common case of a large run: joining would copy it.
+    if len(tables) == 1:
+        return tables[0].reset_index(drop=True)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:
+    """The rows of known replicates under their new numbers."""
+    old = ints(table, "replicate")
+    size = 1 + max(max(number), int(old.max(initial=0)))
+    is_known, new = np.zeros(size, bool), np.zeros(size, np.int16)
+    is_known[list(number)] = True
+    new[list(number)] = list(number.values())
+    known = is_known[old]
+    if known.all():
+        return table.assign(replicate=new[old])
+    return table[known].assign(replicate=new[old[known]])
+
+
+GRID, RESULTS = "grid", "results.csv"
+"""Folder of these runs inside that of the comparison, and its table of one row per policy, step,
+arm and replicate."""
+NULL = "independent"
+"""Policy of the null model: no problem moves another."""
+_NUMBERS = ("step", "replicate", "pass_start", "pass_final", "TotalDeg")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Arms over step sizes; both tables have `step`, `arm`, `replicate` and metrics in percent."""
+
+    rows: pd.DataFrame
+    """With the policy of the comparison."""
+    null: pd.DataFrame
+    """With independent problems; no rows where that was not asked for."""
+    seed: int = 0
+    """Of the bootstrap."""
+    failed: int = 0
+    """Arms and steps whose runs failed."""
+
+
+def read_grid(folder: Path, run: Manifest) -> Grid | None:
+    """The runs beside a comparison; None where there are none.
+
+    Args:
+        folder: of the comparison.
+        run: one of its runs.
+
+    Raises:
+        UserError: the table is damaged.
+    """
+    path = folder / GRID / RESULTS
+    if not path.is_file():
+        return None
+    try:
+        rows = pd.read_csv(path, float_precision="round_trip")
+        numbers = {name: rows[name].astype(np.float64) for name in _NUMBERS}
+        texts = {name: rows[name].astype(str) for name in ("policy", "arm", "status")}
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path}: is damaged ({type(error).__name__}); repeat its command"
+        ) from error
+    rows = pd.DataFrame(numbers | texts)
+    failed = where(rows, status="failed").drop_duplicates(["policy", "step", "arm"])
+    known = np.isfinite(floats(rows, "step")) & np.isfinite(floats(rows, "replicate"))
+    done = select(rows, known & np.asarray(rows["status"] == "done", bool))
+    done = done.drop_duplicates(["policy", "step", "arm", "replicate"], ignore_index=True)
+    policy = str(run.config.get("policy"))
+    null = where(done, policy=NULL)
+    own = null.head(0) if policy == NULL else null
+    noted = run.config.get("seed")
+    seed = noted if isinstance(noted, int) and noted >= 0 else 0
+    return Grid(where(done, policy=policy), own, seed, len(failed))
+
+
+def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
+    """A grid from runs of one task at several step sizes.
+
+    Args:
+        rows: from `lab.compare.step_sizes.over_steps`.
+        unit: columns that name a replicate.
+    """
+    number = rows.groupby(list(unit)).ngroup().to_numpy()
+    table = rows.assign(step=floats(rows, "step_size"), replicate=number)
+    return Grid(table, table.head(0))
+
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
 """World to the name shown to readers."""
@@ -46,7 +185,9 @@ class Comparison:
     """Notes for the reader, such as runs that did not finish."""
     variants: dict[str, str] = field(default_factory=dict)
     """Arm to the arm that it is with other guard settings, itself included; see
-    `lab.compare.variants`."""
+    `lab.compare.families`."""
+    grid: Grid | None = field(default=None, repr=False)
+    """Runs at other step sizes and with independent problems that were made beside it."""
     metrics: pd.DataFrame | None = field(default=None, repr=False)
     """`lab.compare.tables.metrics`, once it was computed."""
     _fates: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
@@ -109,13 +250,30 @@ def collect(folders: Sequence[Path | str]) -> Collection:
     traces = [item for item in found if isinstance(item, Trace)]
     skipped = [item for item in found if isinstance(item, Skipped)]
     comparisons, repeated = gather(traces)
-    skipped += repeated
+    skipped += [*repeated, *_add_grids(comparisons, folders)]
     if not comparisons:
         if skipped:
             raise UserError(skipped[0].reason)
         names = ", ".join(str(folder) for folder in folders) or "no folder"
         raise UserError(f"{names}: no run in it; give folders that a run was written to")
     return Collection(comparisons, skipped)
+
+
+def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) -> list[Skipped]:
+    """Give the simulator's comparisons the grids inside the given folders; return damaged ones."""
+    given = [Path(top).resolve() for top in tops]
+    damaged = []
+    for comparison in comparisons:
+        places = {t.folder.resolve().parent for t in comparison.traces.values() if t.folder}
+        if comparison.world != "sim" or len(places) != 1:
+            continue
+        (place,) = places
+        try:
+            if any((place / GRID).is_relative_to(top) for top in given):
+                comparison.grid = read_grid(place, comparison.manifests[0])
+        except UserError as error:
+            damaged.append(Skipped(place / GRID, str(error)))
+    return damaged
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[Path]:

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.columns import floats, ints, require
+from lab.arms import BASELINE
+from lab.columns import Floats, floats, groups, ints, require, where
+from lab.compare.own_best import SEED
 from lab.errors import UserError
 
 CLOSE = 0.002
@@ -143,3 +145,44 @@ def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
     if not moved > 0:
         raise UserError(f"matched effort: {name} did not move; raise its learning rate")
     return mean_update(above) / moved
+
+
+def beyond_effort(rows: pd.DataFrame, metric: str, base: str = BASELINE) -> Floats:
+    """Return every row's metric minus the baseline's at the same update norm and seed.
+
+    The baseline is interpolated linearly in the logarithm of its mean update norm.
+
+    Args:
+        rows: one per run: arm, step_size, seed, place, update_norm and the metric.
+        metric: a column.
+        base: name of the baseline.
+
+    Returns:
+        (rows,) in the metric's unit; NaN where the norm lies outside of the baseline's, or a run
+        did not move: nothing is extrapolated.
+
+    Raises:
+        UserError: a column is missing.
+    """
+    require(rows, ("arm", *SEED, "update_norm", metric), "equal effort")
+    curves = _curves(where(rows, arm=base), metric)
+    with np.errstate(divide="ignore"):
+        log_norms = np.log(floats(rows, "update_norm"))
+    seeds = zip(*(rows[name] for name in SEED), strict=True)
+    expected = [
+        np.interp(norm, *curves[seed], left=np.nan, right=np.nan) if seed in curves else np.nan
+        for seed, norm in zip(seeds, log_norms, strict=True)
+    ]
+    return floats(rows, metric) - np.array(expected, np.float64)
+
+
+def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, Floats]]:
+    """Seed to the baseline's log norms, ascending, and its metric there."""
+    curves = {}
+    for seed, part in groups(baseline, SEED):
+        norm, value = floats(part, "update_norm"), floats(part, metric)
+        kept = np.isfinite(value) & (norm > 0)
+        order = np.argsort(norm[kept], kind="stable")
+        if len(order):
+            curves[seed] = (np.log(norm[kept])[order], value[kept][order])
+    return curves

@@ -8,13 +8,16 @@ best of several rivals is chosen in the same way, arm and setting at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from lab.columns import Ints, finite_mean, groups, select, unique, where
+from lab.arms import CEILING, is_guarded, rivals, title
+from lab.columns import Ints, finite_mean, floats, groups, select, unique, where
+from lab.stats.bootstrap import contrast_table
+from lab.stats.paired import with_interval
 
 REPLICATE = ("replicate",)
 """Columns that name a replicate in a table of one simulation or sweep."""
@@ -130,3 +133,87 @@ def _complete(
     complete = np.asarray(present.all(axis=1))
     number = np.cumsum(complete) - 1
     return select(rows, complete[replicate]), number[replicate[complete[replicate]]]
+
+
+METRIC = "pass_final"
+"""Metric by which the best step is chosen."""
+BEST_RIVAL = "best rival"
+"""Name of the best arm without a guard, itself chosen on the other half of the replicates."""
+
+
+def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the best arm without a guard at its best step, see `best_among`."""
+    return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
+
+
+def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
+    """Return sentences on arms at their own best steps.
+
+    They compare guarded arms with the best rival, name the arms that no step improves, and warn
+    where a best step lies at an end of the grid.
+
+    Args:
+        rows: of one policy, over several steps, one per step, arm and replicate: step, arm,
+            replicate, pass_start and pass_final (percent).
+        seed: of the bootstrap.
+    """
+    best = own_best(rows, ["step"], METRIC)
+    useless = [
+        str(arm)
+        for (arm,), part in groups(best, ["arm"])
+        if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
+    ]
+    lines = [*_against_rival(rows, best, seed), *_no_gain(best, useless)]
+    return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
+
+
+def edge_words(at_ends: Iterable[Edge], useless: Collection[str] = ()) -> list[str]:
+    """Return warnings where a best step lies at an end of the grid.
+
+    Args:
+        at_ends: from `lab.compare.own_best.edges`.
+        useless: arms that no step improves: the less they train the better, so the smallest step
+            of any grid is their best.
+    """
+    by_side: dict[tuple[float, str], list[str]] = {}
+    for edge in at_ends:
+        if edge.arm == CEILING or (edge.side == "smallest" and edge.arm in useless):
+            continue
+        by_side.setdefault((edge.value, edge.side), []).append(title(edge.arm))
+    return [
+        f"warning: the best step of {', '.join(arms)} is the {side} of the grid, {value:g}: "
+        f"a {'smaller' if side == 'smallest' else 'larger'} one may be better still"
+        for (value, side), arms in by_side.items()
+    ]
+
+
+def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
+    guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    rival = best_rival(rows)
+    if not len(guarded) or not len(rival):
+        return
+    # The rival comes first, so that the differences are arm minus rival.
+    both = pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+    scores = both.set_index(["arm", *REPLICATE]).reindex(columns=[METRIC])
+    table = contrast_table(scores, seed)
+    for row in where(table, against=BEST_RIVAL).to_dict("records"):
+        gap = with_interval(row["mean"], row["low"], row["high"])
+        yield (
+            f"{title(str(row['arm']))} at its best minus the best rival at its best "
+            f"({_chosen(rival)}): pass@1 {gap} points, {row['verdict']}"
+        )
+
+
+def _chosen(rows: pd.DataFrame) -> str:
+    """Arms and steps that were chosen on either half."""
+    pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
+    return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
+
+
+def _no_gain(best: pd.DataFrame, useless: Collection[str]) -> Iterator[str]:
+    scores = [f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless]
+    if scores:
+        yield (
+            f"no step of the grid is better than no training at all, "
+            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
+        )

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lab.columns import ROUNDING
 
 LLAMA, QWEN, QWEN3 = "Llama-3.2-3B", "Qwen2.5-7B", "Qwen3-4B"
@@ -138,6 +141,23 @@ def is_whole(share: float, n_problems: int) -> bool:
     """A printed percentage is some whole number of problems, at its one printed digit."""
     problems = round(share * n_problems / 100)
     return abs(100 * problems / n_problems - share) <= _PRINTED
+
+
+def fits_row(
+    shares: NDArray[np.float64], target: Shares, n_problems: int, errors: float = 2.0
+) -> NDArray[np.bool_]:
+    """Return whether every cell lies within the sampling error of two sets of problems.
+
+    Args:
+        shares: (..., cells) percent of the problems.
+        target: a printed row.
+        n_problems: of either.
+        errors: how many standard errors of the difference a cell may be off.
+    """
+    paper_C = np.array(target)
+    mean = (shares + paper_C) / 200
+    error = 100 * np.sqrt(2 * mean * (1 - mean) / n_problems)
+    return np.asarray((np.abs(shares - paper_C) <= errors * error + _PRINTED).all(axis=-1))
 
 
 def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:

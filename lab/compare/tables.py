@@ -1,4 +1,4 @@
-"""One table per comparison: arms by metrics, mean and spread over the replicates."""
+"""The metrics of a comparison: one table, and the three findings that matter."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE
-from lab.columns import floats, group_mean, ints
+from lab.arms import BASELINE, GUARD, MATCHED, title
+from lab.columns import floats, group_mean, groups, ints, select
 from lab.compare.collection import Comparison
-from lab.compare.effort import update_by_replicate
+from lab.compare.effort import achieved_ratio, update_by_replicate
+from lab.compare.own_best import best_among
+from lab.errors import UserError
 from lab.measures.fate import FATES, fate_shares
-from lab.stats.paired import estimate
+from lab.stats.paired import Estimate, counted, estimate, interval_of, paired
 from lab.trace.trace import Trace
 
 
@@ -48,6 +50,7 @@ METRICS = (
     Metric("L/D", "L/D", "ratio", "high", 3),
     Metric("update", "mean update norm", "% of TTRL's", ""),
     Metric("skipped", "skipped visits", "%", ""),
+    Metric("unread", "responses without a readable answer", "%", "low"),
 )
 """All metrics; `pass_best` is chosen with hindsight, from the true answers."""
 
@@ -70,7 +73,7 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
     parts = {}
     for arm, trace in comparison.traces.items():
         part = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
-        part = part.join([_scores(trace), _skips(trace), fate_shares(comparison.fates(arm))])
+        part = part.join([_scores(trace), _visit_shares(trace), fate_shares(comparison.fates(arm))])
         if BASELINE in moved:
             part["update"] = 100.0 * moved[arm] / moved[BASELINE]
         parts[arm] = part
@@ -129,10 +132,136 @@ def _scores(trace: Trace) -> pd.DataFrame:
     return 100.0 * pd.DataFrame(found)
 
 
-def _skips(trace: Trace) -> pd.DataFrame:
-    """Share of the visits of training that were skipped, in percent."""
+def _visit_shares(trace: Trace) -> pd.DataFrame:
+    """Shares in percent: of training visits that were skipped, of votes without an answer."""
     replicate = ints(trace.visits, "replicate")
     training = ints(trace.visits, "visit") > 0
     skipped = np.where(training, floats(trace.visits, "skipped"), np.nan)
-    shares = group_mean(skipped, replicate, 1 + replicate.max())
-    return pd.DataFrame({"skipped": 100.0 * shares}).rename_axis("replicate")
+    size = 1 + replicate.max()
+    votes = np.bincount(replicate, floats(trace.visits, "n_votes"), size)
+    unread = np.bincount(replicate, floats(trace.visits, "n_unparseable"), size)
+    unread = np.divide(unread, votes, np.full(size, np.nan), where=votes > 0)
+    shares = {"skipped": group_mean(skipped, replicate, size), "unread": unread}
+    return 100.0 * pd.DataFrame(shares).rename_axis("replicate")
+
+
+RIVALS = ("frozen", "memory")
+"""The simplest rivals of a guard (docs/method.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a finding."""
+
+    metric: str
+    label: str
+    unit: str
+    value: Estimate
+    text: str
+    """The number, its interval and what it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One of the numbers that matter."""
+
+    key: str
+    title: str
+    parts: tuple[Quantity, ...]
+    note: str = ""
+    """Origin of the number, or the reason why there is none."""
+
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        numbers = "; ".join(part.text for part in self.parts) or "not measured"
+        return f"{self.title}: {numbers}" + (f" ({self.note})" if self.note else "")
+
+
+def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
+    """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
+
+    Args:
+        comparison: at best with the arms ttrl, guard, matched, frozen and memory; a finding whose
+            arms are missing says so.
+        table: from `lab.compare.tables.metrics`, if at hand.
+    """
+    table = metrics(comparison) if table is None else table
+    return [_damage(table), _guard(comparison, table), _rival(table)]
+
+
+def _damage(table: pd.DataFrame) -> Finding:
+    name = f"Problems that {title(BASELINE)} makes worse"
+    if BASELINE not in _arms(table):
+        return Finding("damage", name, (), f"no run of {title(BASELINE)}")
+    value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
+    text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
+    part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
+    return Finding("damage", name, (part,) if value.n else ())
+
+
+def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
+    name = f"What {title(GUARD)} saves beyond matched effort"
+    if lacking := _lacking(table, GUARD, MATCHED):
+        return Finding("guard", name, (), lacking)
+    try:
+        traces = comparison.traces
+        ratio = achieved_ratio(traces[MATCHED].steps, traces[GUARD].steps)
+        note = f"the matched run moved {ratio:.2f} times as far as the guard's"
+    except UserError as error:
+        note = str(error)
+    guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
+    return Finding("guard", name, _saved(guard, matched), note)
+
+
+def _rival(table: pd.DataFrame) -> Finding:
+    name = f"What the best simple rival saves beyond {title(GUARD)}"
+    there = [arm for arm in RIVALS if arm in _arms(table)]
+    if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
+        return Finding("rival", name, (), lacking)
+    guard = metrics_of(table, GUARD)
+    if len(there) == 1:
+        note = f"{title(there[0])}, the only rival run"
+        return Finding("rival", name, _saved(metrics_of(table, there[0]), guard), note)
+    best = _best(table, there)
+    chosen = " and ".join(
+        f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
+    )
+    note = f"{chosen}; each half of the seeds has the rival of lower TotalDeg on the other half"
+    return Finding("rival", name, _saved(best.set_index("replicate"), guard), note)
+
+
+def _best(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    """Return the rows of the best arm, chosen without the replicates that it is judged by."""
+    # Only replicates that are compared may choose.
+    paired = metrics_of(table, GUARD).index
+    rows = table.reset_index().assign(kept=-table["TotalDeg"].to_numpy())
+    rows = select(rows, np.isin(ints(rows, "replicate"), paired.to_numpy()))
+    return best_among(rows, arms, [], "kept")
+
+
+def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
+    """Return how much less an arm degrades and how much more it scores; above zero is better."""
+    fewer = paired(pd.Series(against["TotalDeg"]), pd.Series(first["TotalDeg"]))
+    higher = paired(pd.Series(first["pass_final"]), pd.Series(against["pass_final"]))
+    return (
+        _quantity("TotalDeg", "TotalDeg saved", fewer),
+        _quantity("pass_final", "final pass@1 gained", higher),
+    )
+
+
+def _quantity(metric: str, label: str, value: Estimate) -> Quantity:
+    if value.n == 0:
+        return Quantity(metric, label, "points", value, f"{label}: no pair of the same seed")
+    numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
+    shown = value.shows("better", "worse")
+    return Quantity(metric, label, "points", value, f"{label} {numbers}, {shown}")
+
+
+def _arms(table: pd.DataFrame) -> list[str]:
+    return list(table.index.unique("arm"))
+
+
+def _lacking(table: pd.DataFrame, *arms: str) -> str:
+    missing = [title(arm) for arm in arms if arm not in _arms(table)]
+    return f"no run of {' or '.join(missing)}" if missing else ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from lab.figures.curves import lost_votes, training_progress
-from lab.figures.fates import fate_bars
-from lab.figures.guarding import guard_action, routes
-from lab.figures.paired import paired_differences
+from lab.figures.outcome import fate_bars, paired_differences
+from lab.figures.training import guard_action, lost_votes, routes, training_progress
 
 __all__ = [
     "fate_bars",

@@ -8,11 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import floats, require
-from lab.figures.change import DIVERGING
-from lab.figures.curves import rows
-from lab.figures.multiples import multiples, place_of
-from lab.figures.style import safe, styled, wrapped
+from lab.columns import floats, require, select
+from lab.figures.style import DIVERGING, multiples, place_of, safe, styled, wrapped
 
 KIND_TITLES = {
     "ttrl": "Fitted TTRL rows",
@@ -49,12 +46,12 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     require(table, _NEEDED, "calibration error")
     found = set(table["kind"])
     kinds = [kind for kind in KIND_TITLES if kind in found]
-    kinds += sorted(found - set(kinds))
+    kinds += [kind for kind in dict.fromkeys(table["kind"]) if kind not in kinds]
     names, cells = (list(dict.fromkeys(table[name])) for name in ("row", "cell"))
     limit = max(1.0, float(np.abs(floats(table, "predicted") - floats(table, "published")).max()))
     figure = multiples([KIND_TITLES.get(kind, kind) for kind in kinds], columns=1, row_gap=0.3)
     for panel, kind in enumerate(kinds):
-        own = rows(table, table["kind"].to_numpy() == kind)
+        own = select(table, table["kind"].to_numpy() == kind)
         place = place_of(panel, len(kinds), 1)
         figure.add_trace(_heat(own, names, cells, titles or {}), **place)
     figure.update_layout(
@@ -78,7 +75,7 @@ def _heat(
     z, hover = np.full(shape, np.nan), np.full(shape, "not predicted", object)
     for i, name in enumerate(names):
         for j, cell in enumerate(cells):
-            here = rows(own, ((own["row"] == name) & (own["cell"] == cell)).to_numpy())
+            here = select(own, ((own["row"] == name) & (own["cell"] == cell)).to_numpy())
             if len(here):
                 errors = floats(here, "predicted") - floats(here, "published")
                 z[i, j], hover[i, j] = errors.mean(), _hover(here, errors)

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import require
-from lab.figures.curves import rows
+from lab.columns import require, select
 from lab.figures.style import GREEN, ORANGE, SKY, VERMILLION, safe, styled, translucent
 
 REGIMES = {
@@ -39,7 +38,7 @@ def regime_map(table: pd.DataFrame) -> go.Figure:
     across, down = (sorted(table[name].unique()) for name in ("p0", "step_sqrt_votes"))
     figure = go.Figure()
     for regime, (title, colour, pattern) in REGIMES.items():
-        own = rows(table, table["regime"].to_numpy() == regime)
+        own = select(table, table["regime"].to_numpy() == regime)
         cells = own.to_dict("records")
         figure.add_bar(
             x=[across.index(cell["p0"]) for cell in cells],

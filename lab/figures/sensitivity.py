@@ -9,11 +9,22 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import floats
+from lab.columns import floats, select, where
 from lab.compare.tables import METRICS
-from lab.figures.curves import hover_sd, line_with_band, of_arm, rows
-from lab.figures.multiples import Place, multiples, place_of
-from lab.figures.style import BLACK, PALE, arm_order, arm_style, arm_title, safe, styled
+from lab.figures.style import (
+    BLACK,
+    PALE,
+    Place,
+    arm_order,
+    arm_style,
+    arm_title,
+    hover_sd,
+    line_with_band,
+    multiples,
+    place_of,
+    safe,
+    styled,
+)
 
 _PANEL_HEIGHT = 230
 NAMES = {"guard.tau_FR": "tau_FR (FRS)", "guard.W": "W (RCSU)", "guard.beta_max": "beta_max (MPS)"}
@@ -37,11 +48,11 @@ def sensitivity_curves(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     for number, (setting, metric) in enumerate(pairs):
         place = place_of(number, len(pairs), 1)
         chosen = (table["setting"] == setting) & (table["metric"] == metric)
-        own = rows(table, chosen.to_numpy())
+        own = select(table, chosen.to_numpy())
         values = sorted(own["value"].unique())
         unit = units[metric].unit if metric in units else ""
         for arm in arm_order(own["arm"]):
-            traces = _curve(of_arm(own, arm), values, arm, unit)
+            traces = _curve(where(own, arm=arm), values, arm, unit)
             traces[-1].update(name=safe(arm_title(arm, titles)), showlegend=number == 0)
             for trace in traces:
                 figure.add_trace(trace, **place)
@@ -78,7 +89,7 @@ def _mark(figure: go.Figure, own: pd.DataFrame, values: Sequence[float], place: 
             layer="below",
             **at,
         )
-    standard = rows(own, own["default"].to_numpy(bool))
+    standard = select(own, own["default"].to_numpy(bool))
     if len(standard):
         default = values.index(standard["value"].iloc[0])
         figure.add_vline(x=default, line={"color": BLACK, "width": 1, "dash": "dot"}, **at)

@@ -86,12 +86,25 @@ def vote_areas(
     life = problem_life(trace.visits, replicate, problem)
     votes = _own(trace.votes, replicate, problem)
     names = trace.answer_texts(replicate, problem) if names is None else names
-    areas = _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
     parts = [
         pd.DataFrame({"visit": ints(life, "visit"), "area": area, "kind": kind, "share": share})
-        for area, kind, share in areas
+        for area, kind, share in areas(life, votes, names, top)
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def areas(
+    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int = TOP
+) -> Iterator[tuple[str, Kind, Floats]]:
+    """Name, kind and (visits,) share of each area, see `vote_areas`.
+
+    Args:
+        life: the visits of one problem in their order.
+        votes: its votes; empty where the trace kept none.
+        names: answer id to its text.
+        top: answers that get an area of their own.
+    """
+    return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
 
 
 def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD, MATCHED, rule_of, title
+from lab.arms import BASELINE, MATCHED, rule_of, title
 from lab.columns import floats, where
 from lab.compare.collection import Comparison
-from lab.compare.own_best import SEED, own_best
-from lab.compare.rule_table import rule_rows, rule_table
-from lab.compare.step_sizes import difference, over_steps
+from lab.compare.step_sizes import difference, over_steps, rule_rows, rule_table
 from lab.compare.tables import METRICS
-from lab.report.content.digest import ReportedComparison
+from lab.errors import one_line
+from lab.report.digest import ReportedComparison, missing, overview_table
+from lab.report.first import HEADING, families, step_studies
 from lab.report.rule_markdown import effort_markdown, escaped, rule_markdown
-from lab.stats.paired import Estimate, estimate
-from lab.stats.words import difference as difference_text
-from lab.stats.words import mean_sd
+from lab.stats.paired import Estimate, estimate, mean_sd
+from lab.stats.paired import difference as difference_text
+from lab.text_table import TextTable
 
 _EXTRA = (
     ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),
@@ -36,28 +35,24 @@ def markdown(worlds: Sequence[ReportedComparison]) -> str:
     """All comparisons, and every arm at its own best where a task was run at several step sizes.
 
     Args:
-        worlds: from `lab.report.content.digest.read`.
+        worlds: from `lab.report.digest.read`.
     """
     lines: list[str] = []
     for world in worlds:
         lines += [f"## {escaped(world.name)}", ""]
-        lines += [f"* {escaped(finding.text)}" for finding in world.findings]
+        lines += [*_table(overview_table(world)), ""]
+        lines += [f"* {escaped(finding.text)}" for finding in world.findings if finding.parts]
         lines += [f"* {escaped(note)}" for note in world.notes]
+        if (lacking := missing(world)) is not None:
+            lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
         rows = over_steps([world.comparison])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
-    for found in _same_family(worlds):
-        lines += _own_best(over_steps(found))
+    for study in step_studies(worlds):
+        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", "", *_table(study.table()), ""]
+        lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
+    for found in families(worlds):
         lines += _rules(found)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _same_family(worlds: Sequence[ReportedComparison]) -> Iterator[list[Comparison]]:
-    """Yield comparisons that differ in their step size alone, where there are several."""
-    families: dict[int, list[Comparison]] = defaultdict(list)
-    for world in worlds:
-        if world.comparison.step_size is not None:
-            families[world.comparison.family].append(world.comparison)
-    yield from (family for family in families.values() if len(family) > 1)
 
 
 def _metric_table(rows: pd.DataFrame) -> Iterator[str]:
@@ -90,39 +85,6 @@ def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
         yield _line(title(arm), *cells)
 
 
-def _own_best(rows: pd.DataFrame) -> Iterator[str]:
-    """Ranking of the arms if each may choose its step size."""
-    yield "## Every arm at its own best step size"
-    yield ""
-    yield "Final pass@1 in %, mean ± standard deviation, at each step size:"
-    yield ""
-    steps = sorted(set(rows["step_size"]))
-    yield from _head("", *(f"{step:g}" for step in steps))
-    arms = list(dict.fromkeys(rows["arm"]))
-    for arm in arms:
-        own = where(rows, arm=arm)
-        parts = [estimate(floats(where(own, step_size=step), "pass_final")) for step in steps]
-        yield _line(title(arm), *(_cell(part) for part in parts))
-    yield ""
-    yield "Each half of the seeds is judged at the step size that was best on the other half, by"
-    yield "final pass@1; only seeds that were run at every step size take part."
-    yield ""
-    best = own_best(rows, ["step_size"], unit=SEED)
-    against = [arm for arm in (GUARD, "memory_guard") if arm in arms]
-    heads = [f"{title(arm)} minus it, points" for arm in against]
-    yield from _head("", "chosen", "final pass@1 (%)", "TotalDeg (% of problems)", *heads)
-    for arm in arms:
-        own = where(best, arm=arm)
-        chosen = ", ".join(f"{step:g}" for step in sorted(set(own["step_size"])))
-        numbers = [_cell(estimate(floats(own, name))) for name in ("pass_final", "TotalDeg")]
-        gaps = [
-            "" if arm == base else difference_text(difference(best, base, arm, "pass_final"))
-            for base in against
-        ]
-        yield _line(title(arm), chosen, *numbers, *gaps)
-    yield ""
-
-
 def _rules(found: Sequence[Comparison]) -> list[str]:
     """The table of rules, if a rule other than TTRL was run with it."""
     arms = {arm for comparison in found for arm in comparison.arms}
@@ -138,6 +100,11 @@ def _rules(found: Sequence[Comparison]) -> list[str]:
 def _cell(value: Estimate, digits: int = 1) -> str:
     """Return mean, standard deviation and number of seeds; empty where nothing was measured."""
     return f"{mean_sd(value.mean, value.sd, digits)} ({value.n})" if value.n else ""
+
+
+def _table(found: TextTable) -> Iterator[str]:
+    yield from _head(*found.head)
+    yield from (_line(*row) for row in found.rows)
 
 
 def _head(*cells: str) -> Iterator[str]:

@@ -1,34 +1,24 @@
-"""The page as a whole: one file that needs nothing from outside."""
+"""The page: one HTML file that needs nothing from outside, written without harm to others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
-from lab.report.content import words
-from lab.report.content.digest import ReportedComparison
-from lab.report.elements.html import Html, definitions, join, raw, tag
-from lab.report.elements.plots import library, plot
-from lab.report.problems.sections import problem_assets, problem_sections
-from lab.report.sections.across import ACROSS, ACROSS_NAME, HOW, across
-from lab.report.sections.agreement import (
-    AGREEMENT,
-    AGREEMENT_NAME,
-    agreements,
-    render_agreements,
-)
-from lab.report.sections.guarding import GUARDING
-from lab.report.sections.numbers import arm_table, cards
-from lab.report.sections.outcome import OUTCOME
-from lab.report.sections.papers import paper_tables
-from lab.report.sections.provenance import left_out, provenance
-from lab.report.sections.section import Drawing, Section, render
-from lab.report.sections.training import TRAINING
-from lab.report.sections.trap import TRAP
-from lab.trace.provenance import now
+from lab.errors import UserError
+from lab.files import unwritable, whole
+from lab.report import words
+from lab.report.digest import ReportedComparison, read
+from lab.report.first import AGREEMENT, AGREEMENT_NAME, agreements, first_screen, render_agreements
+from lab.report.html import Html, definitions, join, library, raw, report_style, tag
+from lab.report.papers import arm_table, paper_tables
+from lab.report.problems import problem_assets, problem_sections
+from lab.report.provenance import left_out, provenance
+from lab.report.sections import GUARDING, OUTCOME, TRAINING, TRAP, Section, render
+from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
@@ -61,11 +51,12 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
     style, script = problem_assets()
     body = tag(
         "body",
-        _header(worlds, _contents(parts)),
+        _header(worlds),
+        first_screen(worlds),
+        _contents(parts),
         tag("main", *(_section(p.name, p.heading, p.inside) for p in parts), id="main"),
         _footer(),
         library(),
-        _asset("report.js", "script"),
         tag("script", raw(script)),
     )
     return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
@@ -76,34 +67,19 @@ def figure_sections() -> list[Section]:
     return [*OUTCOME, *TRAINING, *TRAP, *GUARDING]
 
 
-def render_across(drawing: Drawing) -> Html:
-    """The figure of all comparisons, and how to read it.
-
-    Args:
-        drawing: from `across`.
-    """
-    return join(
-        [tag("p", HOW, class_="how"), plot(drawing.figure, f"{ACROSS_NAME}-0", drawing.alt)]
-    )
-
-
 def _parts(
     worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]
 ) -> Iterator[_PageSection]:
-    yield _PageSection("numbers", "In short", "The numbers that matter", _numbers(worlds))
-    yield _PageSection("arms", "In short", "What the arms are", _arms(worlds))
-    yield _PageSection("table", "In short", "All arms in one table", _tables(worlds))
-    drawing = across(worlds)
-    if drawing is not None:
-        yield _PageSection(ACROSS_NAME, "In short", ACROSS, render_across(drawing))
     if predicted := agreements(worlds):
         yield _PageSection(AGREEMENT_NAME, "In short", AGREEMENT, render_agreements(predicted))
     for section in figure_sections():
         yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
     heading = "Comparison with the paper's printed numbers"
     yield _PageSection("paper", "The paper", heading, paper_tables(worlds))
+    yield _PageSection("table", "The data", "All arms in one table", _tables(worlds))
     title = "Every problem and its life"
     yield _PageSection("problems", "The data", title, problem_sections(worlds))
+    yield _PageSection("arms", "The data", "What the arms and the worlds are", _arms(worlds))
     runs = join(provenance(world) for world in worlds)
     yield _PageSection("runs", "The data", "The runs and their settings", runs)
     if skipped:
@@ -111,14 +87,14 @@ def _parts(
 
 
 def _contents(parts: Sequence[_PageSection]) -> Html:
-    """Links by group; folded by the page's script where the screen is narrow."""
+    """Links by group, folded: the numbers come first."""
     groups: dict[str, list[Html]] = {}
     for part in parts:
         link = tag("li", tag("a", part.heading, href=f"#{part.name}"))
         groups.setdefault(part.group, []).append(link)
     lists = [tag("div", tag("p", g), tag("ul", *links)) for g, links in groups.items()]
     inside = tag("div", *lists, class_="contents")
-    folded = tag("details", tag("summary", "Contents"), inside, open=True, id="contents")
+    folded = tag("details", tag("summary", "Contents"), inside, id="contents")
     return tag("nav", folded, aria_label="Contents")
 
 
@@ -135,22 +111,17 @@ def _head(worlds: Sequence[ReportedComparison], style: str) -> Html:
         tag("meta", name_="generator", content=GENERATOR),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"TTRL-Guard Lab report: {names}"),
-        _asset("report.css", "style"),
+        report_style(),
         tag("style", raw(style)),
     )
 
 
-def _header(worlds: Sequence[ReportedComparison], contents: Html) -> Html:
-    summary = [tag("p", tag("strong", w.name), f" {words.summary(w)}") for w in worlds]
+def _header(worlds: Sequence[ReportedComparison]) -> Html:
     return tag(
         "header",
-        tag("a", "Skip to the report", href="#main", class_="skip"),
+        tag("a", "Skip to the figures", href="#main", class_="skip"),
         tag("h1", "TTRL-Guard Lab: report"),
-        tag("p", words.QUESTION, class_="lead"),
-        *summary,
-        tag("p", words.PLANTED, class_="note") if any(w.planted for w in worlds) else None,
         _warnings(worlds),
-        contents,
     )
 
 
@@ -158,14 +129,7 @@ def _warnings(worlds: Sequence[ReportedComparison]) -> Html | None:
     notes = [f"{world.name}: {note}" for world in worlds for note in world.notes]
     if not notes:
         return None
-    first = tag("p", "The numbers below are those of what the runs have written so far.")
-    return tag("div", first, *(tag("p", note) for note in notes), class_="warn")
-
-
-def _numbers(worlds: Sequence[ReportedComparison]) -> Html:
-    columns = [tag("div", tag("h3", world.name), cards(world), _nature(world)) for world in worlds]
-    how = tag("p", words.NOISE, class_="how")
-    return join([how, tag("div", *columns, class_="worlds")])
+    return tag("div", *(tag("p", note) for note in notes), class_="warn")
 
 
 def _nature(world: ReportedComparison) -> Html | None:
@@ -177,16 +141,19 @@ def _nature(world: ReportedComparison) -> Html | None:
 
 
 def _arms(worlds: Sequence[ReportedComparison]) -> Html:
-    titles = {arm: title for world in worlds for arm, title in world.titles.items()}
-    return definitions(
-        (title, words.ARMS.get(arm, "Not one of the named arms: see its settings below."))
-        for arm, title in titles.items()
-    )
+    arms = {
+        title: words.about(world.comparison.variants.get(arm, arm))
+        for world in worlds
+        for arm, title in world.titles.items()
+    }
+    planted = tag("p", words.PLANTED, class_="note") if any(w.planted for w in worlds) else None
+    natures = dict.fromkeys(note for world in worlds if (note := _nature(world)) is not None)
+    return join([definitions(arms.items()), planted, *natures])
 
 
 def _tables(worlds: Sequence[ReportedComparison]) -> Html:
     parts = [join([tag("h3", world.name), arm_table(world)]) for world in worlds]
-    return join([tag("p", words.TABLE, class_="how"), *parts])
+    return join([*parts, tag("p", f"{words.TABLE} {words.NOISE}", class_="how")])
 
 
 def _footer() -> Html:
@@ -194,6 +161,68 @@ def _footer() -> Html:
     return tag("footer", tag("p", text))
 
 
-def _asset(name: str, element: str) -> Html:
-    content = files("lab").joinpath("assets", name).read_text(encoding="utf-8")
-    return tag(element, raw(content))
+_HEAD_BYTES = 4096
+"""The tag that marks our pages stands at the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that were written."""
+
+    path: Path
+    worlds: list[ReportedComparison]
+    """The comparisons on the page."""
+    skipped: list[Skipped]
+    """Folders that were left out."""
+
+
+def write_report(
+    folders: Sequence[Path | str], output: Path | str | None = None, *, force: bool = False
+) -> Written:
+    """Read runs and write their report.
+
+    Args:
+        folders: run folders, or folders that hold some at any depth.
+        output: the page; `report.html` in the first folder if left out.
+        force: overwrite a file that is not a report.
+
+    Returns:
+        The page's path and what is on it.
+
+    Raises:
+        UserError: no run can be used, or the page cannot be written or would overwrite another
+            file; in that case nothing is changed.
+    """
+    if not folders:
+        raise UserError("no folder given; name folders that a run was written to")
+    target = Path(folders[0]) / "report.html" if output is None else Path(output)
+    # Before the work, which takes seconds: the answer does not depend on it.
+    if output is not None or target.exists():
+        _check(target, force)
+    worlds, skipped = read(folders)
+    content = page(worlds, skipped)
+    with whole(target) as temporary:
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
+    return Written(target, worlds, skipped)
+
+
+def is_report(path: Path) -> bool:
+    """A file is a page of this program."""
+    with path.open("rb") as file:
+        return f'name="generator" content="{GENERATOR}"'.encode() in file.read(_HEAD_BYTES)
+
+
+def _check(target: Path, force: bool) -> None:
+    try:
+        folder, homeless = target.is_dir(), not target.parent.is_dir()
+        foreign = not folder and target.exists() and not is_report(target)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    if folder:
+        raise UserError(f"{target}: is a folder; give the name of an HTML file")
+    if homeless:
+        raise UserError(f"{target}: its folder does not exist; make it or choose another")
+    if foreign and not force:
+        raise UserError(
+            f"{target}: exists and is not a report; choose another -o or add --force to replace it"
+        )

@@ -10,11 +10,10 @@ import pandas as pd
 
 from lab.arms import BASELINE, title
 from lab.columns import floats, where
-from lab.compare.equal_effort import beyond_effort
-from lab.compare.rule_table import METRIC
+from lab.compare.effort import beyond_effort
+from lab.compare.own_best import METRIC
 from lab.errors import one_line
-from lab.stats.paired import Estimate, estimate
-from lab.stats.words import difference, mean_sd
+from lab.stats.paired import Estimate, difference, estimate, mean_sd
 
 _HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
@@ -37,7 +36,7 @@ def rule_markdown(table: pd.DataFrame, base: str = BASELINE, note: bool = True) 
     """The table for a docs page or an issue.
 
     Args:
-        table: from `lab.compare.rule_table.rule_table`.
+        table: from `lab.compare.step_sizes.rule_table`.
         base: as given to it.
         note: put `NOTE`, which says how to read it, on top.
     """
@@ -53,7 +52,7 @@ def steps_markdown(rows: pd.DataFrame) -> str:
     """Final pass@1 and TotalDeg of every arm at every step size, means in percent.
 
     Args:
-        rows: from `lab.compare.rule_table.rule_rows`.
+        rows: from `lab.compare.step_sizes.rule_rows`.
     """
     return _over_steps(rows, _pair)
 
@@ -62,8 +61,8 @@ def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
     """Gain of every arm at every step size over a baseline with the same update norm, in points.
 
     Args:
-        rows: from `lab.compare.rule_table.rule_rows`.
-        base: the baseline, see `lab.compare.equal_effort.beyond_effort`.
+        rows: from `lab.compare.step_sizes.rule_rows`.
+        base: the baseline, see `lab.compare.effort.beyond_effort`.
     """
     beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
     others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 
 from lab.errors import UserError
-from lab.trace.provenance import command, commit, machine, now, versions
-from lab.trace.schema import MOST, SCHEMA_VERSION
+from lab.settings import plain
+from lab.trace.schema import MOST, SCHEMA_VERSION, Table
 
 World = Literal["sim", "real"]
 Status = Literal["running", "finished", "interrupted", "failed"]
@@ -21,6 +28,14 @@ _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
 Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Numbers of parts and rows of a table."""
+
+    parts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    rows: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +72,8 @@ class Manifest:
     status: Status = "running"
     progress: float = 0.0
     """Share of the planned steps that were made, 0 to 1."""
+    tables: dict[Table, Extent] = field(default_factory=dict)
+    """Extent of each table on disk; readers refuse a finished run that differs from it."""
     error: str | None = None
     """First line of the error that ended a failed run."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -112,9 +129,9 @@ class Manifest:
 def encode(manifest: Manifest) -> bytes:
     """The manifest as indented JSON; NaN becomes null, a byte that is not UTF-8 an escape."""
     try:
-        content = msgspec.json.encode(manifest, enc_hook=_plain)
+        content = msgspec.json.encode(manifest, enc_hook=plain)
     except UnicodeEncodeError:  # the name of a file or folder, which may hold any bytes
-        content = msgspec.json.encode(_utf8(msgspec.to_builtins(manifest, enc_hook=_plain)))
+        content = msgspec.json.encode(_utf8(msgspec.to_builtins(manifest, enc_hook=plain)))
     return msgspec.json.format(content, indent=2) + b"\n"
 
 
@@ -143,6 +160,11 @@ def read_manifest(folder: Path) -> Manifest:
         msgspec.convert(found.extra.get("notices"), list[str] | None)
     except msgspec.ValidationError as error:
         raise UserError(f"{folder}: {FILE_NAME} is damaged ({error}); run it again") from error
+    if found.ended is not None and found.ended < found.started:
+        raise UserError(
+            f"{folder}: {FILE_NAME} is damaged (ended {found.ended}, before it started at "
+            f"{found.started}); set the clock and run it again"
+        )
     return found
 
 
@@ -185,13 +207,6 @@ def _check_sizes(values: Any) -> None:
         raise ValueError(f"{n_names} names, at most {_MOST_NAMES} are read")
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} {value!r}: cannot stand in {FILE_NAME}")
-
-
 def _utf8(value: Any) -> Any:
     """Plain values with escapes for bytes that are not UTF-8."""
     if isinstance(value, dict):
@@ -209,3 +224,94 @@ def _why_none(folder: Path) -> str:
     if not any(folder.iterdir()):
         return f"{folder}: an empty folder; give a run folder"
     return f"{folder}: not a run folder ({FILE_NAME} is missing)"
+
+
+_PACKAGES = {
+    "ttrl-guard-lab": "guard_core",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+    "scipy": "scipy",
+    "numba": "numba",
+    "torch": "torch",
+    "transformers": "transformers",
+    "math-verify": "math_verify",
+    "vllm": "vllm",
+}
+"""Distribution name to the module whose presence shows that the run used it."""
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that this process has loaded."""
+    found = {"python": platform.python_version()}
+    for package, module in _PACKAGES.items():
+        if module in sys.modules and (version := _version(package)):
+            found[package] = version
+    return found
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """None where it was not installed as a package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def commit() -> str | None:
+    """Git commit of this code, with `-dirty` where it was changed; None outside a repository."""
+    here = Path(__file__).resolve().parent
+    # An installed copy may lie inside somebody else's repository, which does not track it.
+    if _git(here, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    return _git(here, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, and platform; no name and no path of it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def command() -> str:
+    """The command line that started this process, its program without a path."""
+    program, *options = sys.argv or [""]
+    path = Path(program)
+    if program in ("", "-c"):
+        return "python"
+    if path.name == "__main__.py":
+        return shlex.join(["python", "-m", path.parent.name, *options])
+    if path.name.startswith("ipykernel"):
+        return "notebook"
+    return shlex.join([path.name, *options])
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or "unknown")

@@ -1,15 +1,63 @@
-"""The numbered Parquet parts of one table of a run folder."""
+"""The numbered Parquet parts of a run folder's tables, and the lock that keeps it to one writer.
+
+Imports no library that reads them, so that commands can look at a folder at once.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shlex
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 from lab.errors import UserError
 from lab.files import TEMPORARY
-from lab.trace.manifest import FILE_NAME
+from lab.trace.manifest import FILE_NAME, Extent, read_manifest
 from lab.trace.schema import TABLES
+
+LOCK_NAME = ".lock"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; the hold ends with the process, however that ends.
+
+    Where the system has no such locks, nothing is held.
+
+    Raises:
+        UserError: another process holds the folder, or it cannot be written.
+    """
+    if os.name != "posix":
+        yield
+        return
+    try:
+        file = (folder / LOCK_NAME).open("w")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{folder}: cannot be written ({reason}); give a run folder") from error
+    with file:
+        _lock(folder, file.fileno())
+        yield
+
+
+def _lock(folder: Path, descriptor: int) -> None:
+    import fcntl
+
+    try:
+        # Not flock: a forked child would share that lock, and keep it when this process is killed.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"{folder}: another process writes this run; wait for it or end it"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be locked ({error.strerror}); move it to another disk"
+        ) from error
+
 
 _NAME = re.compile(r"part-(\d{5,})\.parquet")
 
@@ -85,13 +133,25 @@ def check_new(path: Path) -> None:
     """
     try:
         if (path / FILE_NAME).exists():
-            raise UserError(f"{path}: already holds a run; choose another folder or delete it")
+            raise UserError(f"{path}: already holds a run; {_remedy(path)}")
         if path.exists() and not path.is_dir():
             raise UserError(f"{path}: is a file; choose another folder")
         if path.is_dir() and not is_unused(path):
             raise UserError(f"{path}: is not empty; choose another folder")
     except OSError as error:
         raise _unmakable(path, error) from error
+
+
+def _remedy(path: Path) -> str:
+    try:
+        run = read_manifest(path)
+    except UserError:
+        return "choose another folder"
+    if run.world == "real" and run.status != "finished":
+        command = f"guard-train resume {shlex.quote(str(path))}"
+        step = run.tables.get("steps", Extent()).rows
+        return f"stopped at step {step}, go on with {command}, or choose another folder"
+    return "choose another folder or delete it"
 
 
 def _unmakable(path: Path, error: OSError) -> UserError:

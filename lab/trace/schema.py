@@ -146,6 +146,12 @@ STEPS = (
     _measured("truncated", "share of responses", "votes cut at `max_response_tokens`"),
     _measured("majority_ratio", "share of votes", "mean match rate of the batch's labels"),
     _measured(
+        "reward",
+        "share of samples",
+        "mean reward of the batch's K samples a problem; NaN for rules that pay otherwise than 1 "
+        "to the label",
+    ),
+    _measured(
         "label_correct",
         "share of problems",
         "problems of the batch whose label is the true answer; NaN where none is known",

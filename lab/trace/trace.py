@@ -11,15 +11,14 @@ from typing import overload
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lab.columns import ints
 from lab.errors import UserError, first_line
-from lab.trace.checked import check_values, checked
-from lab.trace.manifest import Manifest, read_manifest
+from lab.trace.manifest import Extent, Manifest, read_manifest
 from lab.trace.parts import check_parts, part_name, part_numbers
+from lab.trace.rows import check_values, checked
 from lab.trace.schema import TABLES, Columns, Table, missing
-from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.store import MemoryRun, RunFolder, opened
 
 _MANY_ROWS = 50_000
 
@@ -91,7 +90,6 @@ class Trace:
         """A trace without a folder.
 
         Args:
-            run: the manifest.
             visits: columns of `lab.trace.schema.VISITS`, (rows,) each or a scalar for all rows.
             steps: the same for the steps.
             evals: the same for the evaluations.
@@ -142,12 +140,16 @@ def load(folder: Path | str) -> Trace:
     asked for (`UserError` then, where one is damaged inside or gone).
 
     Raises:
-        UserError: the folder is missing, empty, foreign, damaged or newer, or lacks columns.
+        UserError: the folder is missing, empty, foreign, damaged or newer, or lacks columns; or
+            the run is finished and a table has other rows than it wrote.
     """
     folder = Path(folder)
     run = read_manifest(folder)
     parts = _all_parts(folder)
     rows = {table: _check_parts(folder, table, parts[table]) for table in TABLES}
+    if run.status == "finished":
+        for table in TABLES:
+            _check_whole(folder, table, Extent(len(parts[table]), rows[table]), run)
     if not rows["visits"]:
         raise UserError(f"{folder}: holds no visits so far ({run.status})")
     return _of_parts(folder, run, parts)
@@ -163,13 +165,22 @@ def _check_parts(folder: Path, table: Table, parts: list[Path]) -> int:
     """Number of rows, by the parts' own tables of contents."""
     rows, schemas = 0, []
     for path in parts:
-        with _opened(folder, path) as file:
+        with opened(folder, path) as file:
             rows += file.metadata.num_rows
             schemas.append(file.schema_arrow)
     if parts:
         with _damage(folder, table):
             _check_columns(folder, table, pa.unify_schemas(schemas, promote_options="default"))
     return rows
+
+
+def _check_whole(folder: Path, table: Table, found: Extent, run: Manifest) -> None:
+    noted = run.tables.get(table, found)
+    if found != noted:
+        raise UserError(
+            f"{folder}: {table} has {found.rows} of {noted.rows} rows, in {found.parts} of "
+            f"{noted.parts} parts; copy the folder again or repeat the run"
+        )
 
 
 def _check_columns(folder: Path, table: Table, found: pa.Schema) -> None:
@@ -189,7 +200,7 @@ def _read(folder: Path, table: Table, parts: list[Path]) -> pd.DataFrame:
         return _empty(table)
     read = []
     for path in parts:
-        with _opened(folder, path) as file:
+        with opened(folder, path) as file:
             # Handing small parts to threads takes longer than reading them.
             read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
     with _damage(folder, table):
@@ -207,25 +218,6 @@ def _damage(folder: Path, table: Table) -> Iterator[None]:
     except (pa.ArrowException, ValueError) as error:
         reason = first_line(error)
         raise UserError(f"{folder}: {table} is damaged ({reason}); run it again") from error
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
-    where = path.relative_to(folder)
-    try:
-        # A pipe would be waited for. Opened here, since Arrow takes no name that is not UTF-8.
-        if path.exists() and not path.is_file():
-            raise UserError(f"{folder}: {where} is no file; copy the folder again")
-        with path.open("rb") as content, pq.ParquetFile(content) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{folder}: {where} is gone; do not delete a run while it is read"
-        ) from error
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{folder}: {where} is damaged; copy the folder again or repeat the run"
-        ) from error
 
 
 def _all_parts(folder: Path) -> dict[Table, list[Path]]:

@@ -9,8 +9,7 @@ this process: formulas that need it go to math-verify in a process that can be k
 
 from __future__ import annotations
 
-from real.answers.boxes import last_box
-from real.answers.canonical import canonical
+from real.answers.canonical import canonical, last_box
 from real.answers.equality import Equality
 from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, classes
 

@@ -10,6 +10,37 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+# One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
+# every attempt at a match constant in time, hence the whole scan linear.
+_BRACES = re.compile(r"\\{1,2}(?:boxed|fbox)\s{0,8}\{|\\[\\{}]|[{}]")
+
+
+def last_box(text: str) -> str | None:
+    r"""Content of the last balanced `\boxed{...}` or `\fbox{...}`.
+
+    "Last" is the box that opens last among those that close, so of nested boxes it is the inner
+    one. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the text.
+
+    Returns:
+        What stands between the braces, perhaps empty; None without a balanced box.
+    """
+    if "box" not in text:
+        return None
+    best, end = -1, -1
+    open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
+    for match in _BRACES.finditer(text):
+        token = match.group()
+        if token == "{":
+            open_braces.append(-1)
+        elif token == "}":
+            start = open_braces.pop() if open_braces else -1
+            if start > best:
+                best, end = start, match.start()
+        elif len(token) > 2:
+            open_braces.append(match.end())
+    return None if best < 0 else text[best:end]
+
+
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
 _MAX_PASSES = 30
@@ -18,6 +49,8 @@ Substitution = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _CHARACTERS = str.maketrans(
     {
+        # Fullwidth forms, as Chinese and Japanese texts write digits and signs.
+        **{0xFF00 + i: chr(0x20 + i) for i in range(1, 0x5F)},
         "\u2212": "-",  # minus
         "\u2013": "-",  # en dash
         "\u00b0": None,  # degree
@@ -136,8 +169,8 @@ def canonical(answer: str) -> str:
     r"""The canonical string of an answer; equal strings are equal answers.
 
     `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `1/2`; `1,234` gives
-    `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`; spaces fall away. Applying it twice changes
-    nothing.
+    `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`; spaces fall away.
+    Applying it twice changes nothing.
 
     Returns:
         The string; empty where there is no answer: nothing left, longer than `MAX_LENGTH`

@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from lab.errors import UserError
-from real.answers.boxes import last_box
-from real.answers.canonical import canonical
+from real.answers.canonical import canonical, last_box
 from real.answers.equality import Budget, Equality
 
 UNPARSEABLE = -1

@@ -10,24 +10,22 @@ on the learning rate, pooled over the seeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from guard_core.rules import RULES
-from lab.arms import ALL_ARMS, BASELINE, DEMO_ARMS, arm, matched_target
+from lab.arms import DEMO_ARMS, arm, matched_target, replayed_target
 from lab.errors import UserError
-from lab.rule_fit import DEFAULT_GUARD, guard_of
-from lab.stats.paired import estimate
-from lab.stats.words import counted, mean_sd
+from lab.stats.paired import counted, estimate, mean_sd
 from lab.trace.trace import load
-from real.compare.jobs import run_jobs
+from real.compare.jobs import Place, find_places, run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
-from real.compare.places import Place, find_places
 from real.compare.runs import (
     Job,
     Outcome,
+    check_asked,
+    check_list,
     check_sources,
     check_stored,
     failed,
@@ -36,14 +34,8 @@ from real.compare.runs import (
     run_folder,
     stored_factor,
 )
-from real.model.folder import model_folder
-from real.problems.load import read_problems
-from real.record.terminal import said_once, say
+from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
-
-_PER_ARM = ("guard", "labels", "step_factor", "seed")
-"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
-_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +49,8 @@ class ArmResult:
     """pass@1 before training, per seed."""
     final: list[float]
     """pass@1 after training, per seed."""
+    unread: list[tuple[float, float]] = field(default_factory=list)
+    """Shares of responses without a readable answer before training and in the last epoch."""
 
     @property
     def line(self) -> str:
@@ -64,10 +58,14 @@ class ArmResult:
         if not self.seeds:
             return f"{self.title}: no run finished"
         final = estimate(np.array(self.final))
-        return (
+        line = (
             f"{self.title}: pass@1 {np.mean(self.start):.3f} -> "
             f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')})"
         )
+        if not self.unread:
+            return line
+        before, after = np.mean(self.unread, axis=0)
+        return f"{line}, unread {before:.1%} -> {after:.1%}"
 
 
 @dataclass(slots=True)
@@ -107,7 +105,7 @@ def compare(
         UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
             a run of other settings.
     """
-    folder = Path(folder)
+    folder, arms = Path(folder), [arm(name).name for name in arms]
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
     say([*_check(config, folder, arms, seeds), *notices])
     _make(folder, arms)
@@ -124,16 +122,19 @@ def _run(
     report: Callable[[float], None],
 ) -> ComparedArms:
     last = [name for name in arms if matched_target(name)]
-    first = [name for name in arms if name not in last]
-    jobs = [job_of(config, folder, name, seed) for name in first for seed in seeds]
+    replaying = [name for name in arms if replayed_target(name)]
+    first = [name for name in arms if name not in (*last, *replaying)]
 
     def run(jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
         return run_jobs(jobs, places, report)
 
-    result = ComparedArms(folder, [])
-    result.failed += failed(run(jobs, report))
+    result, done = ComparedArms(folder, []), 0
+    for names in (first, replaying):
+        jobs = _jobs(config, folder, names, seeds)
+        result.failed += failed(run(jobs, lambda now, done=done: report(done + now)))
+        done += len(jobs)
     for place, name in enumerate(last):
-        done = len(jobs) + place * len(seeds)
+        done = n_runs((*first, *replaying), seeds) + place * len(seeds)
         match, lost = run_matched(
             config, folder, name, seeds, run, lambda now, done=done: report(done + now)
         )
@@ -158,7 +159,8 @@ def compare_steps(
     Raises:
         UserError: as `compare` does, before any run starts; or a learning rate is named twice.
     """
-    _check_list("lrs", lrs, "give learning rates above 0")
+    check_list("lrs", lrs, "give learning rates above 0")
+    arms = [arm(name).name for name in arms]
     settings = {lr: replace(config, lr=lr) for lr in lrs}
     for lr, at_lr in settings.items():
         _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds)
@@ -185,13 +187,15 @@ def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
 
 def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
     complete = [seed for seed in seeds if finished(folder, name, seed)]
-    curves = [load(run_folder(folder, name, seed)).evals["pass_at_1"] for seed in complete]
+    traces = [load(run_folder(folder, name, seed)) for seed in complete]
+    curves = [trace.evals["pass_at_1"] for trace in traces]
     return ArmResult(
         name=name,
         title=arm(name).title,
         seeds=complete,
         start=[float(curve.iloc[0]) for curve in curves],
         final=[float(curve.iloc[-1]) for curve in curves],
+        unread=[unread_shares(trace) for trace in traces],
     )
 
 
@@ -199,23 +203,7 @@ def _check(
     config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
-    for name in _PER_ARM:
-        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
-        if getattr(config, name) != usual:
-            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
-    for name in arms:
-        job_of(config, folder, name, 0)
-    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
-        raise UserError(
-            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
-        )
-    _check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
-    _check_list("seeds", seeds, "give whole numbers from 0")
-    if any(seed < 0 for seed in seeds):
-        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
-    # Mistakes that every run would repeat are reported once.
-    problems = None if config.problems is None else read_problems(config)
-    model = None if config.model is None else model_folder(config.model)
+    problems, model = check_asked(config, arms, seeds)
     jobs = _jobs(config, folder, arms, seeds)
     for job in [*jobs, *_partners(config, folder, arms, seeds)]:
         check_stored(job)
@@ -231,7 +219,7 @@ def _jobs(
     """All runs; an arm at matched effort has the factor of its runs that are there."""
     factors = {name: stored_factor(folder, name, seeds) for name in filter(matched_target, arms)}
     return [
-        job_of(config, folder, name, seed, factors.get(name) or 1.0)
+        job_of(config, folder, name, seed, factors.get(name) or 1.0, seeds)
         for name in arms
         for seed in seeds
     ]
@@ -240,14 +228,17 @@ def _jobs(
 def _partners(
     config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
 ) -> list[Job]:
-    """The finished runs that arms at matched effort need, of arms that are not run now."""
+    """The finished runs that controls need, of arms that are not run now."""
     jobs: list[Job] = []
-    for name in filter(matched_target, arms):
-        target, plain = partners(name)
-        others = [other for other in (plain, target) if other not in arms]
+    for name in arms:
+        target = replayed_target(name)
+        partner = partners(name) if matched_target(name) else (target,) if target else ()
+        others = [other for other in partner if other not in arms]
         needed = [job_of(config, folder, other, seed) for other in others for seed in seeds]
         if not all(job.finished for job in needed):
-            raise UserError(f"arms: {name} needs {plain} and {target}; add them")
+            raise UserError(f"arms: {name} needs {' and '.join(reversed(partner))}; add them")
+        if target and len(seeds) < 2:
+            raise UserError(f"arms: {name} needs two seeds, since each replays another one")
         jobs += needed
     return jobs
 
@@ -260,10 +251,3 @@ def _make(folder: Path, arms: Sequence[str]) -> None:
         raise UserError(
             f"{folder}: cannot be made ({error.strerror}); choose a folder you may write to"
         ) from error
-
-
-def _check_list(name: str, values: Sequence[object], remedy: str) -> None:
-    if not values:
-        raise UserError(f"{name}: the list is empty; {remedy}")
-    if len(set(values)) < len(values):
-        raise UserError(f"{name}: the list names one twice; {remedy}")

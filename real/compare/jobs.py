@@ -1,8 +1,9 @@
-"""Several training runs at once, each in a process of its own.
+"""Several training runs at once, each in a process of its own, on the CPU or on GPUs of its own.
 
 A run that fails, or whose process is killed, is reported and the others go on. Processes are
 forked from a server that has imported torch already, which saves seconds per run; where there is
-no such server each process starts from nothing.
+no such server each process starts from nothing. A run on several GPUs has one process for each, by
+torchrun.
 """
 
 from __future__ import annotations
@@ -10,22 +11,157 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
+import torch
 
+from lab.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
 from lab.settings import to_values
-from lab.signals import stops_held
-from real.compare.child import ERROR, NOTICE, run_child
-from real.compare.places import Place
+from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_raised
+from lab.trace.manifest import FILE_NAME
 from real.compare.runs import Job, Outcome
-from real.record.terminal import say
+from real.record.terminal import say, send_words, show_numbers
+from real.settings.config import TrainConfig
+
+Place = tuple[str, ...]
+"""Identifiers of the GPUs of one run; empty on a CPU."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ON_CPU = 2
+"""Runs at once on a CPU."""
+
+
+def find_places(
+    device: str, n_parallel: int | None, gpus_per_run: int
+) -> tuple[list[Place], list[str]]:
+    """Return a place for each run that computes at the same time, and notices.
+
+    Args:
+        n_parallel: most runs at once; if None 2 on a CPU, and as many as the GPUs have room for.
+            More than these wait for a place, and a notice says so.
+
+    Raises:
+        UserError: a number is below 1, or there are not as many GPUs.
+    """
+    for name, number in (("jobs", n_parallel), ("gpus_per_run", gpus_per_run)):
+        if number is not None and number < 1:
+            raise UserError(f"{name} = {number}: must be at least 1")
+    gpus = [] if device == "cpu" else visible_gpus()
+    if gpus_per_run > max(1, len(gpus)):
+        raise UserError(f"gpus_per_run = {gpus_per_run}: there are {len(gpus)} GPUs; lower it")
+    if not gpus:
+        return [()] * (n_parallel or _ON_CPU), []
+    n_places = len(gpus) // gpus_per_run
+    places = [tuple(gpus[i * gpus_per_run : (i + 1) * gpus_per_run]) for i in range(n_places)]
+    if n_parallel is None or n_parallel <= n_places:
+        return places[:n_parallel], []
+    return places, [
+        f"jobs = {n_parallel}: {len(gpus)} GPUs have room for {n_places} runs at once "
+        f"(gpus_per_run = {gpus_per_run}); the others wait"
+    ]
+
+
+def visible_gpus() -> list[str]:
+    """Return the identifiers of this process's GPUs, as `CUDA_VISIBLE_DEVICES` takes them."""
+    n = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return named[:n] if named else [str(i) for i in range(n)]
+
+
+ERROR, UNFIT, NOTICE, NUMBERS = "error ", "unfit ", "notice ", "numbers "
+"""Begin messages: why a run failed, and every run will, a notice, a batch's numbers; other messages
+are the share done."""
+
+
+def run_child(
+    settings: str, folder: str, arm: str, log: str, place: Place, pipe: Connection
+) -> None:
+    """Do one run in this process, or become torchrun where it has several GPUs."""
+    _stop_once()
+    _redirect(log)
+    if place:
+        os.environ[VISIBLE] = ",".join(place)
+    if len(place) > 1:
+        stop_with_parent()
+        # The pipe is closed by this: the parent reads the progress from the run folder.
+        os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
+
+    def send(message: str) -> None:
+        try:
+            pipe.send_bytes(message.encode())
+        except BrokenPipeError:  # the comparison is gone: stop after this batch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    send_words(lambda line: send(f"{NOTICE}{line}"), lambda words: send(f"{NUMBERS}{words}"))
+    try:
+        _run(settings, folder, arm, lambda done: send(f"{done}"))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except UserError as error:
+        send(f"{UNFIT if isinstance(error, Unfit) else ERROR}{one_line(error)}")
+        sys.exit(1)
+
+
+def _torchrun(n: int) -> list[str]:
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    return [sys.executable, *ranks, "-m", "real.compare.jobs"]
+
+
+def _run(
+    settings: str, folder: str, arm: str, report: Callable[[float], None] | bool = False
+) -> None:
+    from real.trainer import resume, train
+
+    config = msgspec.json.decode(settings, type=TrainConfig)
+    if (Path(folder) / FILE_NAME).is_file():
+        resume(folder, config, report)
+    else:
+        train(config, folder, report, arm)
+
+
+def _stop_once() -> None:
+    """Let the first stop signal end the run; later ones must not disturb the writing of data."""
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        stop(number)
+
+    for number in handled:
+        signal.signal(number, handle)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _redirect(log: str) -> None:
+    """Redirect the output of the process to its log."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(target, number)
+    os.close(target)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do the part of one rank, given settings, folder and arm; returns the exit code."""
+    settings, folder, arm = arguments
+    try:
+        with stops_raised():
+            _run(settings, folder, arm)
+    except UserError as error:
+        print(f"guard-train: {one_line(error)}", file=sys.stderr)
+        return exit_code(error)
+    return 0
+
 
 STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
@@ -64,6 +200,9 @@ def run_jobs(
 
     Returns:
         One outcome per job, in order.
+
+    Raises:
+        Unfit: model or problems of a run cannot be used, so none can.
     """
     outcomes = [Outcome(job) for job in jobs]
     for outcome in outcomes:
@@ -82,7 +221,7 @@ def run_jobs(
             free += [child.place for child, alive in lives if not alive]
             running = [child for child, alive in lives if alive]
             report(sum(outcome.done for outcome in outcomes))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Unfit):
         _stop(running)
         raise
     return outcomes
@@ -132,8 +271,12 @@ def _listen(child: _Child) -> bool:
             message = child.pipe.recv_bytes().decode()
             if message.startswith(ERROR):
                 outcome.error = message.removeprefix(ERROR)
+            elif message.startswith(UNFIT):
+                raise Unfit(message.removeprefix(UNFIT))
             elif message.startswith(NOTICE):
                 say([message.removeprefix(NOTICE)], f"{outcome.job.name}: ")
+            elif message.startswith(NUMBERS):
+                show_numbers(f"{outcome.job.name}: {message.removeprefix(NUMBERS)}")
             else:
                 outcome.done = float(message)
     except EOFError:
@@ -150,14 +293,14 @@ def _listen(child: _Child) -> bool:
 
 
 def _reason(code: int, log: Path) -> str:
-    """Reason why a process without a message ended: a signal, or what its log says last."""
+    """Reason why a process without a message ended: a signal, or what its log says."""
     if code < 0:
         return f"its process was killed by signal {-code}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     said = [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
     said = [line for line in said if not line.startswith("notice: ")]
-    if said:  # torchrun's own report follows
-        return said[-1].strip()
+    if said:  # other ranks, and torchrun's own report, follow
+        return said[0].strip()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
     return f"its process ended with exit code {code}: {last}"
 
@@ -196,3 +339,7 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
 def _remove_if_empty(log: Path) -> None:
     if log.is_file() and log.stat().st_size == 0:
         log.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

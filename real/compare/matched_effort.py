@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 
 from lab.arms import matched_target, title, unguarded
 from lab.compare.effort import achieved_ratio, search
 from lab.files import remove_folder, whole
 from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
+from lab.trace.trace import load
 from real.compare.runs import (
     Job,
     Outcome,
@@ -29,7 +31,6 @@ from real.compare.runs import (
     finished,
     job_of,
     run_folder,
-    steps_of,
     stored_factor,
 )
 from real.settings.config import TrainConfig
@@ -79,10 +80,6 @@ def run_matched(
     """Run an arm at matched effort on the seeds on which both partners finished.
 
     Args:
-        config: of the comparison.
-        folder: of the comparison.
-        name: of the arm.
-        seeds: of the comparison.
         run: runs jobs, as `real.compare.jobs.run_jobs` with the places of the comparison.
         report: as for `run_jobs`; called during the first try.
 
@@ -105,7 +102,7 @@ def run_matched(
     if factor is not None:
         match, unfinished = runs.at(factor, usable, report)
     else:
-        plain_ratio = achieved_ratio(*(steps_of(folder, n, usable) for n in (plain, target)))
+        plain_ratio = achieved_ratio(*(_steps_of(folder, n, usable) for n in (plain, target)))
         match, unfinished = runs.search(plain_ratio, usable, report)
     return match, lost + unfinished
 
@@ -154,7 +151,6 @@ class _Runs:
 
         Args:
             plain_ratio: mean update norm without the guard divided by the target's.
-            seeds: to run.
             report: called during the first try.
         """
         settings = msgspec.json.decode(msgspec.json.encode(to_values(self.config.settled())))
@@ -203,8 +199,8 @@ class _Runs:
         complete = [seed for seed in seeds if finished(root, self.name, seed)]
         if not complete:
             return None, complete, lost
-        steps = steps_of(root, self.name, complete)
-        return achieved_ratio(steps, steps_of(self.folder, self.target, complete)), complete, lost
+        steps = _steps_of(root, self.name, complete)
+        return achieved_ratio(steps, _steps_of(self.folder, self.target, complete)), complete, lost
 
     def _keep(self, made: Path, seed: int, match: MatchedArm) -> None:
         """Move a run of the closest try to the other arms."""
@@ -286,3 +282,8 @@ def _note(folder: Path, match: MatchedArm) -> None:
     manifest.extra["matched_tries"] = match.tries
     with whole(folder / FILE_NAME) as temporary:
         temporary.write_bytes(encode(manifest))
+
+
+def _steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """Return the steps of one arm, all seeds together."""
+    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])

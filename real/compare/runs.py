@@ -1,25 +1,89 @@
-"""The runs of a comparison: their settings, their folders, and what of them is on disk already."""
+"""The runs of a comparison: what is asked for, their settings, and what is there already.
+
+All is checked without PyTorch, and what is asked for before any folder is looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import pandas as pd
-
+from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.arms import arm
+from lab.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, arm, guard_of, replayed_target
 from lab.errors import UserError
 from lab.settings import to_values
-from lab.trace.lock import locked
 from lab.trace.manifest import FILE_NAME, read_manifest
-from lab.trace.parts import is_unused
-from lab.trace.trace import load
-from real.model.folder import changed_files, model_digests
+from lab.trace.parts import is_unused, locked
+from real.model.folder import PREFIX, changed_files, model_digests, model_folder
+from real.problems.load import read_problems
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.stored import check_same, stored_config
 from real.settings.config import TrainConfig
+
+_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
+"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def check_asked(
+    config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ProblemSet | None, Path | None]:
+    """Refuse mistakes that every run would repeat.
+
+    Args:
+        arms: names of `lab.arms`.
+        seeds: of every arm.
+
+    Returns:
+        The problems and the model's folder; None where the settings name none.
+
+    Raises:
+        UserError: a setting belongs to arm or seed, an arm is unknown, or the model or the problems
+            cannot be read.
+    """
+    for name in _PER_ARM:
+        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
+        if getattr(config, name) != usual:
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    for name in arms:
+        with_arm(config, arm(name))
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
+    check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
+    check_list("seeds", seeds, "give whole numbers from 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
+    return read_sources(config)
+
+
+def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
+    """Return problems and model folder of settings; None where they name none.
+
+    Args:
+        fetch: fetch what the hub holds; else only local files are read.
+
+    Raises:
+        UserError: the model or the problems cannot be read.
+    """
+    problems, model = config.problems, config.own_model
+    if not fetch:
+        problems = None if config.hub or (problems or "").startswith(PREFIX) else problems
+        model = None if (model or "").startswith(PREFIX) else model
+    read = None if problems is None else read_problems(config)
+    return read, None if model is None else model_folder(model)
+
+
+def check_list(name: str, values: Sequence[object], remedy: str) -> None:
+    """Refuse an empty list, and one that names something twice."""
+    if not values:
+        raise UserError(f"{name}: the list is empty; {remedy}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}: the list names one twice; {remedy}")
+
 
 _SOURCES = frozenset({"model", "problems"})
 """Of a finished run their names are compared, too; of all runs their content."""
@@ -86,10 +150,23 @@ def run_folder(folder: Path, arm_name: str, seed: int) -> Path:
 
 
 def job_of(
-    config: TrainConfig, folder: Path, name: str, seed: int, step_factor: float = 1.0
+    config: TrainConfig,
+    folder: Path,
+    name: str,
+    seed: int,
+    step_factor: float = 1.0,
+    seeds: Sequence[int] = (),
 ) -> Job:
-    """Return the run of one arm and seed; `rule_options` apply to arms with the settings' rule."""
+    """Return the run of one arm and seed; `rule_options` apply to arms with the settings' rule.
+
+    An arm that replays decisions gets those of the seed that follows its own in `seeds`, the last
+    one those of the first.
+    """
     settings = replace(with_arm(config, arm(name, step_factor)), seed=seed)
+    target = replayed_target(name)
+    if target is not None and seed in seeds:
+        other = seeds[(list(seeds).index(seed) + 1) % len(seeds)]
+        settings = replace(settings, treatment=str(run_folder(folder, target, other).resolve()))
     return Job(name, settings, run_folder(folder, name, seed))
 
 
@@ -106,16 +183,10 @@ def stored_factor(folder: Path, name: str, seeds: Sequence[int]) -> float | None
     return None if found is None else stored_config(found).step_factor
 
 
-def steps_of(folder: Path, name: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """Return the steps of one arm, all seeds together."""
-    return pd.concat([load(run_folder(folder, name, seed)).steps for seed in seeds])
-
-
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
     """Refuse a run that was begun on other problems or another model than those of today.
 
     Args:
-        job: the run.
         problems: as they are read today; None for the tiny task's.
         model: folder of today's model; None for the tiny task's.
 

@@ -3,7 +3,7 @@
 Parent and child exchange short JSON messages over a pipe. They always fit into its buffer, so that
 writing one cannot block, even if the other side has stopped reading. Requests and rollouts are
 files in a folder, in memory (`/dev/shm`) where there is room; weights come in buckets of memory
-(`real.engines.buckets`). Nothing is pickled.
+(`real.engines.weight_transfer`). Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lab.errors import UserError
-from real.engines.buckets import ADAPTERS, Delivery, Entry, Handle, Sent, opened, writing
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.weight_transfer import ADAPTERS, Delivery, Entry, Handle, Sent, opened, writing
 
 REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"

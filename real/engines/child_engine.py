@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 import torch
 
 from lab.errors import UserError
-from real.engines.buckets import writing
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,
@@ -29,10 +28,17 @@ from real.engines.child import (
     receive,
     send,
 )
-from real.engines.hand_over import NO_WEIGHTS, Room, exchange_folder
-from real.engines.requests import seeded_request
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
-from real.engines.weights import WeightSender
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Rollouts,
+    Sampling,
+    Stages,
+    seeded_request,
+)
+from real.engines.weight_transfer import writing
+from real.engines.weights import NO_WEIGHTS, Room, WeightSender, exchange_folder
 from real.ranks.distributed import ALONE, Ranks
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
@@ -83,7 +89,7 @@ class ChildEngine:
         self.device = torch.device(device)
         self.timeout = timeout
         self.queues, self._request = queues, request
-        self._ranks, self._log_path = ranks, log
+        self._log_path = log
         self._log = _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
@@ -202,7 +208,6 @@ class ChildEngine:
             answer = receive(self._pipe)
             if "alive" not in answer:
                 return answer
-            self._ranks.at_work()
             deadline = time.monotonic() + self.timeout
         self._kill()
         raise EngineDied(

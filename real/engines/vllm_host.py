@@ -20,18 +20,87 @@ import numpy as np
 import torch
 
 from lab.errors import UserError, first_line
-from real.engines import vllm_worker
-from real.engines.buckets import Delivery, Handle
-from real.engines.requests import Response, check_prompts, request_params, to_rollouts
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.engines.token_stats import TokenStatsLog
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Response,
+    Rollouts,
+    Sampling,
+    Stages,
+    check_prompts,
+    request_params,
+    request_seeds,
+    to_rollouts,
+)
+from real.engines.token_stats import TokenStatsLog, stats_processor
 from real.engines.vllm_settings import (
     VllmSettings,
     check_version,
     refused_adapters,
     vllm_arguments,
 )
-from real.engines.vllm_stats import stats_processor
+from real.engines.weight_transfer import Delivery, Handle, Sent, opened
+from real.engines.weights import named_weights
+
+
+def start_loading(worker: Any) -> None:
+    """Prepare a worker for new weights, as its `reload_weights` does."""
+    reload, config = _reload()
+    with config.set_current_vllm_config(worker.vllm_config):
+        reload.initialize_layerwise_reload(worker.model_runner.get_model())
+
+
+def load_part(worker: Any, part: Sent) -> None:
+    """Load the weights of one bucket."""
+    _, config = _reload()
+    with config.set_current_vllm_config(worker.vllm_config):
+        worker.model_runner.get_model().load_weights(part.weights(worker.rank))
+
+
+def end_loading(worker: Any) -> None:
+    """Finish, after all weights have come."""
+    reload, config = _reload()
+    with config.set_current_vllm_config(worker.vllm_config):
+        reload.finalize_layerwise_reload(worker.model_runner.get_model(), worker.model_config)
+    repack_tied_head(worker)
+    collect_buckets(worker)
+
+
+def collect_buckets(worker: Any) -> None:
+    """Close the trainer's buckets on a GPU."""
+    if worker.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.ipc_collect()
+
+
+def refusal(worker: Any, buckets: list[Handle]) -> str | None:
+    """Return why a worker cannot open its bucket; None if it can."""
+    try:
+        opened(buckets[worker.rank if len(buckets) > 1 else 0])
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def repack_tied_head(worker: Any) -> None:
+    """Pack the new embeddings for a tied output head.
+
+    On a CPU vLLM multiplies by a packed copy of each weight. A reload packs the layers that get
+    weights; a tied head gets none, and would keep the old ones.
+    """
+    head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
+    if hasattr(head, "cpu_linear"):
+        head.quant_method.process_weights_after_loading(head)
+
+
+def _reload() -> tuple[Any, Any]:
+    """Import vLLM's modules, which need not be installed where this one is imported."""
+    from vllm import config  # pyright: ignore[reportMissingImports]
+    from vllm.model_executor.model_loader import reload  # pyright: ignore[reportMissingImports]
+
+    return reload, config
+
 
 Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -141,7 +210,7 @@ class VllmHost:
 
     def refusal(self, buckets: list[Handle]) -> str | None:
         """Return why buckets of the trainer cannot be opened; None if they can."""
-        refusals = self._llm.collective_rpc(vllm_worker.refusal, args=(buckets,))
+        refusals = self._llm.collective_rpc(refusal, args=(buckets,))
         return next((why for why in refusals if why is not None), None)
 
     def release(self) -> None:
@@ -176,16 +245,16 @@ class VllmHost:
         rpc = self._llm.collective_rpc
         if self.settings.n_gpus == 1:
             rpc("reload_weights", kwargs={"weights_iterator": weights})
-            rpc(vllm_worker.repack_tied_head)
-            rpc(vllm_worker.collect_buckets)
+            rpc(repack_tied_head)
+            rpc(collect_buckets)
             return
         # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
         if not isinstance(weights, Delivery):
             raise TypeError("several GPUs load from buckets alone")
-        rpc(vllm_worker.start_loading)
+        rpc(start_loading)
         for part in weights.parts():
-            rpc(vllm_worker.load_part, args=(part,))
-        rpc(vllm_worker.end_loading)
+            rpc(load_part, args=(part,))
+        rpc(end_loading)
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Progress
@@ -287,3 +356,57 @@ def _process_unchanged() -> Iterator[None]:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+class VllmEngine:
+    """vLLM in the trainer's process: the fastest transfer of weights.
+
+    A GPU kernel that hangs also hangs the trainer; `real.engines.child_engine` can be killed.
+    """
+
+    queues = True
+
+    def __init__(self, settings: VllmSettings) -> None:
+        """Start it.
+
+        Raises:
+            UserError: vLLM is not installed, or this is one of several ranks.
+            EngineDied: it cannot start.
+        """
+        if world_size() > 1:
+            raise UserError(
+                "engine = 'vllm_inprocess': cannot share a process with torch.distributed, "
+                "use vllm, which has a process of its own on every rank"
+            )
+        self._host: VllmHost | None = VllmHost(settings)
+
+    @property
+    def host(self) -> VllmHost:
+        """The engine, which must not be closed."""
+        if self._host is None:
+            raise EngineError("vLLM: the engine is closed")
+        return self._host
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt; see `VllmHost.sample`."""
+        seeds = request_seeds(generator, len(prompts), n)
+        return self.host.sample(prompts, n, sampling, seeds)
+
+    def release(self) -> None:
+        """Free the GPU's memory."""
+        self.host.release()
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Load the model's weights."""
+        # Copies: vLLM may keep the tensors, and the optimizer writes in place.
+        weights = ((name, weight.clone()) for name, weight in named_weights(model))
+        self.host.load(weights, version)
+        return {}
+
+    def close(self) -> None:
+        """Stop the engine."""
+        if self._host is not None:
+            self._host.close()
+        self._host = None

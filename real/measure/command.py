@@ -88,7 +88,7 @@ def measure_model(
     """
     config = replace(config, attention="eager", engine="transformers").settled()
     tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
-    folder = model_folder(config.model) if config.model else tiny
+    folder = model_folder(config.own_model) if config.own_model else tiny
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
     prompts = build_prompts(read_problems(config), config, policy)

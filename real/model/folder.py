@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from lab.errors import UserError, first_line
 from lab.files import file_digest
@@ -14,6 +16,8 @@ PREFIX = "hf:"
 """Begins the name of a model or a data set of the Hugging Face hub."""
 KINDS = (".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken")
 """Kinds of files that a model is loaded from: no pickled weights and no code."""
+_MOST_LAYERS = 10_000
+"""Far more than any model has; more would be built for hours before they fail."""
 
 
 def model_folder(model: str) -> Path:
@@ -66,7 +70,6 @@ def check_folder(folder: Path, what: str = "model") -> None:
 
     Args:
         folder: as `save_pretrained` writes it.
-        what: kind of model, for the message.
 
     Raises:
         UserError: it is missing, or does not look like a model.
@@ -78,6 +81,31 @@ def check_folder(folder: Path, what: str = "model") -> None:
             f"{what} {folder}: {fault}; give a local Hugging Face model folder, "
             f"or {PREFIX}owner/name to fetch one"
         )
+    layers = _read_object(folder / "config.json", what).get("num_hidden_layers")
+    if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
+        raise UserError(f"{what} {folder}: config.json names {layers} layers; copy it again")
+    for index in folder.glob("*.index.json"):
+        names = _read_object(index, what).get("weight_map")
+        for name in names.values() if isinstance(names, dict) else [names]:
+            if not isinstance(name, str) or Path(name).name != name:
+                raise UserError(
+                    f"{what} {folder}: {index.name} names {name!r}, which is no file of the "
+                    "folder; copy the folder again"
+                )
+
+
+def _read_object(path: Path, what: str) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        fault = first_line(error)
+    else:
+        if isinstance(values, dict):
+            return values
+        fault = "it holds no object"
+    raise UserError(
+        f"{what} {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
+    )
 
 
 def _refuse_gguf(path: Path, what: str) -> None:

@@ -33,7 +33,6 @@ def import_gguf(file: Path, out: Path) -> Imported:
     Quantized weights are turned into float32.
 
     Args:
-        file: with model and tokenizer.
         out: folder to make, as `save_pretrained` writes it; it appears whole or not at all.
 
     Raises:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import (
@@ -18,18 +20,12 @@ from transformers.utils.import_utils import (
     is_flash_attn_3_available,
 )
 
-from lab.errors import UserError, first_line
+from lab.errors import Unfit, UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import in_phase
-from real.model.wide_head import widen_head
 
 _LARGE = 10**7
 """Weights from which on a faster data type is worth a notice."""
-LOAD_ERRORS = (
-    *(OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError),
-    SafetensorError,
-)
-"""Exceptions of transformers and safetensors for incomplete, damaged or unknown folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,6 @@ def load_policy(
     Args:
         folder: as `save_pretrained` writes it.
         device: `auto`, `cpu` or `cuda`.
-        dtype: of the weights.
         attention: name of the kernel in transformers; `auto` is what it would choose.
         head_dtype: of the logits; `float32`, or `model` for that of the weights.
 
@@ -102,9 +97,14 @@ def load_policy(
     folder = Path(folder)
     chosen_device = pick_device(device)
     check_folder(folder)
-    with quiet():
+    _check_attention(attention)
+    with loading(
+        f"model {folder}: could not be loaded",
+        "give a whole causal language model with safetensors weights and its tokenizer",
+    ):
         tokenizer = _load_tokenizer(folder)
         model = _load_model(folder, getattr(torch, dtype), attention)
+        ends = _end_tokens(model, tokenizer)
     if head_dtype == "float32":
         widen_head(model)
     n_embeddings = model.get_input_embeddings().weight.shape[0]
@@ -113,7 +113,6 @@ def load_policy(
             f"model {folder}: the tokenizer has {len(tokenizer)} tokens, the model {n_embeddings}; "
             "put the model's own tokenizer into the folder"
         )
-    ends = _end_tokens(model, tokenizer)
     pad = next((i for i in (tokenizer.pad_token_id, *ends) if i is not None), 0)
     with in_phase("load"):
         model = model.to(chosen_device).eval()
@@ -154,15 +153,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def _load_tokenizer(folder: Path) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"model {folder}: no tokenizer could be loaded ({first_line(error)}); "
-            "save the model's tokenizer into the folder"
-        ) from error
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(folder), local_files_only=True, trust_remote_code=False
+    )
     if len(tokenizer) == 0:
         raise UserError(f"model {folder}: the tokenizer is empty; save the model's own into it")
     return tokenizer
@@ -182,38 +175,63 @@ def _check_attention(name: str) -> None:
 
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     loader: Any = AutoModelForCausalLM
-    _check_attention(attention)
     kernel = {} if attention == "auto" else {"attn_implementation": attention}
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with in_phase("load"):
-            model, info = loader.from_pretrained(
-                str(folder),
-                use_safetensors=True,
-                dtype=dtype,
-                output_loading_info=True,
-                **options,
-                **kernel,
-            )
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"model {folder}: could not be loaded ({first_line(error)}); "
-            "give a causal language model with safetensors weights"
-        ) from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise UserError(
-            f"model {folder}: {len(missing)} weights are missing, {missing[0]} for one; "
-            "give a folder that holds a whole causal language model"
+    with in_phase("load"):
+        model, info = loader.from_pretrained(
+            str(folder),
+            use_safetensors=True,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with their names
+            **options,
+            **kernel,
         )
+    _check_weights(folder, info)
     return model
+
+
+def _check_weights(folder: Path, info: Mapping[str, Any]) -> None:
+    wrong = {
+        "are missing": sorted(info["missing_keys"]),
+        "have another shape than config.json says": sorted(n[0] for n in info["mismatched_keys"]),
+    }
+    for fault, names in wrong.items():
+        if names:
+            raise UserError(
+                f"model {folder}: {len(names)} weights {fault}, {names[0]} for one; give a folder "
+                "that holds a whole causal language model"
+            )
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     named = model.generation_config.eos_token_id if model.generation_config else None
-    model_ids: Sequence[int] = [named] if isinstance(named, int) else (named or [])
-    tokenizer_ids = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    return tuple(dict.fromkeys([*model_ids, *tokenizer_ids]))
+    model_ids: Sequence[Any] = named if isinstance(named, (list, tuple)) else [named]
+    ids = [i for i in (*model_ids, tokenizer.eos_token_id) if i is not None]
+    n_tokens = model.get_input_embeddings().weight.shape[0]
+    if wrong := [i for i in ids if type(i) is not int or not 0 <= i < n_tokens]:
+        raise ValueError(f"eos_token_id = {wrong[0]!r}: no token of its {n_tokens}")
+    return tuple(dict.fromkeys(ids))
+
+
+@contextlib.contextmanager
+def loading(fault: str, remedy: str) -> Iterator[None]:
+    """Load a model's files, or say in one line why they cannot be.
+
+    Libraries check little of a damaged or hostile folder, so any exception may come of it.
+
+    Raises:
+        Unfit: in place of every exception that is no UserError.
+    """
+    try:
+        with quiet():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        # Transformers logs a report, which is silenced here.
+        cause = first_line(error).partition(" For details look at ")[0]
+        raise Unfit(f"{fault} ({cause}); {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -229,3 +247,68 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+_MATRIX_UNITS = ("cuda", "meta")
+"""Kinds of devices with products of low-precision matrices that give single precision."""
+
+
+class WideHead(nn.Linear):
+    """An output layer whose logits are in single precision, whatever its weights are."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., V) logits of (..., H) hidden states."""
+        if self.weight.dtype == torch.float32 or self.weight.dtype == torch.float64:
+            return super().forward(input)
+        flat: Any = _Product.apply(input.flatten(0, -2), self.weight, self.bias)
+        return flat.view(*input.shape[:-1], -1)
+
+
+def widen_head(model: Any) -> None:
+    """Let a model's output layer give logits in single precision, in place.
+
+    Does nothing where that layer is more than a matrix.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is nn.Linear:
+        head.__class__ = WideHead
+
+
+def wide_product(hidden_nH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
+    """(n, V) `linear(hidden, weight, bias)` of low-precision numbers in single precision."""
+    if hidden_nH.device.type not in _MATRIX_UNITS:
+        bias = None if bias_V is None else bias_V.float()
+        return linear(hidden_nH.float(), weight_VH.float(), bias)
+    logits_nV = torch.mm(hidden_nH, weight_VH.T, out_dtype=torch.float32)
+    return logits_nV if bias_V is None else logits_nV.add_(bias_V)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add `left @ right` to a total of at least their precision, in place."""
+    if total.dtype == right.dtype:
+        total.addmm_(left, right)
+    elif right.device.type in _MATRIX_UNITS:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+
+
+class _Product(torch.autograd.Function):
+    """`wide_product` with gradient, whose products are of low-precision numbers as well."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_nH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
+        ctx.save_for_backward(hidden_nH, weight_VH)
+        return wide_product(hidden_nH, weight_VH, bias_V)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden_nH, weight_VH = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
+        narrow_nV = grads[0].to(weight_VH.dtype)
+        return (
+            narrow_nV @ weight_VH if needs_hidden else None,
+            narrow_nV.T @ hidden_nH if needs_weight else None,
+            grads[0].sum(0).to(weight_VH.dtype) if needs_bias else None,
+        )

@@ -1,19 +1,148 @@
-"""Preparation of settings for this machine, and of a loaded model for training."""
+"""Preparation of settings for this machine, and of a loaded model for training: LoRA adapters."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lab.errors import UserError
-from real.model.lora import add_lora
 from real.model.policy import pick_device
+from real.requirements import installed
 from real.settings.config import TrainConfig
-from real.settings.machine import settled_for
+from real.settings.presets import settled_for
+
+_ADAPTER = "default"
+_BASE = ".base_layer"
+"""Infix that peft adds to the names of weights that it wraps."""
+
+
+def add_lora(
+    model: Any, rank: int, alpha: float, targets: str = "all-linear", seed: int = 0
+) -> None:
+    """Freeze a model and put trainable adapters into it, in place.
+
+    The adapters start as no change at all. Layers are replaced inside the model, which stays the
+    class that it was: it samples and scores as before.
+
+    Args:
+        alpha: the adapters' product is scaled by `alpha / rank`.
+        targets: names of the linear layers to adapt, as they end, with commas between them; or
+            `all-linear` for all but the output layer.
+        seed: of the adapters' first weights.
+
+    Raises:
+        UserError: peft is not installed, or the model has no such layers.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError(
+            f"lora_rank = {rank}: needs the package peft; pip install 'ttrl-guard-lab[lora]'"
+        ) from error
+    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    # No task type: peft needs one only for wrappers of its own, which are not used here.
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    except ValueError as error:
+        raise UserError(
+            f"lora_targets = {targets}: the model has no such linear layers; "
+            "give names of its layers, or all-linear"
+        ) from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
+    """Return the linear layers of a model that `add_lora` would adapt.
+
+    Args:
+        model: a causal language model without adapters.
+        targets: as for `add_lora`.
+    """
+    head, ends = model.get_output_embeddings(), tuple(n.strip() for n in targets.split(","))
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and (module is not head if targets == "all-linear" else _ends_in(name, ends))
+    ]
+
+
+def _ends_in(name: str, ends: tuple[str, ...]) -> bool:
+    return name in ends or name.endswith(tuple(f".{end}" for end in ends))
+
+
+def has_adapters(model: Any) -> bool:
+    """The model went through `add_lora`."""
+    return any(_is_adapted(module) for module in model.modules())
+
+
+@contextlib.contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """The model without its adapters, for a while."""
+    adapted = [module for module in model.modules() if _is_adapted(module)]
+    for module in adapted:
+        module.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for module in adapted:
+            module.enable_adapters(True)
+
+
+def adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the adapters' weights under their names in a file of peft."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield "base_model.model." + name.replace(f".{_ADAPTER}.", "."), parameter.detach()
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """Return the fields of peft's `adapter_config.json` that describe the adapters."""
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    rank = next(iter(adapted.values())).r[_ADAPTER]
+    return {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": rank * next(iter(adapted.values())).scaling[_ADAPTER],
+        "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
+    }
+
+
+@torch.no_grad()
+def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """All weights under their Hugging Face names, adapters merged in; the model stays as it is.
+
+    One merged matrix exists at a time. Tied weights come once, buffers do not come.
+
+    Args:
+        model: a causal language model, with or without adapters.
+        merge: False leaves the adapters out.
+    """
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        owner, _, field = name.rpartition(".")
+        layer = adapted.get(owner.removesuffix(_BASE))
+        value = parameter.detach()
+        if merge and layer is not None and owner.endswith(_BASE) and field == "weight":
+            value = value + layer.get_delta_weight(_ADAPTER).to(value.dtype)
+        yield name.replace(_BASE, ""), value
+
+
+def _is_adapted(module: Any) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
 
 
 def prepare_training(model: Any, config: TrainConfig) -> None:
@@ -36,7 +165,7 @@ def prepare_training(model: Any, config: TrainConfig) -> None:
 def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
     on_gpu = pick_device(config.device).type == "cuda"
-    return settled_for(config, on_gpu, importlib.util.find_spec("vllm") is not None)
+    return settled_for(config, on_gpu, installed("vllm"))
 
 
 @contextlib.contextmanager
@@ -48,3 +177,53 @@ def torch_threads(n_threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def card_held(config: TrainConfig) -> Iterator[None]:
+    """Hold the GPU of this process: alone where vLLM takes all memory that is left, else shared.
+
+    Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
+    not seen. The hold ends with the process, however that ends.
+
+    Raises:
+        UserError: another run is on the GPU, and one of the two takes all that is left.
+    """
+    if pick_device(config.device).type != "cuda" or os.name != "posix":
+        yield
+        return
+    index = torch.cuda.current_device()
+    uuid = torch.cuda.get_device_properties(index).uuid
+    path = Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")
+    takes_all = config.engine in ("vllm", "vllm_inprocess") and config.engine_memory is None
+    with contextlib.ExitStack() as stack:
+        descriptor = _opened(path)
+        if descriptor is not None:
+            stack.callback(os.close, descriptor)
+            _lock(descriptor, index, takes_all)
+        yield
+
+
+def _opened(path: Path) -> int | None:
+    """Open a file that all users may lock; None where that is not possible."""
+    for extra in (0, os.O_CREAT):  # a folder for all may forbid to create what another has made
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | extra, 0o666)
+            with contextlib.suppress(OSError):
+                os.fchmod(descriptor, 0o666)
+            return descriptor
+    return None
+
+
+def _lock(descriptor: int, index: int, alone: bool) -> None:
+    import fcntl
+
+    try:
+        fcntl.lockf(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"GPU {index}: another run is on it, and vLLM takes all memory that is left; wait for "
+            "it, choose another GPU with CUDA_VISIBLE_DEVICES, or give both runs an engine_memory"
+        ) from None
+    except OSError:  # no locks in that folder
+        return

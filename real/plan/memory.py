@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from guard_core.rules import Need
-from real.plan.model_size import ModelSize, PlannedModel
+from real.plan.sizes import ModelSize
 from real.settings.config import TrainConfig, rule_of
 from real.update.adamw import BLOCK_ELEMENTS
 from real.update.head import GPU_CHUNK_ELEMENTS
@@ -80,18 +80,17 @@ class MemoryPlan:
         return enough and max(self.update, self.sampling) <= self.usable
 
 
-def plan_memory(model: PlannedModel, config: TrainConfig, world: int, card: int) -> MemoryPlan:
+def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
     """Return the memory of a run; nothing is allocated.
 
     Args:
-        model: that is trained.
+        size: of the model, with its adapters.
         config: settled settings.
         world: GPUs, each with a rank and an engine.
         card: bytes of each GPU.
     """
-    size = model.size(config.lora_rank, config.lora_targets)
     state = state_parts(size, config, world)
-    parts = [*state, _pass_part(model, size, config), *_gathered(size, config, world)]
+    parts = [*state, _pass_part(size, config), *_gathered(size, config, world)]
     parts.append(Part("libraries", CONTEXT, CONTEXT))
     needed = sum(part.update if config.ahead else part.sampling for part in parts)
     engine = _engine(size, config, world, card, needed)
@@ -166,23 +165,50 @@ def _widths(config: TrainConfig) -> tuple[int, int]:
     return narrow, 4 if config.master_weights else narrow
 
 
-def _pass_part(model: PlannedModel, size: ModelSize, config: TrainConfig) -> Part:
+def pass_bytes(
+    size: ModelSize, itemsize: int, tokens: int, checkpointing: bool, trains_head: bool, chunk: int
+) -> int:
+    """Return the most bytes of a pass besides parameters and their gradients, within a tenth.
+
+    Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
+
+    Args:
+        size: of the model.
+        itemsize: bytes of a number of the weights.
+        tokens: of the pass.
+        checkpointing: whether layers keep no activations but their inputs.
+        trains_head: whether the head has a gradient.
+        chunk: logits that exist at once.
+    """
+    per_head = size.n_query // size.n_heads
+    kv = 2 * size.n_kv_heads * per_head
+    # Norms compute in single precision: two copies of their input, where weights are narrower.
+    wide = 4 if itemsize < 4 else 0
+    layer = itemsize * (4 * size.n_inner + 3 * size.n_query + kv)
+    layer += (8 + 3 * itemsize) * size.width
+    if size.norms_heads:
+        layer += (wide + itemsize) * (size.n_query + kv // 2)
+    kept = size.n_layers * (itemsize * size.width if checkpointing else layer)
+    head_gradient = 4 * size.n_head * trains_head
+    logits = 10 * min(chunk, tokens * size.vocabulary)  # with their gradients and a rounded copy
+    backward = tokens * layer * (3 if checkpointing else 1) // 2
+    backward += head_gradient * size.tied  # which stays until the embeddings' own is added
+    return tokens * kept + max(head_gradient + logits, backward)
+
+
+def _pass_part(size: ModelSize, config: TrainConfig) -> Part:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    trains_head = not size.n_adapters
-    n_bytes = model.pass_bytes(
-        getattr(torch, config.dtype),
-        config.micro_tokens,
-        longest(config),
-        GPU_CHUNK_ELEMENTS,
+    n_bytes = pass_bytes(
+        size,
+        _widths(config)[0],
+        max(config.micro_tokens, longest(config)),
         config.gradient_checkpointing,
-        trains_head,
+        not size.n_adapters,
+        GPU_CHUNK_ELEMENTS,
     )
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
     copies = _widths(config)[1] * block * (4 if config.offload_optimizer else 1)
-    kept = "inputs of layers kept" if config.gradient_checkpointing else "all layers kept"
-    return Part(
-        "activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens, {kept}, and head"
-    )
+    return Part("activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens")
 
 
 def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:

@@ -8,13 +8,9 @@ from pathlib import Path
 
 from lab.errors import UserError
 from real.model.folder import PREFIX
-from real.problems.files import read_rows
-from real.problems.hub import HubName, read_hub
-from real.problems.problem import Problem, ProblemSet
-from real.problems.rows import problem_set
-from real.settings.choices import BOX_REQUEST
-from real.settings.config import TrainConfig
-from real.settings.fields import FieldMap
+from real.problems.files import HubName, read_hub, read_rows
+from real.problems.problem import Problem, ProblemSet, problem_set
+from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
 
 
 def read_problems(config: TrainConfig) -> ProblemSet:

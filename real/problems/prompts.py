@@ -5,18 +5,115 @@ Prompts are written in the tokenizer's chat template, or as plain text for a bas
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError
+from jinja2 import TemplateError
+
+from lab.errors import Unfit, UserError, first_line
 from real.model.policy import Policy
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
-from real.problems.templates import chat_text
-from real.settings.choices import BOX_REQUEST, ChatTemplate
-from real.settings.config import TrainConfig
+from real.settings.config import BOX_REQUEST, ChatTemplate, TrainConfig
+
+FIXED_DATE = "26 Jul 2024"
+"""Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
+prompts must be the same every day. It is the fallback of that template."""
+
+SECONDS = 5.0
+"""CPU time in which a template may write one prompt; usual ones take milliseconds."""
+MOST_MEMORY = 2**30
+"""Bytes that it may take for that."""
+MOST_CHARACTERS = 10**7
+"""Longest prompt in characters, beyond any model's context."""
+
+_FAILURES = (ArithmeticError, RecursionError, TimeoutError, LookupError, TypeError, ValueError)
+
+
+def chat_text(
+    tokenizer: Any, turns: list[dict[str, str]], options: Mapping[str, Any] | None = None
+) -> str:
+    """Return a conversation in the tokenizer's chat template, up to where the model answers.
+
+    Args:
+        tokenizer: of the model.
+        turns: messages with the keys `role` and `content`.
+        options: variables for the template.
+
+    Raises:
+        UserError: the template refuses the messages, fails, or exceeds its time or memory.
+    """
+    try:
+        with _limits():
+            text = tokenizer.apply_chat_template(
+                turns,
+                tokenize=False,
+                add_generation_prompt=True,
+                **{"date_string": FIXED_DATE, **(options or {})},
+            )
+    except TemplateError as error:
+        raise _failure("refuses its messages", first_line(error)) from error
+    except MemoryError as error:
+        raise _failure("fails", f"needs more than {MOST_MEMORY >> 20} MiB") from error
+    except _FAILURES as error:
+        raise _failure("fails", f"{type(error).__name__}: {first_line(error)}") from error
+    if len(text) > MOST_CHARACTERS:
+        raise _failure("fails", f"writes {len(text)} characters")
+    return text
+
+
+def _failure(what: str, reason: str) -> UserError:
+    return UserError(f"the chat template {what} ({reason}); use --chat-template off")
+
+
+@contextlib.contextmanager
+def _limits() -> Iterator[None]:
+    """Stop the work inside by an error when it takes too long or too much memory.
+
+    Only where the system can: the time on the main thread of Unix, the memory on Linux.
+    """
+    with contextlib.ExitStack() as stack:
+        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+            stack.enter_context(_time_limit())
+        if Path("/proc/self/statm").is_file():
+            stack.enter_context(_memory_limit())
+        yield
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"takes longer than {SECONDS:g} seconds")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextlib.contextmanager
+def _memory_limit() -> Iterator[None]:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MOST_MEMORY
+    if before[0] != resource.RLIM_INFINITY:
+        limit = min(limit, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
 
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""
@@ -48,7 +145,7 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
         problems.append(problem)
         tokens.append(ids)
     if not problems:
-        raise UserError(
+        raise Unfit(
             f"all {len(left_out)} prompts are longer than {limit} tokens; "
             "raise max_prompt_tokens or take a model with more positions"
         )
@@ -132,9 +229,10 @@ def longest_prompt(config: TrainConfig, policy: Policy) -> int:
         return config.max_prompt_tokens
     room = positions - (config.max_response_tokens or 0)
     if room < 1:
-        raise UserError(
+        raise Unfit(
             f"max_response_tokens = {config.max_response_tokens}: the model has {positions} "
-            "positions for prompt and response together; ask for shorter responses"
+            "positions for prompt and response together; give --max-response-tokens "
+            f"{max(1, positions // 2)} or fewer"
         )
     return min(config.max_prompt_tokens, room)
 

@@ -7,10 +7,16 @@ reports; what it decides is sent to the others, so ranks cannot come to differ.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import signal
+import sys
+import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -19,14 +25,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from lab.errors import UserError, first_line
+from lab.errors import Terminated, UserError, exit_code, first_line, one_line
+from real.model.memory import phase_of
 from real.model.policy import pick_device
-from real.ranks.failure import Watch
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
 
-_LONGEST = timedelta(days=1)
-"""Longest wait for another rank, which may itself wait for an engine's evaluation."""
+
+class RanksLost(Exception):
+    """Another rank has failed, or kept this one waiting for longer than `rank_timeout`."""
+
+    told = False
+    """torchrun has asked this rank to end, so it knows of the failure and has named it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +47,6 @@ class Ranks:
     world: int = 1
     device: str = "cpu"
     """Kind of device that models are on."""
-    watch: Watch | None = None
-    """Notices the failure of another rank; None without others."""
 
     @property
     def share(self) -> tuple[int, int]:
@@ -96,21 +104,14 @@ class Ranks:
         """Wait until all ranks are here."""
         self.highest(0)
 
-    def at_work(self) -> None:
-        """Let the other ranks wait on, see `Watch.at_work`."""
-        if self.watch is not None:
-            self.watch.at_work()
-
-    def reasons(self) -> contextlib.AbstractContextManager[None]:
-        """Replace the error of a lost connection by its reason, see `Watch.reasons`."""
-        return contextlib.nullcontext() if self.watch is None else self.watch.reasons()
-
     def shard(self, scorer: Any, masters: bool = True) -> None:
         """Spread a `Scorer` over the ranks, with shards as `sharding.shard` makes them."""
         if self.world > 1:
             shard(scorer, init_device_mesh(self.device, (self.world,)), masters)
 
 
+_TOLD_SECONDS = 3.0
+"""Time in which torchrun ends the ranks that are left when one has failed."""
 ALONE = Ranks()
 """The only process of its run."""
 
@@ -119,14 +120,11 @@ ALONE = Ranks()
 def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     """Meet the other ranks, if `torchrun` started any, and part at the end.
 
-    An error of one rank ends the processes of all: the first to fail prints the reason, and the
-    others, which are told, end without a word. No rank cleans up after an error, see
-    `real.ranks.failure`. A rank that hangs is waited for until `rank_timeout`, and one whose engine
-    is at work for up to a day.
+    An error ends this process with one line on stderr; torchrun then ends the other ranks.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
-        rank_timeout: seconds that one rank waits for the others.
+        rank_timeout: seconds after which a collective that waits for another rank fails.
 
     Raises:
         UserError: the ranks do not fit this machine.
@@ -137,32 +135,79 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
         return
     kind = _check(process, device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    # A hanging rank is named before the library ends those that wait for it.
-    longer = timedelta(seconds=1.1 * rank_timeout + 30)
     try:
-        dist.init_process_group(backend, timeout=longer)
+        dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
     except (dist.DistError, ValueError) as error:
         raise UserError(
             f"rank {process.rank}: could not meet the other ranks ({first_line(error)}); start "
             "them together with torchrun"
         ) from error
-    set_cpu_limit(_LONGEST)  # the watch ends the waiting for a rank, but not for one at work
-    watch = Watch(process, rank_timeout)
-    ranks = Ranks(process.rank, process.world, kind, watch)
+    ranks = Ranks(process.rank, process.world, kind)
     try:
-        with watch.reasons():
+        with lost_ranks_named():
             yield ranks
-            watch.stop()
-            ranks.wait()  # else a rank that leaves early would count as dead
+            ranks.wait()
         dist.destroy_process_group()
     except BaseException as error:
-        watch.end(error)
+        end_rank(process.rank, error)
 
 
-def set_cpu_limit(limit: timedelta) -> None:
-    """Set the time after which the library ends collectives of tensors on the CPU."""
-    group: Any = dist.distributed_c10d._get_default_group()
-    group._get_backend(torch.device("cpu"))._set_default_timeout(limit)
+@contextlib.contextmanager
+def lost_ranks_named() -> Iterator[None]:
+    """Give the error of a collective that failed for want of another rank a name of its own.
+
+    Raises:
+        RanksLost: in place of an error of gloo, NCCL or their store.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        words = str(error).lower()
+        known = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+        if not isinstance(error, dist.DistError) and not any(word in words for word in known):
+            raise
+        # Without the place in the library's source, and its guesses at the cause.
+        reason = re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
+        remedy = "go on with guard-train resume"
+        if "timed out" in reason.lower():
+            remedy += ", with a larger rank_timeout if a rank only needs longer"
+        lost = RanksLost(f"lost the other ranks ({reason}); {remedy}")
+        for note in getattr(error, "__notes__", ()):  # the phase
+            lost.add_note(note)
+        # torchrun's signal must not disturb the closing of the run folder, which comes first.
+        signal.signal(signal.SIGTERM, lambda *_: setattr(lost, "told", True))
+        raise lost from error
+
+
+def end_rank(rank: int, error: BaseException) -> NoReturn:
+    """Print why this rank fails, and end its process.
+
+    Nothing is cleaned up: NCCL would wait for ranks that do not answer.
+    """
+    if isinstance(error, RanksLost):
+        # The rank that failed first has said why; this one speaks only where nobody else can, as
+        # after a hang.
+        deadline = time.monotonic() + _TOLD_SECONDS
+        while not error.told and time.monotonic() < deadline:
+            time.sleep(0.1)
+    elif not isinstance(error, (UserError, KeyboardInterrupt)):
+        traceback.print_exception(error)
+    sentence = _sentence(rank, error)
+    if sentence and not getattr(error, "told", False):
+        print(f"guard-train: {one_line(sentence)}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code(error))
+
+
+def _sentence(rank: int, error: BaseException) -> str:
+    """Return what a rank says at its end; empty where torchrun, or the first rank, says it."""
+    if isinstance(error, KeyboardInterrupt):
+        silent = rank > 0 or isinstance(error, Terminated)
+        return "" if silent else "interrupted; what was written so far can be read"
+    expected = isinstance(error, (UserError, RanksLost))
+    reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
+    return ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
 
 
 def _check(process: Launched, device: str) -> str:

@@ -2,7 +2,7 @@
 
     RUN/checkpoints/step-000123/
         NAME.safetensors, NAME.json
-                                the state of the run, see `real.state`
+                                the state of the run, see `real.run`
         NAME.R-of-N.safetensors the shard of rank R, in place of NAME.safetensors, where N ranks
                                 share the tensors; cut along their first dimension
         checkpoint.json         place in the run, settings, digests of the files above
@@ -15,22 +15,35 @@ reading a checkpoint runs nothing.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from lab.errors import UserError
 from lab.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.store import RunFolder
+from real.model.policy import Policy, quiet
+from real.model.prepare import has_adapters, merged_weights
 from real.ranks.distributed import ALONE, Ranks
-from real.ranks.sharding import Pieces, is_split, local_tensors
+from real.ranks.sharding import (
+    Pieces,
+    computed_with,
+    is_sharded,
+    is_split,
+    local_tensors,
+    whole_tensor,
+)
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
+from real.update.optimizer import WeightAverage
 
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""
@@ -78,12 +91,9 @@ class Checkpoints:
         """Set up.
 
         Args:
-            path: of the run folder.
             run_folder: holds the trace; None on ranks that write no more than their shards.
-            every: batches between checkpoints.
             keep: number of checkpoints that stay on disk.
             minutes: after which another one is due, whatever the batch; 0 for never.
-            ranks: the processes of the run.
         """
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
         self._every, self._keep, self._seconds = every, keep, 60 * minutes
@@ -124,11 +134,7 @@ def write_checkpoint(
     """Write one checkpoint, on the rank that holds the trace; the others write their shards.
 
     Args:
-        target: folder to make.
         run_folder: holds the trace, whose rows are put on disk first.
-        state: of the run.
-        step: batches that were done.
-        ranks: the processes of the run.
 
     Raises:
         UserError: the disk cannot be written; the folder is as it was.
@@ -155,7 +161,6 @@ def latest(
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
     Args:
-        run_folder: the folder of the run.
         notice: called with a line for each checkpoint that cannot be used.
         ranks: share the work of computing digests.
 
@@ -282,3 +287,108 @@ def _write(path: Path, content: Any) -> str:
         return write_tensors(path, content)
     path.write_bytes(msgspec.json.encode(content))
     return file_digest(path)
+
+
+TOLD_FROM = 10**7
+"""Bytes of all checkpoints from which on their size is reported at the start."""
+
+
+def check_room(
+    run_folder: Path, n_bytes: int, keep: int, n_written: int, final: int = 0
+) -> list[str]:
+    """Return a notice of the disk space that the checkpoints of a run will take; none if small.
+
+    Args:
+        run_folder: of the run; need not exist yet.
+        keep: number of checkpoints that stay on disk.
+        n_written: number of checkpoints that the whole run writes.
+        final: bytes of the trained model, which is written at the end.
+
+    Raises:
+        UserError: the disk has too little room; a new checkpoint is written before the oldest one
+            is deleted, and the trained model beside those that are kept.
+    """
+    path = run_folder.absolute()
+    disk = next(folder for folder in (path, *path.parents) if folder.exists())
+    free, most, kept = shutil.disk_usage(disk).free, min(keep + 1, n_written), min(keep, n_written)
+    if free < most * n_bytes:
+        raise UserError(
+            f"{run_folder}: the disk has {_size(free)} free, and up to {most} checkpoints of "
+            f"{_size(n_bytes)} need {_size(most * n_bytes)}; lower checkpoint_keep, set lora_rank, "
+            "or write none with checkpoint_every 0"
+        )
+    if free < (needed := kept * n_bytes + final):
+        beside = f" beside {kept} checkpoints of {_size(n_bytes)}" if kept else ""
+        raise UserError(
+            f"{run_folder}: the disk has {_size(free)} free, and the trained model of "
+            f"{_size(final)}{beside} needs {_size(needed)}; lower checkpoint_keep, or write no "
+            "model with save_model false"
+        )
+    if kept * n_bytes < TOLD_FROM:
+        return []
+    return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
+
+
+MODEL_FOLDER = "model"
+
+
+def save_model(
+    policy: Policy, run_folder: Path | None, average: WeightAverage | None = None
+) -> Path | None:
+    """Write RUN/model: configuration, generation settings, weights, tokenizer.
+
+    Adapters are merged into the weights that they belong to.
+
+    Args:
+        policy: of all ranks, which must all call this.
+        run_folder: None on ranks that do not write.
+        average: of the weights, written in their place.
+
+    Returns:
+        The folder; it is there whole or not at all.
+
+    Raises:
+        UserError: the disk cannot be written.
+    """
+    with average.held_by(policy.model) if average else nullcontext():
+        return _write_model(policy, run_folder)
+
+
+def _write_model(policy: Policy, run_folder: Path | None) -> Path | None:
+    weights = _weights(policy.model, run_folder is not None)
+    if run_folder is None:
+        return None
+    target = run_folder / MODEL_FOLDER
+    with whole_folder(target) as folder:
+        try:
+            with quiet():
+                policy.model.save_pretrained(str(folder), state_dict=weights)
+                policy.tokenizer.save_pretrained(str(folder))
+        except SafetensorError as error:  # the way in which it reports a full disk
+            raise OSError(str(error)) from error
+    return target
+
+
+def model_bytes(model: Any) -> int:
+    """Return the bytes of the weights that `save_model` writes, and of any adapters."""
+    return sum(p.numel() * computed_with(p, model).itemsize for p in model.parameters())
+
+
+def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
+    """Return the weights to write in place of the model's own; None to write its own.
+
+    Sharded weights are gathered one at a time, and freed at once on ranks that do not write.
+    """
+    if not has_adapters(model) and not is_sharded(model):
+        return None
+    kept = model.state_dict()
+    weights = {name: value for name, value in model.named_buffers() if name in kept}
+    for name, value in merged_weights(model):
+        whole = whole_tensor(value.to(computed_with(value, model)))
+        if writes:
+            weights[name] = whole.cpu()
+    return weights

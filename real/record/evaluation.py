@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.trace.schema import PassAt
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.engines.rollouts import Sampling
 from real.problems.problem import PromptSet
-from real.record.curve import summary
 from real.record.journal import Journal
+from real.record.terminal import summary
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
-from real.update.average import WeightAverage
+from real.update.optimizer import WeightAverage
 from real.vote.sample import Sampler
 
 
@@ -54,9 +55,7 @@ def evaluate(
 
     Args:
         answers_NV: (N, V) answer ids by `answer_ids`.
-        answer_ids: knows the true answers.
         with_majority: whether V is large enough for a majority vote to be reported.
-        ks: k of pass@k.
     """
     n_responses = answers_NV.shape[1]
     known = np.array([answer_ids.has_truth(i) for i in range(len(answer_ids))])
@@ -109,18 +108,20 @@ def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     return float((winners == truth).any() / len(winners))
 
 
-PER_PROBLEM = 4
-"""Responses of each chosen problem: the first ones, as they came."""
+PASS_AT: tuple[PassAt, ...] = (4, 16, 64)
+"""k of pass@k, as far as there are so many votes."""
+WRITTEN_PROBLEMS, PER_PROBLEM = 4, 4
+"""Problems of which an evaluation writes down responses, and the first responses of each."""
 
 
 class Completions:
     """Collects responses of the same few problems in every evaluation."""
 
-    def __init__(self, prompts: PromptSet, n_problems: int) -> None:
+    def __init__(self, prompts: PromptSet) -> None:
         """Choose problems evenly spread over the set, which may be sorted by difficulty."""
         self._prompts = prompts
-        n = min(n_problems, len(prompts))
-        self._chosen = {int(i) for i in np.linspace(0, len(prompts) - 1, n).round()} if n else set()
+        n = min(WRITTEN_PROBLEMS, len(prompts))
+        self._chosen = {int(i) for i in np.linspace(0, len(prompts) - 1, n).round()}
         self._rows: list[dict[str, Any]] = []
 
     def add(
@@ -181,15 +182,13 @@ class Evaluator:
         Args:
             log: gets a row of the trace's evals and a few responses to read.
             step: batches so far; the version of the weights that are trained.
-            epoch: of the last batch.
             full: draw all V responses, for the majority vote and pass@1, as before and after
-                training; otherwise `eval_samples`, unless `eval_majority` is "always".
+                training; otherwise `eval_samples`.
         """
-        completions = Completions(self.prompts, self.config.eval_completions)
-        with_majority = full or self.config.eval_majority == "always"
+        completions = Completions(self.prompts)
         with log.phase("evaluation"):
             with self._evaluated(step) as version:
-                columns = self._columns(step, version, with_majority, completions)
+                columns = self._columns(step, version, full, completions)
             row = {"step": step, "epoch": epoch, **columns}
         log.write_evals(row)
         log.write_completions(step, completions.rows)
@@ -218,5 +217,5 @@ class Evaluator:
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
                 answers_NV[problem] = answer_ids.ids(problem, texts)
                 completions.add(problem, texts, answers_NV[problem], ended, answer_ids)
-        ks = config.eval_pass_at or ()
+        ks = [k for k in PASS_AT if k <= config.n_votes]
         return {"replicate": 0, **evaluate(answers_NV, answer_ids, with_majority, ks).columns()}

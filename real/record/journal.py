@@ -1,4 +1,4 @@
-"""All that a run writes: the trace, metrics for loggers, completions, checkpoints."""
+"""All that a run writes: the trace with its votes, metrics for loggers, texts, checkpoints."""
 
 from __future__ import annotations
 
@@ -6,23 +6,104 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.store import MemoryRun, Recorder, RunFolder
+from real.answers import AnswerIds
 from real.model.memory import in_phase
 from real.ranks.distributed import ALONE, Ranks
 from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
 from real.record.loggers import Loggers, open_loggers
 from real.record.terminal import say
-from real.record.vote_rows import Visited, VoteRows, VoteTables
 from real.settings.config import TrainConfig
+
+Ints = NDArray[np.int64]
+Rows = dict[str, Any]
+
+
+class Visited(NamedTuple):
+    """Votes of some problems, as the trace keeps them."""
+
+    problems_P: Ints
+    """(P,) problem indices."""
+    answers_PV: Ints
+    """(P, V) answer ids, -1 unparseable."""
+    columns: Rows
+    """Columns of the trace's visits, without step and epoch."""
+
+
+class VoteTables(NamedTuple):
+    """Rows that a batch's votes add to the trace, without step and epoch."""
+
+    votes: Rows
+    """Columns of the trace's votes, problem by problem in the batch's order, ids ascending."""
+    answers: Rows
+    """Columns of the trace's answers: the texts of those that were given for the first time."""
+
+
+class VoteRows:
+    """Counts the votes of every visit, and knows the answers whose texts were written before."""
+
+    def __init__(self, answer_ids: AnswerIds) -> None:
+        """Take every answer of `answer_ids` for written down."""
+        self._answer_ids = answer_ids
+        self._n_written_N = np.array(
+            [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
+        )
+
+    def count(self, problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> VoteTables:
+        """The rows of one visit of a batch's problems.
+
+        Args:
+            problems_P: (P,) problem indices.
+            answers_PV: (P, V) answer ids of `answer_ids`, -1 unparseable, which gets no row.
+            visit: number of this visit; (P,) where it differs between the problems.
+        """
+        votes = vote_rows(problems_P, answers_PV, visit)
+        row, problem, answer = self._new(problems_P)
+        texts = [
+            self._answer_ids.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)
+        ]
+        names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
+        return VoteTables(votes, {"replicate": 0, "visit": _at(row, visit), **names})
+
+    def _new(self, problems_P: Ints) -> tuple[Ints, Ints, Ints]:
+        """Row, problem and id of the answers that were not written yet, second votes' among them.
+
+        Ids follow the order of first appearance, so those beyond the last written one are new.
+        """
+        new_answers = [
+            (row, problem, answer)
+            for row, problem in enumerate(problems_P.tolist())
+            for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
+        ]
+        row, problem, answer = np.array(new_answers, np.int64).reshape(-1, 3).T
+        np.maximum.at(self._n_written_N, problem, answer + 1)
+        return row, problem, answer
+
+
+def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> Rows:
+    """Columns of the trace's votes: one row per problem and answer with at least one of V votes."""
+    width = 1 + int(answers_PV.max(initial=0))
+    key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
+    voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
+    row, answer = np.divmod(voted, width)
+    names = {"problem": problems_P[row], "answer": answer, "count": count}
+    return {"replicate": 0, "visit": _at(row, visit), **names}
+
+
+def _at(row: Ints, visit: int | Ints) -> int | Ints:
+    """The visit of each row, where it differs between the problems."""
+    return visit if isinstance(visit, int) else visit[row]
+
 
 COMPLETIONS = "completions"
 _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
@@ -41,7 +122,6 @@ class Journal:
         """Set up.
 
         Args:
-            recorder: keeps the trace.
             folder: for completions; none are written if None.
             loggers: get means over the rows of each call.
             checkpoints: writes them; none are written if None.
@@ -105,12 +185,7 @@ class Journal:
         self._log("eval", columns)
 
     def write_votes(self, tables: VoteTables, position: Columns) -> None:
-        """Add rows to the trace's votes and answers.
-
-        Args:
-            tables: of a batch.
-            position: its step and epoch.
-        """
+        """Add rows to the trace's votes and answers."""
         self.recorder.write_votes({**tables.votes, **position})
         if len(tables.answers["text"]):
             self.recorder.write_answers({**tables.answers, **position})
@@ -144,9 +219,7 @@ class Journal:
         """Note numbers of a batch that were not finite: as notices, the first of a kind on stderr.
 
         Args:
-            refused: optimizer steps that were refused.
             faults: notices, each with how often it applies.
-            step: of the batch.
         """
         extra = self.manifest.extra
         known: dict[str, list[int]] = dict(extra.get("faults", {}))

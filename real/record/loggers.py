@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import msgspec
 
 from lab.errors import UserError, first_line
 from lab.trace.manifest import Manifest
+from real.requirements import installed
 
 PROJECT = "ttrl-guard-lab"
 Rows = Sequence[Mapping[str, Any]]
@@ -36,9 +36,6 @@ class Logger(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of one batch."""
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Log a text."""
-
     def table(self, step: int, name: str, rows: Rows) -> None:
         """Log rows of equal keys."""
 
@@ -53,7 +50,7 @@ def require_loggers(kinds: Sequence[str]) -> None:
         UserError: one is not installed; says how to install it.
     """
     for kind in kinds:
-        if importlib.util.find_spec(kind) is None:
+        if not installed(kind):
             raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
 
 
@@ -63,21 +60,15 @@ def open_loggers(
     """Start the loggers of a run.
 
     Args:
-        kinds: names of `real.settings.choices.LogKind`.
+        kinds: names of `real.settings.config.LogKind`.
         folder: the run folder; TensorBoard and W&B write into it.
-        manifest: names the run.
         after: the run is resumed after this batch; a new run if None.
 
     Raises:
         UserError: a library is missing.
     """
     require_loggers(kinds)
-    loggers = Loggers([(kind, _MAKERS[kind](folder, manifest, after)) for kind in kinds])
-    if after is None:
-        loggers.text(
-            0, "config", msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
-        )
-    return loggers
+    return Loggers([(kind, _MAKERS[kind](folder, manifest, after)) for kind in kinds])
 
 
 class Loggers:
@@ -93,10 +84,6 @@ class Loggers:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of one batch."""
         self._all(lambda logger: logger.scalars(step, values))
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Log a text."""
-        self._all(lambda logger: logger.text(step, name, text))
 
     def table(self, step: int, name: str, rows: Rows) -> None:
         """Log rows of equal keys."""
@@ -126,15 +113,14 @@ class TensorBoard:
         # Hide what a killed run logged after its checkpoint: those batches are run again.
         purge = None if after is None else after + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        if after is None:
+            config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
+            self._writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of one batch."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Log a text, shown as it is."""
-        self._writer.add_text(name, f"<pre>{html.escape(text)}</pre>", step)
 
     def table(self, step: int, name: str, rows: Rows) -> None:
         """Log rows as a Markdown table."""
@@ -169,11 +155,6 @@ class Wandb:
         """Log numbers of one batch."""
         self._run.log(dict(values), step=step)
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Log a text, shown as it is."""
-        shown = self._wandb.Html(f"<pre>{html.escape(text)}</pre>", inject=False)
-        self._run.log({name: shown}, step=step)
-
     def table(self, step: int, name: str, rows: Rows) -> None:
         """Log rows as a table."""
         heads = list(rows[0])
@@ -201,10 +182,6 @@ class Trackio:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of one batch."""
         self._trackio.log(dict(values), step=step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Log a text."""
-        self._trackio.log({name: self._trackio.Markdown(f"```\n{text}\n```")}, step=step)
 
     def table(self, step: int, name: str, rows: Rows) -> None:
         """Log rows as a table."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
+from lab.progress import Bar
 from real.engines.rollouts import Rollouts
 from real.model.memory import in_phase
-from real.plan.seconds import card_named
-from real.record.journal import Journal
-from real.update.step import Fault, Step
+from real.plan.sizes import card_named
+from real.record.journal import Journal, Visited
+from real.record.terminal import show_numbers, unread
+from real.update.optimizer import Fault, Step
 
 Progress = bool | Callable[[float], None]
 """Draw a bar, draw none, or call with the share of the run that is done."""
@@ -78,19 +81,56 @@ class Clock:
 @contextlib.contextmanager
 def reporter(
     progress: Progress, total: int, log: Journal, done: int = 0
-) -> Iterator[Callable[[int], None]]:
-    """A function to call after each of `total` steps, of which `done` were made before."""
-    # The bar's rate, hence its remaining time, is that of this process's steps alone.
-    with tqdm(total=total, initial=done, unit="batch", disable=progress is not True) as bar:
+) -> Iterator[Callable[[int, Visited, Mapping[str, Any]], None]]:
+    """Show how far the run is.
 
-        def report(step: int) -> None:
+    Args:
+        progress: as for `real.train`.
+        log: of the run; its phases are shown as well.
+
+    Yields:
+        A function to call after each batch, with its number, its votes and its row of the steps.
+    """
+    recent: deque[dict[str, float]] = deque(maxlen=max(1, total // 20))
+    shown = [""]
+    form = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+    how: Any = {"unit": "step", "bar_format": form, "disable": progress is not True}
+    with Bar(total=total, initial=done, **how) as bar:
+
+        def show(phase: str, words: str = "") -> None:
+            shown[:] = [words or shown[0]]
+            bar.set_postfix_str(phase or shown[0], refresh=bool(phase))
+
+        def report(step: int, visited: Visited, row: Mapping[str, Any]) -> None:
             log.note(progress=step / total)
+            recent.append(_numbers(visited, row))
+            words = _in_words(log.manifest.extra.get("evaluation", {}).get("last", {}), recent)
+            show("", words)
             bar.update()
+            show_numbers(f"step {step}/{total}, {words}")
             if callable(progress):
                 progress(step / total)
 
-        log.show = bar.set_postfix_str
+        log.show = show
         yield report
+
+
+def _numbers(visited: Visited, row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a batch that its progress shows; none on ranks that read no answers."""
+    if not visited.columns:
+        return {}
+    names = {"match rate": "majority_ratio", "loss": "loss", "reward": "reward"}
+    return {"unread": unread(visited.columns)} | {n: row[column] for n, column in names.items()}
+
+
+def _in_words(evaluation: Mapping[str, Any], recent: Sequence[Mapping[str, float]]) -> str:
+    """Return the last evaluation's pass@1 and means over the last batches, NaN left out."""
+    words = [f"pass@1 {evaluation['pass_at_1']:.3f}"] if "pass_at_1" in evaluation else []
+    forms = {"match rate": ".2f", "unread": ".0%", "loss": ".2g", "reward": ".2f"}
+    for name, form in forms.items():
+        known = [row[name] for row in recent if math.isfinite(row.get(name, math.nan))]
+        words += [f"{name} {np.mean(known):{form}}"] if known else []
+    return ", ".join(words)
 
 
 def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
@@ -107,7 +147,6 @@ def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
 
     Args:
         rollouts: (P, V) votes.
-        top_p: nucleus that they were drawn from.
     """
     return {
         "mean_length": float(rollouts.lengths_PN.float().mean()),

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,13 @@ import msgspec
 
 from lab.errors import UserError
 from lab.settings import to_values
-from lab.trace.lock import locked
-from lab.trace.manifest import Manifest, read_manifest
-from lab.trace.provenance import commit, now
+from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
+from lab.trace.parts import locked
 from lab.trace.store import RunFolder
 from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
-from real.ranks.nodes import check_shared
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
 from real.record.stored import check_same, stored_config
 from real.record.terminal import say
@@ -31,8 +29,7 @@ from real.settings.config import TrainConfig
 
 @contextlib.contextmanager
 def held(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Hold a run folder that all ranks see."""
-    check_shared(folder, ranks)
+    """Hold a run folder on the first rank, for all."""
     stored_config(folder)  # before the lock, which would write into any folder
     with locked(folder) if ranks.first else contextlib.nullcontext():
         yield
@@ -43,7 +40,6 @@ def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
     """Add to the message of an engine that died how to go on with the run.
 
     Args:
-        folder: of the run.
         keeps_checkpoints: whether it writes any; else nothing is added.
     """
     try:
@@ -66,7 +62,7 @@ class ResumePoint:
     """None: killed before the first one was written, so it starts from the beginning."""
     checkpoint_folder: Path | None
     notices: tuple[str, ...] = ()
-    """Checkpoints that could not be used, one sentence each."""
+    """Checkpoints that could not be used and versions that changed, one sentence each."""
 
     @property
     def step(self) -> int | None:
@@ -80,7 +76,7 @@ def resume_point(
     """Return the point from which a run folder continues; None if the run is finished.
 
     Args:
-        folder: held by this process alone, see `lab.trace.lock.locked`.
+        folder: held by this process alone, see `lab.trace.parts.locked`.
         config: settings to continue with; those of the run if None.
         ranks: the processes of the run; all must call this.
 
@@ -100,17 +96,23 @@ def resume_point(
         say([line])
         notices.append(line)
 
+    if changed := _changed_versions(manifest):
+        notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
     checkpoint = latest(folder, notice, ranks)
     if checkpoint is None:
         if before.checkpoint_every == 0:
             raise UserError(f"{folder}: was run without checkpoints; start a new run")
         say([f"{folder}: no checkpoint yet; starts from the beginning"])
-        return ResumePoint(folder, config, manifest, None, None)
+        return ResumePoint(folder, config, manifest, None, None, tuple(notices))
     check_same(checkpoint[1].config, config, folder)
-    if "answers" not in checkpoint[1].parts:
-        # Of a version that kept no votes: a table begun midway would lack the earlier ones.
-        config = replace(config, keep_votes=False)
     return ResumePoint(folder, config, manifest, checkpoint[1], checkpoint[0], tuple(notices))
+
+
+def _changed_versions(manifest: Manifest) -> str:
+    """Packages in other versions than those that the run was started with; empty if none."""
+    today = versions()
+    pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
+    return ", ".join(f"{name} {now} (was {then})" for name, then, now in pairs if now != then)
 
 
 @contextlib.contextmanager
@@ -152,7 +154,6 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
     Args:
         folder: held by this process alone.
         checkpoint: None for the start of the run.
-        config: settings to continue with.
 
     Raises:
         UserError: rows that were written before are missing.
@@ -188,7 +189,6 @@ def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str
     Args:
         then: `fingerprint` at the start of the run.
         now: `fingerprint` of today.
-        config_model: named in the message.
 
     Raises:
         UserError: they differ; the message names the difference.

@@ -27,12 +27,12 @@ CHANGEABLE = frozenset(
         "engine_timeout",
         "engine_tp",
         "engine_url",
-        "eval_completions",
         "gradient_checkpointing",
         "hub",
         "log",
         "max_refused",
         "max_rows",
+        "max_unread",
         "micro_tokens",
         "model",
         "offload_optimizer",
@@ -58,10 +58,6 @@ def manifest_of(
     """Return the `run.json` of a run that starts now.
 
     Args:
-        config: settled settings.
-        n_problems: N.
-        task: name of the problem set.
-        backend: engine and devices.
         arm: name of the arm; found from the settings if None.
         facts: for the manifest's `extra`.
     """
@@ -102,8 +98,6 @@ def check_same(
 
     Args:
         before: plain values of the settings it was run with.
-        config: settled settings to continue with.
-        folder: named in the message.
         fixed: those of `CHANGEABLE` that must agree as well.
 
     Raises:

@@ -1,26 +1,28 @@
-"""Output on the terminal: notices, results, the progress bar of several runs."""
+"""What a run says on the terminal: notices, results, the curve of evaluations, progress bars."""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+import numpy as np
 
+from lab.progress import Bar
 from real.ranks.launched import speaks
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 _send: ContextVar[Callable[[str], object] | None] = ContextVar("send", default=None)
+_numbers: ContextVar[Callable[[str], object] | None] = ContextVar("numbers", default=None)
 
 
 def say(notices: Iterable[str], source: str = "") -> None:
     """Print notices, one line each, on stderr, from one of several ranks.
 
     Args:
-        notices: one sentence each.
         source: put before them, such as the name of one of several runs.
     """
     said, send = _said.get(), _send.get()
@@ -29,7 +31,7 @@ def say(notices: Iterable[str], source: str = "") -> None:
             send(notice)
         elif said is None or notice not in said:
             # Above a bar, if there is one.
-            tqdm.write(f"guard-train: notice: {source}{notice}", file=sys.stderr)
+            Bar.write(f"guard-train: notice: {source}{notice}", file=sys.stderr)
         if said is not None:
             said.add(notice)
 
@@ -55,9 +57,20 @@ def advice_when_stopped(advice: str) -> Iterator[None]:
         raise
 
 
-def send_notices(send: Callable[[str], object]) -> None:
-    """Pass all further notices of this process on, in place of printing them."""
-    _send.set(send)
+def send_words(notice: Callable[[str], object], numbers: Callable[[str], object]) -> None:
+    """Send on what this process says, in place of printing it.
+
+    Args:
+        numbers: is called with the numbers of each batch, see `show_numbers`.
+    """
+    _send.set(notice)
+    _numbers.set(numbers)
+
+
+def show_numbers(words: str) -> None:
+    """Show numbers of a run of a comparison beside the comparison's progress."""
+    if (show := _numbers.get()) is not None:
+        show(words)
 
 
 def tell(lines: Iterable[str]) -> None:
@@ -69,17 +82,24 @@ def tell(lines: Iterable[str]) -> None:
 @contextmanager
 def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     """Draw a bar from the first report on, so that refused settings leave one line alone."""
-    form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}]"
-    bars: list[Any] = []
+    form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
+    bars: list[Bar] = []
 
     def report(done: float) -> None:
         if not bars:
-            bars.append(tqdm(total=total, initial=done, bar_format=form, disable=quiet))
+            how: Any = {"initial": done, "unit": "run", "bar_format": form, "disable": quiet}
+            bars.append(Bar(total=total, **how))
         bars[0].update(done - bars[0].n)
 
+    def show(words: str) -> None:
+        for bar in bars:
+            bar.set_postfix_str(words, refresh=False)
+
+    token = _numbers.set(show)
     try:
         yield report
     finally:
+        _numbers.reset(token)
         for bar in bars:
             bar.close()
 
@@ -94,7 +114,7 @@ def phases_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
             for bar in bars.values():
                 bar.close()
             form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
-            bars[phase] = tqdm(desc=phase, total=1.0, bar_format=form, disable=quiet)
+            bars[phase] = Bar(desc=phase, total=1.0, bar_format=form, disable=quiet)
         bars[phase].update(done - bars[phase].n)
 
     try:
@@ -102,3 +122,84 @@ def phases_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     finally:
         for bar in bars.values():
             bar.close()
+
+
+if TYPE_CHECKING:
+    from lab.trace.trace import Trace
+
+
+def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of the curve with one more evaluation, as in `run.json`.
+
+    Args:
+        previous: the summary up to the evaluation before; None at the first. Points at or after
+            the new one's step are dropped, since a resumed run makes them again.
+
+    Returns:
+        `points` [step, pass@1], `first` and `last` with all that was measured, `best` (chosen with
+        hindsight, from the true answers) and `area`, the mean height of the curve over the steps.
+        `best` and `area` are None where no true answer is known.
+    """
+    scores = {
+        name: float(value)
+        for name, value in row.items()
+        if name.startswith(("pass_at", "maj")) and math.isfinite(value)
+    }
+    now = {"step": int(row["step"]), **scores}
+    before = [] if previous is None else previous["points"]
+    points = [point for point in before if point[0] < now["step"]]
+    if "pass_at_1" in scores:
+        points.append([now["step"], scores["pass_at_1"]])
+    first = now if previous is None or not points[:-1] else previous["first"]
+    best = max(points, key=lambda point: point[1], default=None)
+    return {
+        "first": first,
+        "last": now,
+        "best": None if best is None else {"step": best[0], "pass_at_1": best[1]},
+        "area": _area(points),
+        "points": points,
+    }
+
+
+def lines(curve: Mapping[str, Any]) -> list[str]:
+    """Return the curve in lines for readers.
+
+    Args:
+        curve: from `summary`.
+    """
+    if curve["best"] is None:
+        return ["no true answers: accuracy was not measured"]
+    first, last, best = curve["first"], curve["last"], curve["best"]
+    text = [
+        f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
+        f"mean over training {curve['area']:.3f}"
+    ]
+    ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
+    parts = [
+        f"pass@{k} {first[f'pass_at_{k}']:.3f} -> {last[f'pass_at_{k}']:.3f}"
+        for k in ks
+        if k > 1 and f"pass_at_{k}" in first
+    ]
+    return [*text, ", ".join(parts)] if parts else text
+
+
+def unread(visits: Any) -> float:
+    """Return the share of responses without a readable answer, from visits by column name."""
+    return float(np.mean(visits["n_unparseable"]) / np.mean(visits["n_votes"]))
+
+
+def unread_shares(trace: Trace) -> tuple[float, float]:
+    """Return `unread` before training and in the last epoch."""
+    visits = trace.visits
+    ends = (visits["epoch"].min(), visits["epoch"].max())
+    before, after = (visits[visits["epoch"] == epoch] for epoch in ends)
+    return unread(before), unread(after)
+
+
+def _area(points: list[list[float]]) -> float | None:
+    """Area under pass@1 over steps, divided by the steps that it spans."""
+    if not points:
+        return None
+    steps, scores = np.array(points, float).T
+    span = steps[-1] - steps[0]
+    return float(np.trapezoid(scores, steps) / span) if span else float(scores[-1])

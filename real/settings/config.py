@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from guard_core.checks import (
+from guard_core.config import (
     ConfigError,
     Count,
+    GuardConfig,
     Interval,
     Natural,
     NotNegative,
@@ -17,15 +18,46 @@ from guard_core.checks import (
     ShareBelowOne,
     check_fields,
 )
-from guard_core.config import GuardConfig
-from guard_core.rules.named import RULES, make_rule
+from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
+from lab.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.errors import UserError
-from lab.rule_fit import DEFAULT_GUARD, check_fit, guard_of
-from lab.trace.schema import PassAt
-from real.settings import choices
-from real.settings.fields import FieldMap
-from real.settings.tiny import TinyTask, check_tiny
+
+AnswerCheck = Literal["auto", "strings", "math"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
+ChatTemplate = Literal["auto", "require", "off"]
+EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
+Labels = Literal["votes", "truth"]
+LogKind = Literal["tensorboard", "wandb", "trackio"]
+LossKind = Literal["dapo", "grpo", "dr_grpo"]
+
+BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""Put behind the prompts of problem files, unless the settings name another suffix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldMap:
+    """Fields of a problem file; those left out are found by their usual names.
+
+    A dot reaches into an object, as in `reward_model.ground_truth`. Empty text stands for "none":
+    no reference answers, or ids made from the prompts.
+    """
+
+    prompt: str | None = None
+    """Text, or a list of chat messages; usual: prompt, problem, question, input."""
+    answer: str | None = None
+    """Usual: answer, solution, ground_truth, target, label, reward_model.ground_truth."""
+    id: str | None = None
+    """Usual: id, unique_id, idx; without one a hash of the prompt is the id."""
+
+    def __post_init__(self) -> None:
+        """Check the types."""
+        check_fields(self, error=UserError, prefix="fields.")
+        if self.prompt == "":
+            raise UserError("fields.prompt = '': there are no problems without prompts; name one")
+
+
+EMBEDDED = "tiny"  # the model of a tiny task, by the setting `model`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +71,35 @@ class TrainConfig:
         UserError: a setting has a wrong type or lies outside its bounds.
     """
 
+    GROUPS: ClassVar[dict[str, str]] = {
+        "guard": "rule",
+        "model": "problems",
+        "max_response_tokens": "sampling",
+        "engine": "engine",
+        "temperature": "sampling",
+        "epochs": "optim",
+        "loss": "loss",
+        "lora_rank": "memory",
+        "keep_votes": "checkpoint",
+        "eval_every": "eval",
+        "checkpoint_every": "checkpoint",
+        "seed": "machine",
+    }
+    """First field of every group of settings, and the group's name."""
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("model", "problems", "prompt_suffix"),
+        *("n_votes", "n_samples", "max_response_tokens", "temperature", "engine"),
+        *("epochs", "batch_size", "lr", "kl_coef", "seed"),
+    )
+    """Settings that most people set, which `--help` shows."""
+
     guard: GuardConfig = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
-    labels: choices.Labels = "votes"
+    labels: Labels = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
+    treatment: str = OWN
+    """Weights, betas and skips that act: `own` are the guard's, `permuted` those of the batch dealt
+    to its problems at random, and a run folder those of its run, of another seed; as controls."""
     rule: str = "ttrl"
     """Rule that rewards the responses, by its name in `guard_core.rules`, such as srt or empo."""
     rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
@@ -51,7 +108,7 @@ class TrainConfig:
     """Local folder of a model that embeds responses, for evol_rl; bags of letters if None."""
 
     model: str | None = None
-    """Local folder of a causal language model, or hf:owner/name; the tiny checkpoint if None."""
+    """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
     tiny_task: TinyTask = "arithmetic"
     """Embedded task: last-digit arithmetic with planted rivals, or Collatz steps without any."""
     tiny_verifies: bool = False
@@ -59,7 +116,7 @@ class TrainConfig:
     another model if `model` names one that `guard-train make-tiny --verifies` made."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: choices.ChatTemplate = "auto"
+    chat_template: ChatTemplate = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
@@ -79,7 +136,7 @@ class TrainConfig:
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
-    answer_check: choices.AnswerCheck = "auto"
+    answer_check: AnswerCheck = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
     answer_timeout: Positive = 2.0
@@ -89,12 +146,14 @@ class TrainConfig:
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
     stop: tuple[str, ...] = ()
     """Texts after which a response ends, as after an end token; they stay in it."""
+    max_unread: Share = 0.5
+    """A run is refused before training if more of a pilot's responses hold no readable answer."""
 
     n_votes: Count = 64
     """V, responses per visit that vote."""
     n_samples: Annotated[int, Interval("[2, inf)")] = 32
     """K, the first of them that are trained on; a group of one teaches nothing."""
-    engine: choices.EngineKind = "auto"
+    engine: EngineKind = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
@@ -144,7 +203,7 @@ class TrainConfig:
     """Decay per optimizer step of a moving average of the weights, which evaluations and the saved
     model then use; votes and training go on with the weights themselves. 0 keeps none."""
 
-    loss: choices.LossKind = "dapo"
+    loss: LossKind = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
@@ -172,7 +231,7 @@ class TrainConfig:
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: bool = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: choices.Attention = "auto"
+    attention: Attention = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
     master_weights: bool = True
     """Update bfloat16 weights through copies in single precision; most would not move else."""
@@ -188,16 +247,10 @@ class TrainConfig:
     """Batches between evaluations, in place of `eval_every`; 0 counts epochs."""
     eval_samples: Count = 4
     """Responses per problem for pass@1; before and after training all `n_votes` are used."""
-    eval_majority: Literal["ends", "always"] = "ends"
-    """Evaluations that draw all `n_votes`, for the majority vote and large k: both ends, or all."""
-    eval_pass_at: tuple[PassAt, ...] | None = None
-    """k of pass@k, powers of two from 2 to 256; if None those of 4, 16, 64 up to `n_votes`."""
     eval_temperature: Positive = 0.6
     """Sampling temperature of evaluations."""
     eval_top_p: PositiveShare = 1.0
     """Nucleus of evaluations."""
-    eval_completions: Natural = 4
-    """Problems of which each evaluation writes down some responses; 0 for none."""
 
     checkpoint_every: Natural | None = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
@@ -207,7 +260,7 @@ class TrainConfig:
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    log: tuple[choices.LogKind, ...] = ()
+    log: tuple[LogKind, ...] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     seed: Natural = 0
@@ -221,18 +274,21 @@ class TrainConfig:
     threads: Count | None = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0
-    """Seconds that processes of `torchrun` wait for one that hangs before the run ends."""
+    """Seconds that a process of `torchrun` waits for the others before the run ends."""
 
     def __post_init__(self) -> None:
         """Check every setting."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         check_fields(self, error=UserError)
-        most = max(self.eval_pass_at or (0,))
-        for name, value in (("n_samples", self.n_samples), ("eval_pass_at", most)):
-            if value > self.n_votes:
-                raise UserError(f"{name} = {value}: must be at most n_votes = {self.n_votes}")
+        if self.n_samples > self.n_votes:
+            raise UserError(
+                f"n_samples = {self.n_samples}: must be at most n_votes = {self.n_votes}"
+            )
         if self.problems is not None and self.model is None:
-            raise UserError(f"problems = {self.problems}: needs a model, give one with --model")
+            raise UserError(
+                f"problems = {self.problems}: needs a model; name a folder or hf:owner/name with "
+                "--model, or --model tiny for the embedded one of last-digit arithmetic"
+            )
         if "" in self.stop:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
@@ -246,17 +302,21 @@ class TrainConfig:
         """The problems are those of the embedded tiny task."""
         return self.problems is None
 
+    @property
+    def own_model(self) -> str | None:
+        """The setting `model`; None for an embedded checkpoint."""
+        return None if self.model == EMBEDDED else self.model
+
     def settled(self) -> TrainConfig:
-        """Return the run with a value in every setting that the task decides."""
-        tiny = self.is_tiny
+        """Return the run with a value in every setting that task and model decide."""
+        tiny, small = self.is_tiny, self.is_tiny or self.model == EMBEDDED
         chosen = {
-            "prompt_suffix": "" if tiny else choices.BOX_REQUEST,
-            "max_response_tokens": 22 if tiny else 1024,
-            "lr": 3e-4 if tiny else 5e-7,
+            "prompt_suffix": "" if small else BOX_REQUEST,
+            "max_response_tokens": 22 if small else 1024,
+            "lr": 3e-4 if small else 5e-7,
             "n_problems": 64 if tiny else None,
-            "threads": 1 if tiny else None,
-            "eval_pass_at": tuple(k for k in (4, 16, 64) if k <= self.n_votes),
-            "save_model": not tiny,
+            "threads": 1 if small else None,
+            "save_model": not small,
             "answer_check": "strings" if tiny else "math",
             "engine": "transformers",
             "dtype": "float32",
@@ -286,3 +346,45 @@ def _check_rule(config: TrainConfig) -> None:
                 )
     task = config.tiny_task, config.tiny_verifies, config.problem_seed
     check_tiny(config.problems, *task, rule.name if Need.VERDICTS in rule.needs else None)
+
+
+TinyTask = Literal["arithmetic", "collatz"]
+
+
+def check_tiny(
+    problems: str | None,
+    task: TinyTask,
+    verifies: bool,
+    seed: int = 0,
+    judging_rule: str | None = None,
+) -> None:
+    """Refuse settings of the embedded tasks that contradict others.
+
+    Args:
+        problems: the setting `problems`.
+        task: the setting `tiny_task`.
+        verifies: the setting `tiny_verifies`.
+        seed: the setting `problem_seed`.
+        judging_rule: name of the rule, if that asks the model to judge responses.
+
+    Raises:
+        UserError: they do.
+    """
+    given = {"tiny_task": task, "tiny_verifies": verifies, "problem_seed": seed}
+    for name, value in given.items():
+        if problems is not None and value not in ("arithmetic", 0):
+            raise UserError(
+                f"{name} = {str(value).lower()}: problems = {problems} are not the tiny task; "
+                "leave one of the two out"
+            )
+    if verifies and task != "arithmetic":
+        raise UserError(
+            f"tiny_verifies = true: no model of tiny_task = {task} was taught to judge; leave one "
+            "of the two out"
+        )
+    if judging_rule is not None and problems is None and not verifies:
+        raise UserError(
+            f"rule = {judging_rule!r}: the model of the tiny task cannot judge a response; take "
+            "the one that was taught it with --tiny-verifies, or a language model that follows "
+            "instructions with --model and --problems"
+        )

@@ -1,20 +1,24 @@
-"""The paper's 12 cells, three models times four problem sets, as settings of the trainer.
+"""Where settings come from: presets, a file, options, the machine. Imports no torch.
 
-A preset sets defaults; whatever is given besides it wins. The model itself is not part of it. Where
-a number comes from is given with it: most are in the paper's Table 4, some only in the scripts of
-its release, the rest had to be chosen here.
+Presets are the cells of the paper, each a model on a problem set; their values are data here, each
+with its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
+from lab.cli import read_option, with_arm_options
 from lab.errors import UserError
-from lab.settings import from_values
-from real.settings.choices import BOX_REQUEST
-from real.settings.config import TrainConfig
+from lab.settings import from_values, toml_values
+from real.settings.config import BOX_REQUEST, TrainConfig
+
+_WIDTH = 100
+"""Columns of a terminal that tables fit."""
 
 Source = Literal["paper", "release", "ours"]
 
@@ -151,7 +155,6 @@ def preset(name: str, model: str, **changes: Any) -> TrainConfig:
     Args:
         name: one of `NAMES`, such as `qwen2.5-7b/math500`.
         model: local folder of the model, or `hf:owner/name`.
-        changes: settings that replace the preset's.
 
     Raises:
         UserError: there is no such preset, or a change is wrong.
@@ -178,18 +181,24 @@ def table() -> Iterator[str]:
     """All presets for readers, line by line."""
     yield "presets, each a model of the paper on one of its problem sets:"
     for model, title in MODELS.items():
-        yield f"  {', '.join(f'{model}/{data}' for data in EPOCHS)}  ({title})"
+        yield from _lines(f"  {', '.join(f'{model}/{data}' for data in EPOCHS)} ({title})")
     yield ""
     yield "what they set:"
-    rows = [("problems, epochs", _epochs(), "paper", "")]
-    rows += [(c.name, _shown(c.value), c.source, c.remark) for c in SHARED]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        yield f"  {'  '.join(cells)}  {row[3]}".rstrip()
+    rows = [("problems, epochs", "paper", _epochs(), "")]
+    rows += [(c.name, c.source, _shown(c.value), c.remark) for c in SHARED]
+    names, sources = (max(len(row[column]) for row in rows) for column in range(2))
+    for name, source, value, remark in rows:
+        head = f"  {name:<{names}}  {source:<{sources}}  "
+        yield from _lines(f"{head}{value}{'  ' if remark else ''}{remark}", " " * len(head))
     yield ""
     yield "paper: in its text or tables; release: in its scripts alone; ours: in neither."
-    yield from REMARKS
+    for remark in REMARKS:
+        yield from _lines(remark)
+
+
+def _lines(text: str, indent: str = "    ") -> list[str]:
+    """A text in lines that fit a terminal."""
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent)
 
 
 def _epochs() -> str:
@@ -198,3 +207,84 @@ def _epochs() -> str:
 
 def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) and not value.isidentifier() else str(value)
+
+
+def settings_of(
+    argv: Sequence[str], with_model: bool = False, has_arms: bool = False
+) -> TrainConfig:
+    """Returns the settings of the preset, with those of the file and of the arm over them.
+
+    Args:
+        argv: the command line; `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read,
+            and the options that these settings are checked against: `--model`, `--problems`,
+            `--tiny-task`, `--tiny-verifies`.
+        with_model: name the preset's model where none is given.
+        has_arms: the file may list arms, which `lab.cli.arms_of` reads.
+
+    Raises:
+        UserError: a file cannot be read, or a setting is wrong.
+    """
+    path, name = read_option(argv, "--config"), read_option(argv, "--preset")
+    values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
+    if has_arms:
+        values.pop("arms", None)
+    # Read before the other options: problems without a model are refused, and rules without a
+    # judge.
+    for setting in ("model", "problems", "tiny_task"):
+        given = read_option(argv, f"--{setting.replace('_', '-')}")
+        if given is not None:
+            values[setting] = given
+    if "--tiny-verifies" in argv:
+        values["tiny_verifies"] = True
+    if name is not None:
+        if with_model and name in NAMES:
+            values.setdefault("model", model_of(name))
+        return preset_config(name, values)
+    return from_values(values, TrainConfig, path or "")
+
+
+def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
+    """Return settled settings, with bfloat16 and vLLM where a model is trained on a GPU.
+
+    The tiny model stays in single precision on transformers: it is too small to gain.
+
+    Args:
+        config: settings in which dtype and engine may be `auto`.
+        gpu: whether the trainer runs on a GPU.
+
+    Returns:
+        The settings, and a notice of what was chosen.
+    """
+    if not gpu or config.own_model is None:
+        return config.settled(), []
+    choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
+    chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
+    if not chosen:
+        return config.settled(), []
+    words = ", ".join(f"{name} {value}" for name, value in chosen.items())
+    lacks = "engine" in chosen and not vllm
+    hint = "; vLLM, which is not installed, samples many times faster" if lacks else ""
+    return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
+
+
+def check_engine_tp(config: TrainConfig, ranks: int) -> None:
+    """Refuse engines that cannot be dealt over the ranks of a machine.
+
+    Args:
+        ranks: of this machine, one for each GPU.
+
+    Raises:
+        UserError: the engine is not vLLM in its own process, or groups of ranks do not come out.
+    """
+    if config.engine_tp == 1:
+        return
+    if config.engine != "vllm":
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: belongs to engine = 'vllm', not to "
+            f"{config.engine!r}; leave it out"
+        )
+    if ranks % config.engine_tp:
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: does not divide the {ranks} ranks of a machine; take "
+            "a divisor of them, or start as many ranks with torchrun --nproc-per-node"
+        )

@@ -32,6 +32,8 @@ class Stream(IntEnum):
     """Rewordings of all problems before training; no position."""
     VERIFIER = 7
     """A model's verdicts on responses; position: step."""
+    DEAL = 8
+    """Permuted decisions; position: problem, visit."""
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:

@@ -19,7 +19,7 @@ as one further vote.
 import numpy as np
 import torch
 
-from real.answers.boxes import last_box
+from real.answers.canonical import last_box
 from real.tiny import arithmetic
 from real.tiny.vocabulary import EOS_ID, PAD_ID, encode
 

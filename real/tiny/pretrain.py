@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from safetensors.torch import save
 from torch.nn import functional
-from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.errors import UserError
+from lab.progress import Bar
 from real.tiny import TASKS
 from real.tiny.arithmetic import ARITHMETIC
 from real.tiny.measure import Accuracy, measure
@@ -145,7 +145,7 @@ def fit(
         weight_decay=schedule.weight_decay,
     )
     model.train()
-    bar = tqdm(batches, desc="pretraining", unit="step", disable=not progress)
+    bar = Bar(batches, desc="pretraining", unit="step", disable=not progress)
     for step, batch in enumerate(bar):
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(schedule, step)

@@ -11,73 +11,33 @@ micro-batches, and of dealing those to ranks, gives the same gradient.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from real.settings.choices import LossKind
-from real.update.group import Group, kept, without_rows
-from real.update.logprobs import Scorer, group_logprobs
-from real.update.packing import MicroBatch, PackedRows
-from real.update.pass_sums import Sums, broken_rows, totals
-from real.update.passes import Place, RowCounts, row_counts
+from real.model.prepare import adapters_off, has_adapters
+from real.settings.config import TrainConfig
+from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
+from real.update.packing import (
+    Group,
+    MicroBatch,
+    PackedRows,
+    Place,
+    RowCounts,
+    row_counts,
+)
 
-__all__ = [
-    "MEAN_OF_LOSS",
-    "Group",
-    "LossConfig",
-    "Pass",
-    "Reference",
-    "TokenLoss",
-    "backward",
-    "denominator",
-    "kept",
-    "token_loss",
-    "without_rows",
-]
-
-MeanKind = Literal["token_mean", "sequence_mean", "constant"]
-MEAN_OF_LOSS: dict[LossKind, MeanKind] = {
-    "dapo": "token_mean",
-    "grpo": "sequence_mean",
-    "dr_grpo": "constant",
-}
-"""TRL's names of losses (`loss_type`) to what sets them apart there, and here. What their papers
-propose besides has settings of its own: upper clip, scale of advantages, dropped groups."""
 Reference = Callable[[PackedRows, float], Tensor]
 """Packed rows and temperature to (n,) log-probs of the reference policy, without gradient."""
 
 _LOG_RATIO_LIMIT = 20.0
 """Keeps exp finite in single precision; far outside of every clip range."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossConfig:
-    """Options of the GRPO loss for given advantages."""
-
-    kind: MeanKind = "token_mean"
-    """Mean over tokens; over responses of their token means; or Dr. GRPO's constant: token sums
-    over the number of responses times `max_tokens`."""
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    """The ratio is clipped to `[1 - clip_low, 1 + clip_high]`."""
-    temperature: float = 1.0
-    """Log-probs are those of the distribution that was sampled from."""
-    max_tokens: int = 1
-    """Longest response; read by `kind="constant"` only."""
-    drop_uniform: bool = False
-    """Problems without any advantage leave the batch instead of counting in its denominator."""
-    micro_tokens: int = 16384
-    """Rows of one forward pass are so many that prompt and response tokens stay below this."""
-    kl_coef: float = 0.0
-    """Factor on the KL divergence from the reference policy; at 0 there is no reference. The
-    problem's weight does not scale this term: a doubtful label is no reason to drift faster."""
-    objective: Literal["policy", "entropy"] = "policy"
-    """The clipped loss of the advantages, or the entropy of the responses' tokens whatever their
-    advantages are; that needs an `EntropyScorer`."""
 
 
 class TokenLoss(NamedTuple):
@@ -113,7 +73,7 @@ class Pass(NamedTuple):
 def backward(
     model: Any,
     groups: Sequence[Group],
-    config: LossConfig,
+    config: TrainConfig,
     share: tuple[int, int] = (0, 1),
     reference: Reference | None = None,
 ) -> Pass:
@@ -121,15 +81,16 @@ def backward(
 
     Args:
         model: a causal language model of transformers, or a `Scorer` of one; should be in
-            evaluation mode, so that dropout cannot move the ratio.
+            evaluation mode, so that dropout cannot move the ratio. With an `EntropyScorer` the loss
+            is the entropy of the responses' tokens, whatever their advantages are.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
-        config: of the loss.
         share: rank and number of ranks. Every rank plans the same micro-batches and runs each
             `world`-th, all equally many: one with nothing left runs a row at weight zero, since
             sharded models need all ranks in every pass. The loss is multiplied by `world`,
             because data-parallel wrappers (FSDP2, DDP) average gradients over ranks and here
             the ranks' gradients have to add up: the denominator is that of the whole mini-batch.
-        reference: of the KL term; needed when `kl_coef > 0`.
+        reference: of the KL term; needed when `kl_coef > 0`. The problem's weight does not scale
+            that term: a doubtful label is no reason to drift faster.
 
     Returns:
         What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
@@ -138,7 +99,7 @@ def backward(
     rank, world = share
     scorer = model if isinstance(model, Scorer) else Scorer(model)
     counts = [row_counts(group) for group in groups]
-    all_cost = config.kl_coef > 0 or config.objective == "entropy"
+    all_cost = config.kl_coef > 0 or isinstance(scorer, EntropyScorer)
     active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
     passes, bundle, n_inputs = scorer.plan(groups, counts, config.micro_tokens, world, only=active)
     own_passes = passes[rank::world]
@@ -169,7 +130,7 @@ def backward(
 
 
 def _broken_alone(
-    scorer: Scorer, groups: Sequence[Group], config: LossConfig, share: tuple[int, int]
+    scorer: Scorer, groups: Sequence[Group], config: TrainConfig, share: tuple[int, int]
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
     logprobs = group_logprobs(
@@ -182,17 +143,19 @@ def _broken_alone(
     )
 
 
-def denominator(counts: Sequence[RowCounts], config: LossConfig) -> float:
-    """Denominator of the mini-batch's sum over tokens.
+def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
+    """Denominator of the mini-batch's sum over tokens: for `loss` dapo their number.
+
+    For grpo it is the number of responses, whose token means are added; for dr_grpo that number
+    times the longest response allowed. The names are those of TRL's `loss_type`.
 
     Args:
         counts: tokens of the loss in every row of every group, silent groups included.
-        config: of the loss.
     """
-    if config.kind == "token_mean":
+    if config.loss == "dapo":
         return float(sum(map(sum, counts)))
     n_rows = sum(count > 0 for row in counts for count in row)
-    return float(n_rows if config.kind == "sequence_mean" else n_rows * config.max_tokens)
+    return float(n_rows * (1 if config.loss == "grpo" else config.max_response_tokens or 1))
 
 
 def token_loss(
@@ -200,7 +163,7 @@ def token_loss(
     old_KT: Tensor,
     majority_K: Tensor,
     minority_K: Tensor,
-    config: LossConfig,
+    config: TrainConfig,
 ) -> TokenLoss:
     """The clipped loss of every token, both advantage streams at once.
 
@@ -235,11 +198,11 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
 
 
 def _micro_loss(
-    scorer: Scorer, batch: MicroBatch, config: LossConfig, reference: Reference | None
+    scorer: Scorer, batch: MicroBatch, config: TrainConfig, reference: Reference | None
 ) -> tuple[Tensor, Sums]:
     """Summed loss of one micro-batch, with gradient, and what else it adds up to."""
     scored = scorer(batch.rows, config.temperature)
-    if config.objective == "entropy":
+    if isinstance(scorer, EntropyScorer):
         assert scored.entropy_n is not None
         return _entropy_loss(batch.unfold(scored.entropy_n), batch, config)
     logprobs = batch.unfold(scored.logprobs_n)
@@ -262,7 +225,9 @@ def _micro_loss(
     return loss, Sums(torch.stack(numbers), broken_R)
 
 
-def _entropy_loss(entropy_RT: Tensor, batch: MicroBatch, config: LossConfig) -> tuple[Tensor, Sums]:
+def _entropy_loss(
+    entropy_RT: Tensor, batch: MicroBatch, config: TrainConfig
+) -> tuple[Tensor, Sums]:
     """Loss and sums of the mean token entropy, without clipping."""
     loss = _weighted_sum(entropy_RT, batch, config)
     broken_R = (batch.counted_RT & ~entropy_RT.isfinite()).any(dim=1)
@@ -270,22 +235,192 @@ def _entropy_loss(entropy_RT: Tensor, batch: MicroBatch, config: LossConfig) -> 
     return loss, Sums(torch.stack((loss.detach(), zero, zero, broken_R.sum())), broken_R)
 
 
-def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossConfig) -> Tensor:
+def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: TrainConfig) -> Tensor:
     """Sum over the rows of all problems, each times its problem's weight."""
     by_part = _row_sums(values_RT, batch.counted_RT, config).split(batch.n_rows_of_parts)
     weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
     return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
 
-def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossConfig) -> Tensor:
+def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: TrainConfig) -> Tensor:
     """(R,) sums over a row's tokens, or means where every row shall weigh the same."""
     sums_R = torch.where(counted_RT, values_RT, 0.0).sum(dim=1)
-    return sums_R / counted_RT.sum(dim=1) if config.kind == "sequence_mean" else sums_R
+    return sums_R / counted_RT.sum(dim=1) if config.loss == "grpo" else sums_R
 
 
 def _reference_kl(
-    logprobs_RT: Tensor, batch: MicroBatch, config: LossConfig, reference: Reference | None
+    logprobs_RT: Tensor, batch: MicroBatch, config: TrainConfig, reference: Reference | None
 ) -> Tensor:
     if reference is None:
         raise ValueError("kl_coef > 0 needs a reference policy")
     return kl_estimate(logprobs_RT, batch.unfold(reference(batch.rows, config.temperature)))
+
+
+_N_NUMBERS = 4
+"""Of `Sums`."""
+
+
+class Sums(NamedTuple):
+    """Sums of one micro-batch, on its device."""
+
+    numbers: Tensor
+    """(4,) sums: loss, clipped tokens, KL, broken rows."""
+    broken_R: Tensor
+    """(R,) bool, rows with a log-prob that is not finite."""
+
+
+def totals(sums_of_passes: list[Sums], world: int, device: torch.device) -> list[float]:
+    """`Sums.numbers` over micro-batches and ranks; every fetch waits for a GPU to catch up."""
+    added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=device)
+    for sums in sums_of_passes:
+        added += sums.numbers
+    if world > 1 and dist.is_initialized():
+        dist.all_reduce(added)
+    return added.tolist()
+
+
+def broken_rows(
+    sums_of_passes: list[Sums], passes: list[list[Place]], share: tuple[int, int]
+) -> tuple[Place, ...]:
+    """Indices of all ranks' broken rows in the mini-batch."""
+    rank, world = share
+    own_places = [place for places in passes[rank::world] for place in places]
+    flags = torch.cat([sums.broken_R for sums in sums_of_passes]).tolist() if sums_of_passes else []
+    broken = [place for place, flag in zip(own_places, flags, strict=True) if flag]
+    if world > 1 and dist.is_initialized():
+        broken = _all_places(broken, world)
+    return tuple(sorted(broken))
+
+
+def _all_places(own_places: list[Place], world: int) -> list[Place]:
+    """The places that all ranks name. They travel as numbers: nothing is pickled."""
+    count = torch.tensor(len(own_places))
+    dist.all_reduce(count, op=dist.ReduceOp.MAX)
+    padded = torch.full((int(count), 2), -1)
+    padded[: len(own_places)] = torch.tensor(own_places, dtype=torch.int64).view(-1, 2)
+    gathered = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(gathered, padded)
+    return [(group, row) for group, row in torch.cat(gathered).tolist() if group >= 0]
+
+
+def initial_reference(
+    scorer: Scorer, shard: Callable[[Scorer], None] = lambda _: None
+) -> Reference:
+    """Log-probs of the policy as it is now, however it is trained later.
+
+    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy.
+    A run that is resumed must call this before it loads its checkpoint.
+
+    Args:
+        scorer: of the policy, not yet sharded.
+        shard: what is to be done with a copy.
+    """
+    if has_adapters(scorer.model):
+        return _Disabled(scorer)
+    frozen = copy.deepcopy(scorer).requires_grad_(False)
+    shard(frozen)
+    return _Frozen(frozen)
+
+
+class _Frozen:
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    @torch.no_grad()
+    def __call__(self, rows: PackedRows, temperature: float) -> Tensor:
+        return self.scorer(rows, temperature).logprobs_n
+
+
+class _Disabled:
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    @torch.no_grad()
+    def __call__(self, rows: PackedRows, temperature: float) -> Tensor:
+        with adapters_off(self.scorer.model):
+            return self.scorer(rows, temperature).logprobs_n
+
+
+PROBE_ROWS = 4
+"""Responses that are looked at where nothing is corrected: enough to see a wrong engine."""
+
+
+def importance_weights(trainer: Tensor, engine: Tensor, cap: float) -> Tensor:
+    """`min(pi_trainer / pi_engine, cap)` of every token; 1 where either log-prob is not finite."""
+    ratio = (trainer - engine).exp().clamp(max=cap)
+    return torch.where(ratio.isfinite(), ratio, 1.0)
+
+
+def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
+    """Estimate of KL(engine || trainer), nats per token, over tokens that the engine sampled.
+
+    Args:
+        trainer: log-probs; tokens at which one is not finite are left out.
+
+    Returns:
+        The mean of `exp(d) - 1 - d` (k3), d = trainer - engine: unbiased, never negative, and of
+        small variance. NaN without any token.
+    """
+    total, n_tokens = 0.0, 0
+    for ours, theirs in zip(trainer, engine, strict=True):
+        both = ours.isfinite() & theirs.isfinite()
+        total += float(kl_estimate(theirs[both], ours[both]).sum())
+        n_tokens += int(both.sum())
+    return total / n_tokens if n_tokens else math.nan
+
+
+def compared(
+    scorer: Scorer,
+    groups: Sequence[Group],
+    temperature: float,
+    micro_tokens: int,
+    cap: float | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> tuple[list[Group], float]:
+    """Compare engine and trainer before the first update of a batch.
+
+    Args:
+        scorer: of the model with the weights that sampled.
+        groups: the batch; `old_KT` holds the engine's log-probs.
+        micro_tokens: tokens of one forward pass.
+        cap: of the importance weights; None for no correction, which costs a few rows' forward
+            pass. With a cap every response that is trained on goes through the model once more:
+            the ratio of the loss then starts from the trainer's own log-probs, and the weights
+            stand in `correction_KT`.
+        share: rank and number of ranks, see `group_logprobs`.
+
+    Returns:
+        The groups to train on, and the mismatch in nats per token.
+    """
+    if cap is None:
+        scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
+    else:
+        scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
+    trainer_logprobs = group_logprobs(scorer, scored_groups, temperature, micro_tokens, share)
+    mismatch = mismatch_kl(trainer_logprobs, [group.old_KT for group in scored_groups])
+    if cap is None:
+        return list(groups), mismatch
+    return [
+        group if group.dropped or group.silent else _corrected(group, ours, cap)
+        for group, ours in zip(groups, trainer_logprobs, strict=True)
+    ], mismatch
+
+
+def _corrected(group: Group, trainer_KT: Tensor, cap: float) -> Group:
+    return replace(
+        group,
+        # Padding is read by nothing, but a NaN there could still spread.
+        old_KT=torch.where(group.real_KT, trainer_KT, 0.0),
+        correction_KT=importance_weights(trainer_KT, group.old_KT, cap),
+    )
+
+
+def _first_row(group: Group) -> Group:
+    return replace(
+        group,
+        tokens_KT=group.tokens_KT[:1],
+        old_KT=group.old_KT[:1],
+        lengths_K=group.lengths_K[:1],
+        majority_K=group.majority_K[:1],
+        minority_K=group.minority_K[:1],
+    )

@@ -1,11 +1,13 @@
-"""AdamW over mini-batches: schedule, clipping, refused steps, and how far each step went."""
+"""One optimizer step per mini-batch: schedule, clipping, refusals, and the weights' average."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -20,36 +22,120 @@ from real.ranks.sharding import (
     norm_over_ranks,
     shard_of,
 )
-from real.update.adamw import MeasuredAdamW
-from real.update.average import WeightAverage
-from real.update.group import Group, kept, without_rows
-from real.update.grpo import LossConfig, Pass, Reference, backward
+from real.settings.config import TrainConfig
+from real.update.adamw import Masters, MeasuredAdamW
+from real.update.grpo import Pass, Reference, backward, initial_reference
 from real.update.logprobs import Scorer
-from real.update.masters import Masters
-from real.update.reference import initial_reference
-from real.update.step import Fault, Step
+from real.update.packing import Group, kept, without_rows
+
+Named = Mapping[str, Tensor]
+
+
+class WeightAverage:
+    """An average in single precision at least, of weights by name.
+
+    It is sharded and placed as the weights are, so every rank averages its own shards.
+    """
+
+    def __init__(self, weights: Named) -> None:
+        """Start at the weights as they are now."""
+        self.weights = {
+            name: w.detach().to(torch.promote_types(w.dtype, torch.float32), copy=True)
+            for name, w in weights.items()
+        }
+
+    @torch.no_grad()
+    def follow(self, weights: Named, rate: float) -> None:
+        """Move the average towards the weights: `mean + rate * (weights - mean)`."""
+        for name, mean in self.weights.items():
+            mean.lerp_(weights[name].detach().to(mean.dtype), rate)
+
+    @contextmanager
+    def held_by(self, model: Any) -> Iterator[None]:
+        """Let the model hold the average meanwhile. It costs one more copy of its weights."""
+        own = {name: p for name, p in model.named_parameters() if name in self.weights}
+        kept = {name: p.detach().clone() for name, p in own.items()}
+        try:
+            _copy_all(self.weights, own)
+            yield
+        finally:
+            _copy_all(kept, own)
+
+    @contextmanager
+    def answering(
+        self, model: Any, hand_over: Callable[[int], object], version: int
+    ) -> Iterator[int]:
+        """Let an engine sample by the average; gives the version of these weights.
+
+        Args:
+            model: as for `held_by`.
+            hand_over: gives the model's weights to the engine, under a version.
+            version: of the model's own weights, which the engine has before and after.
+        """
+        with self.held_by(model):
+            # A number that no version of the trained weights has.
+            hand_over(-1 - version)
+            yield -1 - version
+        hand_over(version)
+
+
+@torch.no_grad()
+def _copy_all(weights: Named, to: Named) -> None:
+    for name, p in to.items():
+        p.copy_(weights[name])
+
+
+class Fault(StrEnum):
+    """A number of a step that was not finite; all but the first lead to a refusal."""
+
+    LOG_PROB = "their log-prob"
+    LOG_PROBS = "the log-prob of every response token"
+    LOSS = "the loss"
+    GRADIENT = "the gradient"
+    UPDATE = "the norm of the update"
+
+    @property
+    def notice(self) -> str:
+        """Consequence and reason, to be followed by a number."""
+        left_out = self is Fault.LOG_PROB
+        done = "response tokens left out" if left_out else "optimizer steps refused"
+        return f"{done} since {self} was not finite"
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizerConfig:
-    """AdamW and its schedule."""
+class Step:
+    """One scheduled optimizer step."""
 
     lr: float
-    """Peak learning rate."""
-    warmup_ratio: float = 0.03
-    """Share of the scheduled steps with linearly growing learning rate; cosine to 0 after it."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    master_weights: bool = True
-    """Parameters in low precision are updated through copies in single precision."""
-    average: float = 0.0
-    """Decay of the weights' moving average per step taken; 0 keeps none."""
-    offload: bool = False
-    """Moments and copies in single precision are kept in main memory."""
-    max_refused: int = 10
-    """So many refused steps one after the other end the run."""
+    taken: bool = False
+    """The optimizer moved; false where the mini-batch was empty or the step was refused."""
+    fault: Fault | None = None
+    """Reason why the step was refused; an update that is not finite was made before it was known.
+    """
+    update_norm: float = 0.0
+    """L2 norm of the change of all parameters together; 0 for a step not taken."""
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    """Before clipping."""
+    n_tokens: int = 0
+    n_clipped: int = 0
+    n_forward: int = 0
+    n_inputs: int = 0
+    """Tokens that went through the model, prompts included, see `Pass`."""
+    n_left_out: int = 0
+    """Response tokens outside of the loss: the engine's or the trainer's log-prob was not finite.
+    One such token of the trainer takes its whole response out."""
+    kl: float = 0.0
+    """Mean estimated KL divergence from the reference policy; 0 without one."""
+
+    @property
+    def refused(self) -> bool:
+        """A number that the step depends on was not finite."""
+        return self.fault is not None
+
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Of AdamW."""
 
 
 class PolicyOptimizer:
@@ -58,8 +144,7 @@ class PolicyOptimizer:
     def __init__(
         self,
         model: Any,
-        loss: LossConfig,
-        config: OptimizerConfig,
+        config: TrainConfig,
         n_scheduled: int,
         share: tuple[int, int] = (0, 1),
         reference: Reference | None = None,
@@ -68,37 +153,35 @@ class PolicyOptimizer:
 
         Args:
             model: a causal language model, or a `Scorer` of one (sharded already, with FSDP2).
-            loss: of a mini-batch; with `kl_coef > 0` the model as it is now is the reference.
-            config: of the optimizer.
-            n_scheduled: steps of the whole run.
             share: rank and number of ranks, see `backward`.
             reference: with `kl_coef > 0`, in place of the model as it is now.
         """
         self.scorer = model if isinstance(model, Scorer) else Scorer(model)
         self.model: Any = self.scorer.model
-        self.loss = loss
         self.config = config
         self.n_scheduled = n_scheduled
         self.n_done = 0
         self.n_refused_in_a_row = 0
         self.rate_scale = 1.0
-        """Factor on the learning rate of the steps to come, see `guard_core.brake`."""
+        """Factor on the learning rate of the steps to come, see `guard_core.schedule`."""
         self.faults: Counter[Fault] = Counter()
         """Refused steps and left-out tokens by their reason; a caller may clear it."""
         self._share = share
         self._reference = reference
-        if loss.kl_coef > 0 and reference is None:
+        if config.kl_coef > 0 and reference is None:
             self._reference = initial_reference(self.scorer)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
-        self._masters = Masters([p for _, p in named], config.master_weights, config.offload)
+        self._masters = Masters(
+            [p for _, p in named], config.master_weights, config.offload_optimizer
+        )
         self.parameters: list[Tensor] = self._masters.tensors
         self._adamw = MeasuredAdamW(
             self._masters,
-            betas=config.betas,
-            eps=config.epsilon,
+            betas=BETAS,
+            eps=EPSILON,
             weight_decay=config.weight_decay,
-            on_host=config.offload,
+            on_host=config.offload_optimizer,
         )
         self._sharded = is_sharded(self.model)
         self.average = WeightAverage(dict(self._named())) if config.average > 0 else None
@@ -113,11 +196,11 @@ class PolicyOptimizer:
             UserError: `max_refused` steps in a row were refused, see `Fault`.
         """
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
-        lr = self.config.lr * factor * self.rate_scale
+        lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
         self.n_done += 1
         if n_dead := _n_dead(groups):
             return Step(lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_dead)
-        batch = kept(groups, self.loss.drop_uniform)
+        batch = kept(groups, self.config.drop_uniform)
         if not batch:
             return Step(lr)
         done = self._backward(batch)
@@ -252,12 +335,12 @@ class PolicyOptimizer:
         `broken` of the result names these rows.
         """
         self._masters.zero_gradients()
-        done = backward(self.scorer, batch, self.loss, self._share, self._reference)
+        done = backward(self.scorer, batch, self.config, self._share, self._reference)
         if not done.broken:
             return done
         self._masters.zero_gradients()
         batch = without_rows(batch, done.broken)
-        again = backward(self.scorer, batch, self.loss, self._share, self._reference)
+        again = backward(self.scorer, batch, self.config, self._share, self._reference)
         return again._replace(broken=done.broken)
 
     def _refused(self, fault: Fault) -> Fault:

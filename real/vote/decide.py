@@ -1,31 +1,47 @@
-"""From the votes of a visit to the label that is trained on: the trainer's contact with the guard.
+"""From the answers of a visit to labels, the guard's decisions and advantages, on every rank.
 
 The rows of the trace are made here too. The columns that need the true answers are computed for
-the trace alone.
+the trace alone. Dynamic sampling fills batches up until enough problems have rewards that differ
+(Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
+https://arxiv.org/abs/2503.14476).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guard_core import Decision, Draws, Guard, GuardState, Votes, count_answers
+from guard_core import (
+    Decision,
+    Draws,
+    Guard,
+    GuardConfig,
+    GuardState,
+    PolicyStreams,
+    Votes,
+    count_answers,
+    policy_streams,
+)
 from guard_core.arrays import widen
-from guard_core.brake import brake_factor, signal
-from guard_core.rules import Observations
+from guard_core.decision import Treatment
+from guard_core.rules import Observations, Rule, response_streams, weighed
+from guard_core.schedule import brake_factor, signal
+from lab.arm_settings import Treatments
+from lab.arms import OWN
 from lab.trace.rows import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
-from real.settings.seeds import Stream
-from real.settings.uniforms import uniforms
-from real.vote.read import Responses
+from real.settings.seeds import Stream, generator
+from real.update.packing import Group, kept
+from real.vote.sample import Responses
 
 Ints = NDArray[np.int64]
 Rows = dict[str, Any]
@@ -61,9 +77,7 @@ class Supervisor:
         """Start before any vote.
 
         Args:
-            config: of the run.
             truths: (N,) reference answers; None where there is none.
-            ranks: the processes of the run.
         """
         self.config = config
         self.reads = ranks.first
@@ -74,6 +88,8 @@ class Supervisor:
         self.rule = rule_of(config)
         self.guard = Guard(config.guard)
         self.state = self.guard.init(len(truths), like=np.zeros(0))
+        own = config.treatment if self.reads else OWN
+        self._treat = Treatments(own, config.seed, [0], (config.epochs, len(truths)))
 
     def read(self, responses: Responses) -> Ints:
         """Return (P, V) answer ids, -1 for unparseable ones; all -1 on ranks that do not read."""
@@ -124,6 +140,9 @@ class Supervisor:
             self.state.take(problems_P), votes, draws, self._scores(obs)
         )
         self.state = self.state.put(problems_P, state)
+        deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
+        own = Treatment.of(decision)
+        decision = decision.treated(*self._treat(own, problems_P, visit, deal_P))
         # The trace's rows are those of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, votes, decision), "visit": visit}
         if self.config.labels == "truth":
@@ -202,7 +221,9 @@ class Supervisor:
     ) -> NDArray[np.float64]:
         """(P, n); one generator per problem and visit, so the order of rows cannot matter."""
         visit_P = np.broadcast_to(visit, problems_P.shape)
-        return uniforms(self.config.seed, stream, problems_P, visit_P, n)
+        places = zip(problems_P.tolist(), visit_P.tolist(), strict=True)
+        drawn = [generator(self.config.seed, stream, *place).random(n) for place in places]
+        return np.array(drawn).reshape(len(problems_P), n)
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
@@ -245,6 +266,120 @@ class Supervisor:
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),
             "majority_ratio": float(np.mean(rows["match_rate"])),
+            "reward": float(rewarded_PK.mean()) if self.rule.pays == "label" else np.nan,
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if by_label else np.nan,
         }
+
+
+T = TypeVar("T")
+
+
+def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
+    """Return the streams of the K trained responses, as NumPy arrays."""
+    obs, decision = decided.obs, decided.decision
+    streams = policy_streams(*response_streams(rule, obs, decision, config), decision, config)
+    return weighed(rule, obs, decision.label, streams)
+
+
+def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
+    """Return the first rank's streams on every rank; all ranks must call this."""
+    return unpacked(ranks.from_first(None if streams is None else packed(streams)))
+
+
+def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
+    """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
+
+    All ranks must call this after the batch was decided on.
+    """
+    if supervisor.config.guard.brake == 1:
+        return 1.0
+    return float(ranks.from_first(np.array([[supervisor.brake()]]))[0, 0])
+
+
+def packed(streams: PolicyStreams) -> NDArray[np.float64]:
+    """Return streams as one (P, 2K + 2) array: both advantages, weight, drop."""
+    columns = [streams.majority, streams.minority, streams.weight[:, None], streams.drop[:, None]]
+    return np.concatenate(columns, axis=1, dtype=np.float64)
+
+
+def unpacked(values_PC: NDArray[np.float64]) -> PolicyStreams:
+    """Return the streams that `packed` made an array of."""
+    n_samples = values_PC.shape[1] // 2 - 1
+    return PolicyStreams(
+        majority=values_PC[:, :n_samples],
+        minority=values_PC[:, n_samples : 2 * n_samples],
+        weight=values_PC[:, -2],
+        drop=values_PC[:, -1] > 0,
+    )
+
+
+def mini_batches(groups: list[T], further: list[list[T]], size: int) -> list[list[T]]:
+    """Return the groups of every optimizer step.
+
+    Args:
+        groups: (P,) groups of the batch's problems.
+        further: (P,) groups that go with each problem's own; empty for none at all.
+        size: problems per optimizer step.
+    """
+    return [
+        [*groups[start : start + size], *chain(*further[start : start + size])]
+        for start in range(0, len(groups), size)
+    ]
+
+
+class Refill:
+    """Groups that wait until there are enough of them for an update.
+
+    The problems of every sampled batch vote, and the guard decides on them, whether they train or
+    not. Groups that are dropped or have equal rewards do not train, and neither do those beyond
+    `batch_size`. While groups wait the weights stay as they are, so that all were drawn from the
+    policy that they train. The learning rate's schedule goes on with every sampled batch.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        """Wait for nothing yet; with `max_num_gen_batches` 1 nothing ever waits."""
+        self._most, self._size = config.max_num_gen_batches, config.batch_size
+        self._mini = config.mini_batch
+        self._waiting: list[list[Group]] = []
+        self._n_batches = 0
+        self._columns: dict[str, int] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Sampled groups wait for further ones: no point to stop at."""
+        return self._n_batches > 0
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """Columns of the steps about the last batch; none where batches are not refilled."""
+        return self._columns
+
+    def mini_batches(
+        self, groups: list[Group], further: list[list[Group]], ends_run: bool
+    ) -> list[list[Group]]:
+        """Return the groups of every optimizer step after a batch; all empty while groups wait.
+
+        Args:
+            groups: (P,) groups of the batch's problems.
+            further: as for `real.vote.decide.mini_batches`.
+            ends_run: no further batch will come.
+        """
+        planned = mini_batches(groups, further, self._mini)
+        if self._most == 1:
+            return planned
+        problems = mini_batches(groups, further, 1)
+        self._waiting += [own for own in problems if kept(own, drop_uniform=True)]
+        self._n_batches += 1
+        # A smaller batch, at the end of an epoch, has steps for fewer problems.
+        room = min(self._size, len(planned) * self._mini)
+        enough = len(self._waiting) >= self._size == room
+        if not enough and self._n_batches < self._most and not ends_run:
+            self._columns = {"n_gen_batches": 0, "n_trained": 0}
+            return [[] for _ in planned]
+        chosen = self._waiting[:room]
+        self._columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
+        self._waiting, self._n_batches = [], 0
+        starts = range(0, len(chosen), self._mini)
+        parts = [list(chain(*chosen[start : start + self._mini])) for start in starts]
+        return [*([] for _ in planned[len(parts) :]), *parts]

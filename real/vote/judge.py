@@ -1,4 +1,4 @@
-"""The trained model as the judge of its own responses, which solves again what it finds wrong.
+r"""The trained model as the judge of its own responses, which solves again what it finds wrong.
 
 A question shows problem and response and asks for a reasoned verdict in a box. Every question is a
 sample of its own, also where the same response is asked about several times. A verdict that a
@@ -8,6 +8,7 @@ Verifications and new solutions are trained on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -18,14 +19,89 @@ from numpy.typing import NDArray
 from guard_core import PolicyStreams
 from guard_core.advantages import standardise
 from guard_core.rules import Observations
-from real.problems.problem import Problem
+from real.answers.canonical import last_box
+from real.problems.problem import Problem, Turn
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.settings.seeds import Stream
-from real.update.group import Group
+from real.tiny import judging
+from real.update.packing import Group
 from real.vote.decide import Decided
-from real.vote.further import Further, Ints, Parts
-from real.vote.read import Responses
-from real.vote.wording import TinyWording, Wording
+from real.vote.sample import Responses
+from real.vote.second import ExtraRollouts, Ints, Parts
+
+_QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
+
+<problem>
+{problem}
+</problem>
+
+<attempt>
+{attempt}
+</attempt>
+
+Go through the attempt step by step and check every step, or solve the problem yourself and compare.
+Then end with your verdict: \boxed{{correct}} if the answer is right, \boxed{{wrong}} if it is not.
+"""
+_REQUEST = r"""You found the attempt wrong. Solve the problem once more, thinking step by step,
+and end with your new answer in \boxed{}.
+"""
+_VERDICTS = {"correct": 1, "wrong": 0, "incorrect": 0}
+_STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+
+
+class Wording:
+    """The wording for language models that follow instructions."""
+
+    max_tokens: int | None = None
+    """Longest verification; that of responses if None."""
+
+    def question(self, problem: Problem, response: str) -> Problem:
+        """Return the question about a response, to be encoded as problems are.
+
+        Args:
+            problem: its earlier messages stay in front of the question.
+            response: text of the response.
+        """
+        asked = _QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
+        return Problem(f"{problem.id}/verify", asked, None, problem.before)
+
+    def verdict(self, text: str) -> int:
+        r"""Return 1 for `\boxed{correct}`, 0 for `\boxed{wrong}`, -1 for anything else.
+
+        The last box counts. Case, spaces, a full stop and `\text{}` do not matter; `incorrect` is
+        read as `wrong`.
+        """
+        box = last_box(text)
+        if box is None:
+            return -1
+        return _VERDICTS.get(_STYLE.sub(r"\1", box).strip(" \n\t.").lower(), -1)
+
+    def request(self, problem: Problem, response: str, verification: str) -> Problem:
+        """Return the request for a new response, after question and verification."""
+        asked = self.question(problem, response)
+        before = (*asked.before, Turn("user", asked.prompt), Turn("assistant", verification))
+        return Problem(f"{problem.id}/again", _REQUEST.strip(), None, before)
+
+
+class TinyWording(Wording):
+    """The wording in the tiny task's own tokens; see `real.tiny.judging`."""
+
+    max_tokens = judging.VERIFICATION_TOKENS
+
+    def question(self, problem: Problem, response: str) -> Problem:
+        """Implement `Wording`."""
+        asked = judging.question(problem.prompt, response)
+        return Problem(f"{problem.id}/verify", asked, None)
+
+    def verdict(self, text: str) -> int:
+        """Implement `Wording`: plus is right, minus wrong."""
+        return judging.read_verdict(text)
+
+    def request(self, problem: Problem, response: str, verification: str) -> Problem:
+        """Implement `Wording`."""
+        asked = judging.request(problem.prompt, response, verification)
+        return Problem(f"{problem.id}/again", asked, None)
+
 
 Floats = NDArray[np.float64]
 _AGAIN = 1
@@ -34,7 +110,7 @@ _AGAIN = 1
 
 @runtime_checkable
 class Judged(Protocol):
-    """A rule with verdicts, such as `guard_core.rules.coverrl.CoVerRL`, which documents these."""
+    """A rule with verdicts, such as `guard_core.rules.evidence.CoVerRL`, which documents these."""
 
     @property
     def verifications(self) -> int: ...  # noqa: D102
@@ -69,7 +145,7 @@ class Again:
     advantages_MN: Floats
 
 
-class Judge(Further):
+class Judge(ExtraRollouts):
     """Asks about responses of a batch, and keeps the answers to be trained on."""
 
     def __init__(self, rule: Judged, parts: Parts) -> None:
@@ -77,7 +153,6 @@ class Judge(Further):
 
         Args:
             rule: chooses the questions and rewards the answers.
-            parts: of the run.
         """
         self._rule, self._parts = rule, parts
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
@@ -87,12 +162,12 @@ class Judge(Further):
         self._again: Again | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
-        """Implement `Further`: forget the batch before."""
+        """Implement `ExtraRollouts`: forget the batch before."""
         self._step, self.n_sampled, self.asked, self._again = step, 0, None, None
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """Implement `Further`: let the model judge, and solve again what it finds wrong.
+        """Implement `ExtraRollouts`: let the model judge, and solve again what it finds wrong.
 
         The first question about a problem is about a response that gives the label.
         """
@@ -106,7 +181,7 @@ class Judge(Further):
         return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """Implement `Further`: a group of one per verification, then one of N per wrong verdict.
+        """Return a group of one per verification, then one of N per wrong verdict.
 
         A doubted majority is no measure for the verifier either: its problem leaves as a whole.
         """

@@ -1,23 +1,370 @@
-"""Observations of single responses that a rule reads in addition to their answers."""
+r"""Observations of single responses that a rule reads in addition to their answers.
+
+Token statistics are the log-likelihood of a response's steps, entropy and self-certainty. Entropy
+and self-certainty are those of the engine where it gives them; a vLLM server gives the log-probs
+of sampled tokens alone, and then a forward pass of the trainer computes them, over all V responses
+and without gradient: about a third of an update on as many rows.
+
+Steps are the parts between blank lines, as SCOPE cuts responses. Log-probs belong to tokens and
+blank lines to text, and one token may hold the end of a step and the blank line (`.\n\n`), or a
+blank line may be spread over several. So the text is put together token by token.
+
+Similarities compare, by default, bags of character n-grams, counted into buckets by a checksum: no
+model, no download, equal on every machine. An embedding model in a local folder may take their
+place, as in EVOL-RL, whose embedder sees meaning where n-grams see wording.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
 
 from guard_core.rules import Need, Rule
+from real.engines.rollouts import Prompts, Rollouts
+from real.model.folder import check_folder
+from real.model.policy import loading, max_positions, pick_device
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
-from real.update.logprobs import Scorer
+from real.update.logprobs import Scorer, group_stats
+from real.update.packing import Group
 from real.vote.decide import Fields
-from real.vote.read import Responses
-from real.vote.similarity import load_embedder, similarities
-from real.vote.token_stats import step_logprobs, token_stats
+from real.vote.sample import Responses
 from real.vote.tool import tool_verdicts
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_ANCHORS = 256
+"""So many ids of a vocabulary are looked at for a token that is plain text."""
+
+
+def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
+    """Mean over a response's steps of the step's mean token log-prob, in nats.
+
+    A token belongs to the step in which its text begins; blank lines to the step before them,
+    those at the beginning, and whatever follows the last text, to the only step there is.
+
+    Args:
+        rollouts: P prompts, V responses each.
+        tokenizer: that wrote the tokens.
+
+    Returns:
+        (P, V); tokens whose log-prob is not finite are left out, and so are steps without any
+        other. NaN where a response has none at all. A response without a blank line is one step.
+    """
+    shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
+    tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()
+    logprobs_RT = rollouts.logprobs_PNT.reshape(-1, width).double().cpu().numpy()
+    lengths_R = rollouts.lengths_PN.flatten().cpu().numpy()
+    inside_RT = np.arange(width) < lengths_R[:, None]
+    steps_RT = np.zeros(tokens_RT.shape, np.int64)
+    text_of = token_texts(tokenizer, np.flatnonzero(np.bincount(tokens_RT[inside_RT])).tolist())
+    lines = [token for token, text in text_of.items() if "\n" in text]
+    broken_R = (np.isin(tokens_RT, lines) & inside_RT).any(axis=1) if lines else []
+    for row in np.flatnonzero(broken_R):
+        length = lengths_R[row]
+        steps_RT[row, :length] = steps_of([text_of[i] for i in tokens_RT[row, :length].tolist()])
+    return _mean_of_means(logprobs_RT, steps_RT, inside_RT).reshape(shape)
+
+
+_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+"""Properties of a tokenizer's tokens; they are few, and the same on every step."""
+
+
+def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
+    """Text that each token adds to the one before; special tokens add nothing.
+
+    Parts of a character that is spread over tokens come as replacement characters.
+    """
+
+    def decode(tokens: list[int]) -> str:
+        return tokenizer.decode(tokens, skip_special_tokens=True)
+
+    known = _TEXTS.setdefault(tokenizer, {})
+    if new := set(ids) - known.keys():
+        # At the beginning of a text many tokenizers drop a space, so each follows another token.
+        anchor = _anchor(decode, len(tokenizer))
+        before = decode(anchor)
+        known |= {i: decode([*anchor, i]).removeprefix(before) for i in new}
+    return {i: known[i] for i in ids}
+
+
+def steps_of(texts: list[str]) -> NDArray[np.int64]:
+    """(T,) numbers of the steps that the tokens of a response belong to, from 0 on.
+
+    Args:
+        texts: (T,) of the tokens.
+    """
+    whole = "".join(texts)
+    first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
+    ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
+    begins_T = np.cumsum([0, *map(len, texts[:-1])])
+    return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
+
+
+def _anchor(decode: Callable[[list[int]], str], size: int) -> list[int]:
+    """One token of plain text, if one is found quickly."""
+    for token in range(min(size, _ANCHORS)):
+        text = decode([token])
+        if text.isascii() and text.isprintable() and text.strip() == text != "":
+            return [token]
+    return []
+
+
+def _mean_of_means(
+    values_RT: NDArray[np.float64], steps_RT: NDArray[np.int64], inside_RT: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """(R,) mean over steps of the mean of a step's finite values."""
+    rows, n_steps = len(values_RT), int(steps_RT.max(initial=0)) + 1
+    kept = inside_RT & np.isfinite(values_RT)
+    bins = (np.arange(rows)[:, None] * n_steps + steps_RT)[kept]
+    size = rows * n_steps
+    sums = np.bincount(bins, values_RT[kept], size).reshape(rows, n_steps)
+    counts = np.bincount(bins, minlength=size).reshape(rows, n_steps)
+    result = np.full(rows, np.nan)
+    n_filled = (counts > 0).sum(axis=1)
+    means = (sums / np.maximum(counts, 1)).sum(axis=1)
+    np.divide(means, n_filled, out=result, where=n_filled > 0)
+    return result
+
+
+def token_stats(
+    scorer: Scorer,
+    prompts: Prompts,
+    rollouts: Rollouts,
+    temperature: float,
+    micro_tokens: int,
+    share: tuple[int, int] = (0, 1),
+) -> tuple[Tensor, Tensor]:
+    """Mean entropy and self-certainty of the tokens of every response.
+
+    Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
+
+    Args:
+        scorer: the model of the version that drew the rollouts.
+        prompts: (P,) token ids of each prompt.
+        rollouts: of these prompts, on the model's device.
+        temperature: that of sampling.
+        micro_tokens: most tokens of a pass, padding included.
+        share: rank and number of ranks, which divide the passes and get all values.
+
+    Returns:
+        (P, V) float64 mean entropy and (P, V) float64 mean KL(uniform || next-token distribution),
+        in nats; not finite where the model's logits are not.
+    """
+    groups, inverses = [], []
+    for prompt, tokens_VT, lengths_V in zip(
+        prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
+    ):
+        rows, inverse = _distinct(tokens_VT, lengths_V)
+        groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
+        inverses.append(inverse)
+    stats = group_stats(scorer, groups, temperature, micro_tokens, share)
+    pairs = zip(stats, inverses, strict=True)
+    entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
+    return entropy_PV, certainty_PV - math.log(_vocabulary(scorer))
+
+
+def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of the first of equal responses, and which of these every response is."""
+    row_of: dict[tuple[int, ...], int] = {}
+    first: list[int] = []
+    inverse: list[int] = []
+    pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
+    for index, (row, length) in enumerate(pairs):
+        key = tuple(row[:length])
+        if key not in row_of:
+            row_of[key] = len(first)
+            first.append(index)
+        inverse.append(row_of[key])
+    device = tokens_VT.device
+    return torch.tensor(first, device=device), torch.tensor(inverse, device=device)
+
+
+def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
+    """Responses to be scored; all their tokens count, whatever log-prob the engine gave them."""
+    zeros_K = torch.zeros(len(lengths_K), device=tokens_KT.device)
+    return Group(
+        prompt_L=torch.tensor(prompt, dtype=torch.long, device=tokens_KT.device),
+        tokens_KT=tokens_KT,
+        old_KT=torch.zeros(tokens_KT.shape, device=tokens_KT.device),
+        lengths_K=lengths_K,
+        majority_K=zeros_K,
+        minority_K=zeros_K,
+    )
+
+
+def _vocabulary(scorer: Scorer) -> int:
+    """Logits a token."""
+    linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
+    return linear.weight.shape[0]
+
+
+SIZES = (3, 4, 5)
+"""Characters of an n-gram."""
+BUCKET_BITS = 12
+"""N-grams are counted in 2 to this many buckets."""
+MOST_CHARACTERS = 20_000
+"""Of a longer text this much is looked at."""
+_CHUNK = 64
+"""So many texts are cut into n-grams at once."""
+_BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
+
+
+Embedder = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Texts to (n, E) vectors of any length."""
+
+_ROWS = 32
+"""Texts that go through the model together."""
+_MOST_TOKENS = 512
+
+
+def similarities(
+    texts_PK: Sequence[Sequence[str]], embedder: Embedder | None = None
+) -> NDArray[np.float64]:
+    """Cosine similarities of the responses to each problem.
+
+    Every text is embedded once, however often it comes.
+
+    Args:
+        texts_PK: K texts of each of P problems.
+        embedder: of texts, see `load_embedder`; bags of n-grams if None.
+
+    Returns:
+        (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
+        empty text's is. NaN where an embedder's vector is not finite.
+    """
+    distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
+    index_of = {text: row for row, text in enumerate(distinct)}
+    vectors_nE = (embedder or ngrams)(distinct)
+    matrices = []
+    for texts_K in texts_PK:
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
+        vectors = vectors_nE[[index_of[text] for text in row_of]]
+        places_K = np.array([row_of[text] for text in texts_K])
+        matrices.append(_cosines(vectors)[places_K[:, None], places_K])
+    return np.stack(matrices)
+
+
+def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
+    """(n, buckets) counts of the texts' n-grams of `SIZES` characters.
+
+    A run of white space counts as one space, and there is one before and after each text, so that
+    even a single character makes an n-gram.
+    """
+    parts = [_count(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK)]
+    return np.concatenate(parts) if parts else np.zeros((0, 2**BUCKET_BITS), np.float32)
+
+
+def _count(texts: Sequence[str]) -> NDArray[np.float32]:
+    cleaned = [f" {' '.join(text[:MOST_CHARACTERS].split())} " for text in texts]
+    # A surrogate without its other half is a character like any other here.
+    codes = np.frombuffer("".join(cleaned).encode("utf-32-le", "surrogatepass"), np.uint32)
+    rows = np.repeat(np.arange(len(texts)), [len(text) for text in cleaned])
+    places = []
+    for size in SIZES:
+        n_grams = max(0, len(codes) - size + 1)
+        sums = np.full(n_grams, size, np.uint64)
+        for offset in range(size):
+            sums = sums * _BASE + codes[offset : offset + n_grams]
+        buckets = (sums * _MIX) >> np.uint64(64 - BUCKET_BITS)
+        first, last = rows[:n_grams], rows[size - 1 :]
+        inside = first == last
+        places.append((first[inside] << BUCKET_BITS) + buckets[inside].astype(np.int64))
+    counts = np.bincount(np.concatenate(places), minlength=len(texts) << BUCKET_BITS)
+    return counts.reshape(len(texts), -1).astype(np.float32)
+
+
+def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(n, n) of different texts; 1 on the diagonal."""
+    # Most buckets are empty in all of a problem's texts. Sums over counts are exact in any order.
+    vectors = vectors_nE[:, vectors_nE.any(axis=0)].astype(np.float64)
+    products = vectors @ vectors.T
+    sizes = np.sqrt(np.diagonal(products))
+    sizes = np.where(sizes == 0, 1.0, sizes)
+    cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
+    finite = np.isfinite(sizes)
+    cosines[finite, finite] = 1.0
+    return cosines
+
+
+def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
+    """Load an embedding model and its tokenizer from a local folder.
+
+    Only safetensors weights and architectures that transformers knows are loaded; nothing is
+    downloaded and no code from the folder runs.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        UserError: the folder is missing, incomplete or damaged, or there is no such device.
+    """
+    folder = Path(folder)
+    chosen_device = pick_device(device)
+    check_folder(folder, "embedder")
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    with loading(
+        f"embedder {folder}: could not be loaded",
+        "give a text encoder with safetensors weights and its tokenizer",
+    ):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
+        model = AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
+    return ModelEmbedder(model.to(chosen_device).eval(), tokenizer)
+
+
+class ModelEmbedder:
+    """Mean of an encoder's last hidden states over the tokens of a text."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        """Set up.
+
+        Args:
+            model: gives `last_hidden_state`; in evaluation mode.
+            tokenizer: of the model; longer texts than it has positions for are cut.
+        """
+        self.model, self.tokenizer = model, tokenizer
+        positions = max_positions(model) or _MOST_TOKENS
+        self.most_tokens = min(_MOST_TOKENS, positions, tokenizer.model_max_length)
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(n, E) one vector a text; 0 for a text without tokens."""
+        ids: list[list[int]] = [
+            self.tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
+            for text in texts
+        ]
+        vectors = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+        # Texts of like length together: little padding.
+        order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
+        for start in range(0, len(order), _ROWS):
+            rows = order[start : start + _ROWS]
+            vectors[rows] = self._embed([ids[i] for i in rows])
+        return vectors
+
+    def _embed(self, ids: list[list[int]]) -> NDArray[np.float32]:
+        lengths_R = torch.tensor([len(row) for row in ids])
+        mask_RT = torch.arange(int(lengths_R.max())) < lengths_R[:, None]
+        tokens_RT = torch.zeros(mask_RT.shape, dtype=torch.long)
+        tokens_RT[mask_RT] = torch.tensor([token for row in ids for token in row])
+        mask_RT = mask_RT.to(self.model.device)
+        output = self.model(
+            input_ids=tokens_RT.to(self.model.device), attention_mask=mask_RT.long()
+        )
+        hidden_RTE = output.last_hidden_state.float()
+        sums_RE = torch.where(mask_RT[..., None], hidden_RTE, 0.0).sum(1)
+        return (sums_RE / mask_RT.sum(1, keepdim=True)).cpu().numpy()
+
 
 OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 """Observations that decide labels; the others matter to rewards alone."""
@@ -37,10 +384,6 @@ class Observer:
         """Prepare a rule's observations.
 
         Args:
-            rule: of the run.
-            config: of the run.
-            prompts: its problems.
-            scorer: of the trained model.
             share: rank and number of ranks.
 
         Raises:

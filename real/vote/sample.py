@@ -1,20 +1,83 @@
-"""Sampling of responses, each batch with random numbers of its own."""
+"""The votes of every batch: sampled on time or one step ahead, decoded once, and read.
+
+Each batch is sampled with random numbers of its own. A pilot before training asks whether the
+model's responses hold answers that can be read.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from real.engines.rollouts import Engine, Sampling
+from guard_core import PolicyStreams
+from lab.errors import Unfit, UserError
+from real.answers import UNPARSEABLE, AnswerIds
+from real.engines.make import RankedEngine
+from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.memory import in_phase
 from real.model.policy import Policy
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
-from real.vote.read import Responses
+from real.update.packing import Group
+
+
+@dataclass(frozen=True)
+class Responses:
+    """N responses to each of P prompts."""
+
+    problems: Sequence[int]
+    """(P,) index of the problem that each prompt belongs to."""
+    prompts: Sequence[list[int]]
+    """(P,) token ids."""
+    rollouts: Rollouts
+    """(P, N) sampled responses."""
+    policy: Policy
+    """The policy whose tokenizer decodes them."""
+
+    @cached_property
+    def texts(self) -> list[list[str]]:
+        """(P, N) response texts, decoded at the first call."""
+        lengths_PN = self.rollouts.lengths_PN
+        texts = self.policy.texts(self.rollouts.tokens_PNT.flatten(0, 1), lengths_PN.flatten())
+        n = lengths_PN.shape[1]
+        return [texts[start : start + n] for start in range(0, len(texts), n)]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all responses together."""
+        return int(self.rollouts.lengths_PN.sum())
+
+    def groups(self, streams: PolicyStreams) -> list[Group]:
+        """Return (P,) groups of the loss, one per prompt.
+
+        Args:
+            streams: NumPy arrays; advantages (P, K) of the first K responses, which are trained on.
+        """
+        n_samples, device = streams.majority.shape[1], self.rollouts.tokens_PNT.device
+        return [
+            Group(
+                prompt_L=torch.tensor(prompt, dtype=torch.long, device=device),
+                tokens_KT=self.rollouts.tokens_PNT[row, :n_samples],
+                old_KT=self.rollouts.logprobs_PNT[row, :n_samples],
+                lengths_K=self.rollouts.lengths_PN[row, :n_samples],
+                majority_K=torch.as_tensor(streams.majority[row], device=device).float(),
+                minority_K=torch.as_tensor(streams.minority[row], device=device).float(),
+                weight=float(streams.weight[row]),
+                dropped=bool(streams.drop[row]),
+            )
+            for row, prompt in enumerate(self.prompts)
+        ]
+
 
 LONG = 2 * 3600.0
 """Seconds of sampling from which on a notice gives the estimate."""
@@ -151,3 +214,232 @@ def _trial(sampler: Sampler, prompts: PromptSet, n: int, n_tokens: int) -> tuple
         drawn = sampler.engine.sample(prompts.tokens[:1], n, Sampling(n_tokens), generator)
     longest = int(drawn.lengths_PN.max())  # waits for a GPU
     return time.perf_counter() - start, longest
+
+
+Ints = NDArray[np.int64]
+
+
+class _Drawn(NamedTuple):
+    """Votes of the next batch."""
+
+    rollouts: Rollouts
+    seconds: float
+    """Time to sample them."""
+
+
+class Pending:
+    """Responses that an engine samples in its own process while the trainer goes on.
+
+    Until `rollouts` has returned, the engine may only be closed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+    ) -> None:
+        """Ask for `n` responses to each prompt; returns at once.
+
+        Args:
+            engine: samples outside of this process, with weights of its own.
+            n: responses to each.
+            sampling: how they are drawn.
+            generator: decides all of them, and belongs to this draw alone.
+        """
+        self.seconds = 0.0
+        """Time from the request to the responses of this rank, once they are there."""
+        self._engine, self._asked = engine, (prompts, n, sampling, generator)
+        self._found: Rollouts | None = None
+        self._error: BaseException | None = None
+        # A daemon: a run that fails meanwhile does not wait for it.
+        self._thread = threading.Thread(target=self._sample, name="sampling", daemon=True)
+        self._thread.start()
+
+    def rollouts(self) -> Rollouts:
+        """Wait for the responses, those of all ranks.
+
+        Raises:
+            EngineError: as the engine's `sample` raises it.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        if not isinstance(self._engine, RankedEngine):
+            return self._found
+        # Ranks exchange tensors in their main threads alone, where the order is one for all.
+        prompts, n, sampling, _ = self._asked
+        return self._engine.gathered(self._found, len(prompts), n, sampling)
+
+    def _sample(self) -> None:
+        engine, started = self._engine, time.perf_counter()
+        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
+        try:
+            with in_phase("rollout"):
+                self._found = draw(*self._asked)
+        except BaseException as error:  # raised again where the responses are waited for
+            self._error = error
+        self.seconds = time.perf_counter() - started
+
+
+class VoteSampler:
+    """Samples the votes of one batch after another.
+
+    With `ahead`, the votes of batch k + 1 are sampled while batch k is trained on, with the weights
+    that batch k - 1 has left. The engine is idle again, and the votes are in main memory, before
+    weights are handed over, an evaluation begins, or a checkpoint is written: none of these can
+    change a vote. The first batch has nothing to be sampled beside, and is sampled at its start.
+    """
+
+    def __init__(
+        self, config: TrainConfig, sampler: Sampler, prompts: PromptSet, sampling: Sampling
+    ) -> None:
+        """Sample nothing yet."""
+        self._config, self._sampler = config, sampler
+        self._prompts, self._sampling = prompts, sampling
+        self._pending: Pending | None = None
+        self._drawn: _Drawn | None = None
+        self._columns: dict[str, float] = {}
+
+    def before_training(self, max_rows: int) -> Iterator[Responses]:
+        """Sample votes on all problems before training; yield some problems at a time, in order."""
+        sampler, n_votes = self._sampler, self._config.n_votes
+        generator = sampler.generator(Stream.VOTES, 0)
+        return sampler.sample_all(self._prompts, n_votes, self._sampling, 0, generator, max_rows)
+
+    def sample(self, problems_P: Ints, step: int) -> Responses:
+        """Return the votes of batch `step`, sampled now unless they were before.
+
+        Raises:
+            EngineError: the engine failed, or had other weights.
+        """
+        drawn, self._drawn = self._drawn, None
+        prompts = self._tokens(problems_P)
+        if drawn is not None:
+            self._columns = {"staleness": 1.0, "seconds_ahead": drawn.seconds}
+            policy = self._sampler.policy
+            rollouts = drawn.rollouts.of_version(step - 2)
+            return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
+        self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.ahead else {}
+        return self._sampler.sample(
+            problems_P.tolist(),
+            prompts,
+            self._config.n_votes,
+            self._sampling,
+            step - 1,
+            self._sampler.generator(Stream.VOTES, step),
+        )
+
+    def begin(self, problems_P: Ints, step: int) -> None:
+        """Begin to sample the votes of batch `step` with the weights that the engine has."""
+        if self._config.ahead:
+            self._pending = Pending(
+                self._sampler.engine,
+                self._tokens(problems_P),
+                self._config.n_votes,
+                self._sampling,
+                self._sampler.generator(Stream.VOTES, step),
+            )
+
+    def release(self) -> None:
+        """Free the engine's memory for an update, unless it samples meanwhile."""
+        if not self._config.ahead:
+            self._sampler.engine.release()
+
+    def finish(self) -> None:
+        """Wait for what was begun, if anything.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._drawn = _Drawn(pending.rollouts(), pending.seconds)
+
+    def columns(self, n_tokens: int) -> dict[str, float]:
+        """Return columns of the steps about the last votes; none without `ahead`."""
+        seconds = self._columns.get("seconds_ahead")
+        return self._columns | ({"sampled_per_second": n_tokens / seconds} if seconds else {})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint: votes that are not trained on yet, if any."""
+        return {} if self._drawn is None else self._drawn.rollouts.packed()
+
+    def values(self) -> dict[str, Any]:
+        """Return the plain values of a checkpoint."""
+        drawn = self._drawn
+        if drawn is None:
+            return {}
+        return {"version": drawn.rollouts.version, "seconds": drawn.seconds}
+
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take over what `tensors` and `values` returned.
+
+        Raises:
+            UserError: they are no votes.
+        """
+        try:
+            pad = self._sampler.policy.pad_token_id
+            rollouts = Rollouts.unpacked(tensors, values["version"], pad)
+            self._drawn = _Drawn(rollouts, values["seconds"])
+        except (KeyError, RuntimeError) as error:
+            raise UserError(f"checkpoint: its votes cannot be read ({error})") from error
+
+    def _tokens(self, problems_P: Ints) -> list[list[int]]:
+        return [self._prompts.tokens[i] for i in problems_P]
+
+
+_PROBLEMS, _EACH = 16, 4
+"""Problems of the pilot, spread over the set, and responses to each."""
+_SHOWN, _CHARACTERS = 3, 60
+"""Responses in the message, and characters of the end of each, where an answer would stand."""
+
+
+def check_readable(
+    sampler: Sampler, prompts: PromptSet, sampling: Sampling, config: TrainConfig
+) -> None:
+    """Refuse a model of which few responses hold an answer: its votes would be empty.
+
+    The pilot has random numbers of its own, the same for all seeds and arms.
+
+    Args:
+        sampler: of the run; the engine gets the weights of version 0.
+        prompts: N problems.
+        config: settled settings; nothing is sampled for an embedded task and model or where
+            `max_unread` is 1.
+
+    Raises:
+        Unfit: the share of responses without a readable answer is above `max_unread`.
+    """
+    embedded = config.is_tiny and config.own_model is None
+    if embedded or config.max_unread == 1:
+        return
+    chosen = sorted({int(i) for i in np.linspace(0, len(prompts) - 1, _PROBLEMS).round()})
+    generator = torch.Generator(sampler.policy.device).manual_seed(0)
+    sampling = replace(sampling, stats=False, logprobs=False)
+    tokens = [prompts.tokens[i] for i in chosen]
+    sampler.hand_over(0)
+    with in_phase("rollout"):
+        drawn = sampler.sample(chosen, tokens, _EACH, sampling, 0, generator)
+    answer_ids = AnswerIds(prompts.truths)
+    pairs = zip(chosen, drawn.texts, strict=True)
+    unread_PN = np.stack([answer_ids.ids(i, texts) == UNPARSEABLE for i, texts in pairs])
+    if unread_PN.mean() > config.max_unread:
+        raise Unfit(_message(drawn, unread_PN, config))
+
+
+def _message(drawn: Responses, unread_PN: np.ndarray, config: TrainConfig) -> str:
+    places = np.argwhere(unread_PN)
+    shown = places[np.linspace(0, len(places) - 1, _SHOWN).astype(int)]
+    texts = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
+    cut = int((~drawn.rollouts.finished_PN).sum())
+    return (
+        f"{unread_PN.mean():.0%} of {unread_PN.size} responses of a pilot have no answer in a "
+        f"\\boxed{{}}, such as those that end in {texts}; try another --prompt-suffix (it is "
+        f"{config.prompt_suffix!r}), a longer --max-response-tokens ({cut} were cut at "
+        f"{config.max_response_tokens}), a --stop text or a --chat-template, or train all the "
+        "same with --max-unread 1"
+    )

@@ -1,20 +1,162 @@
-"""The compiled guard as the simulation drives it."""
+"""The guard of a run: by guard_core's arrays, or compiled, which gives the same bits, faster."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, GuardState, Votes
-from guard_core.mps import candidate_votes
-from guard_core.rcsu import at_high_risk, skip_cap
+from guard_core import (
+    Decision,
+    Draws,
+    Guard,
+    GuardConfig,
+    GuardState,
+    PolicyStreams,
+    Votes,
+    answer_advantages,
+    policy_streams,
+)
+from guard_core.decision import Treatment, rerouted
+from guard_core.guard import at_high_risk, candidate_votes, skip_cap
+from lab.arm_settings import Treatments
+from lab.arms import OWN
 from lab.trace.rows import DECIDED
-from sim.engine.gradient import Update
-from sim.engine.kernel import State, count_hits, decide, learn, settings_record
+from sim.engine.kernel import (
+    State,
+    Update,
+    count_hits,
+    decide,
+    learn,
+    logit_gradient,
+    settings_record,
+    weighted_streams,
+)
 from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
+
+
+class BatchTreatments:
+    """Replaces the treatments of a batch by those that act."""
+
+    def __init__(self, config: SimConfig) -> None:
+        """Read the decisions to replay, if any.
+
+        Raises:
+            UserError: there are none for this run.
+        """
+        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
+        shape = config.epochs, config.n_problems
+        self.own = config.treatment == OWN
+        self._treatments = Treatments(config.treatment, config.seed, numbers, shape)
+
+    def of(self, own: Treatment, epoch: Epoch, at: slice) -> Treatment:
+        """Return what acts on a batch.
+
+        Args:
+            own: (R, P), as the guard decided.
+            epoch: that the batch is of.
+            at: its visits in the epoch.
+        """
+        problems_RP, deal_RP = epoch.problems_RN[:, at], None
+        if epoch.deal_RN is not None:
+            deal_RP = np.take_along_axis(epoch.deal_RN, problems_RP, axis=1)
+        return self._treatments(own, problems_RP, epoch.epoch, deal_RP)
+
+
+class ReferenceGuard:
+    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
+
+    def __init__(self, config: SimConfig, state: GuardState) -> None:
+        """Start from a primed state."""
+        self._config = config
+        self._guard = Guard(config.guard)
+        self._state = state
+        self._treatments = BatchTreatments(config)
+
+    def step(
+        self,
+        epoch: Epoch,
+        start: int,
+        votes: Votes,
+        trained_RPA: NDArray[Any],
+        p_RPA: NDArray[np.float64],
+    ) -> Update:
+        """Implement `sim.engine.simulation.Learner`."""
+        decision = self.decide(epoch, start, votes, None)
+        if self._config.labels == "truth":
+            decision = decision.trained_on(epoch.truth_RN[:, start : start + p_RPA.shape[1]])
+        trained = replace(votes, samples=trained_RPA)
+        config = self._config.guard
+        streams = _streams(trained, decision, config)
+        gradient_RPA = _gradient(trained, streams, p_RPA)
+        return Update(gradient_RPA, streams.drop, weighted_streams(streams, self._config))
+
+    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
+        return self._guard.remembered(self._state.take(problems_RP))
+
+    def decide(
+        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
+    ) -> Decision:
+        """Implement `sim.engine.rule_engine.DecidingGuard`."""
+        at = slice(start, start + votes.counts.shape[1])
+        problems_RP, all_draws = epoch.problems_RN[:, at], epoch.draws
+        draws = Draws(
+            *(
+                np.take_along_axis(of_problems, problems_RP, axis=1)
+                for of_problems in (all_draws.tie, all_draws.skip, all_draws.pick)
+            )
+        )
+        rows = self._state.take(problems_RP)
+        rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
+        self._state = self._state.put(problems_RP, rows)
+        decision = decision.treated(*self._treatments.of(Treatment.of(decision), epoch, at))
+        for name, decided in DECIDED.items():
+            epoch.records_RN[name][:, at] = getattr(decision, decided)
+        epoch.records_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
+        return decision
+
+
+def gradient(
+    votes: Votes, decision: Decision, p_RPA: NDArray[np.float64], config: GuardConfig
+) -> NDArray[np.float64]:
+    """The guard's decision as a gradient in the logits, see `sim.engine.kernel`.
+
+    Args:
+        votes: of the batch.
+        decision: of the batch; its label is what is trained on.
+        p_RPA: the probabilities that the votes were drawn from.
+        config: of the guard.
+
+    Returns:
+        (R, P, A).
+    """
+    return _gradient(votes, _streams(votes, decision, config), p_RPA)
+
+
+def _streams(votes: Votes, decision: Decision, config: GuardConfig) -> PolicyStreams:
+    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
+    return policy_streams(*pair, decision, config)
+
+
+def _gradient(
+    votes: Votes, streams: PolicyStreams, p_RPA: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    out_RPA = np.empty_like(p_RPA)
+    logit_gradient(
+        votes.samples,
+        votes.n_samples,
+        p_RPA,
+        np.ascontiguousarray(streams.majority),
+        np.ascontiguousarray(streams.minority),
+        np.ascontiguousarray(streams.weight),
+        np.ascontiguousarray(streams.drop),
+        out_RPA,
+    )
+    return out_RPA
 
 
 class Targets(NamedTuple):
@@ -40,6 +182,7 @@ class CompiledGuard:
         self._config = config
         self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
         self._state = State.of(state)
+        self._treatments = BatchTreatments(config)
 
     def step(
         self,
@@ -107,6 +250,8 @@ class CompiledGuard:
             minority_RPA,
             records_RP,
         )
+        if not self._treatments.own:
+            self._treat(epoch, at)
         label_RP = np.empty(shape[:2], np.int64)
         hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
         on_truth, truth_RP = config.labels == "truth", epoch.truth_RN[:, at]
@@ -116,6 +261,15 @@ class CompiledGuard:
             # Sums of fractions depend on the order of the terms: take that of guard_core.
             rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
         return Targets(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
+
+    def _treat(self, epoch: Epoch, at: slice) -> None:
+        """Write the treatment that acts into the records of a batch."""
+        records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")
+        own = Treatment(*(records_RP[name] for name in names[:3]))
+        acting = self._treatments.of(own, epoch, at)
+        routes_RP = rerouted(records_RP["route"], acting.skip)
+        for name, values in zip(names, (*acting, routes_RP), strict=True):
+            records_RP[name] = values
 
     def _learn(
         self,

@@ -16,9 +16,9 @@ from guard_core import Decision, PolicyStreams, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.arrays import sum_by_id
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
-from sim.engine.gradient import Update, sharpen, sums_gradient, weighted_streams
+from sim.engine.kernel import Update, sharpen, sums_gradient, weighted_streams
 from sim.engine.rows import Epoch
-from sim.rules.fast import fast_rule
+from sim.rules import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe.observer import Observer, Visit
 

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tqdm import tqdm
 
 from lab.arm_settings import arm_of
 from lab.arms import Arm
+from lab.progress import Bar
 from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace
+from sim.engine.rows import Tally
 from sim.engine.simulation import Simulation
-from sim.engine.tally import Tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured.tree import read_measured
+from sim.world.populations import Population
 
 
 def simulate(
@@ -52,12 +53,8 @@ def simulate(
     parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config), extra or {})
     recorder: MemoryRun | RunFolder
-    recorder = (
-        MemoryRun(manifest)
-        if folder is None
-        else RunFolder.create(folder, manifest, in_background=True)
-    )
-    bar = tqdm(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
+    recorder = MemoryRun(manifest) if folder is None else RunFolder.create(folder, manifest)
+    bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
     with recorder, compilation_shown(bar.set_postfix_str):
         for done, part in enumerate(bar):
             recorder.write_visits(part.visits, copy=False)
@@ -72,12 +69,15 @@ def simulate(
     return Trace.of(recorder)
 
 
-def measure(config: SimConfig, accuracy: str = "label_accuracy") -> pd.DataFrame:
+def measure(
+    config: SimConfig, accuracy: str = "label_accuracy", population: Population | None = None
+) -> pd.DataFrame:
     """Simulate without keeping a trace.
 
     Args:
         config: all settings.
         accuracy: column of the visits by which a problem has its fate.
+        population: problems of all replicates; those that the settings draw if left out.
 
     Returns:
         One row per replicate, see `Tally.table`.
@@ -85,7 +85,7 @@ def measure(config: SimConfig, accuracy: str = "label_accuracy") -> pd.DataFrame
     Raises:
         UserError: the logits stopped being finite.
     """
-    simulation = Simulation(replace(config, vote_replicates=0))
+    simulation = Simulation(replace(config, vote_replicates=0), population)
     tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
     for epoch, part in enumerate(simulation.run()):
         visits = {**part.visits, "label_accuracy": part.visits[accuracy]}

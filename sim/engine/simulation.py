@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, Votes
-from guard_core.brake import brake_factor, signal
-from lab.arms import BASELINE
+from guard_core.schedule import brake_factor, signal
+from lab.arms import BASELINE, PERMUTED
 from lab.errors import UserError
-from sim.engine.array import ReferenceGuard
-from sim.engine.array import gradient as gradient
-from sim.engine.gradient import Update, expected_samples, sit_out
-from sim.engine.learner import CompiledGuard
+from sim.engine.kernel import Update, expected_samples, sit_out
+from sim.engine.learner import CompiledGuard, ReferenceGuard
+from sim.engine.learner import gradient as gradient
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.engine.rule_engine import RuleStart
 from sim.settings.config import SimConfig
 from sim.world.measured.policy import Measured, Trust
-from sim.world.measured.population import measured_population
+from sim.world.measured.tree import measured_population
 from sim.world.policies import Policy, make_policy
-from sim.world.populations import P_MIN, draw_population
-from sim.world.random import PICK, SKIP, TIE, orders, uniforms
+from sim.world.populations import P_MIN, Population, draw_population
+from sim.world.random import DEAL, PICK, SKIP, TIE, orders, uniforms
 from sim.world.sampling import sample_all, sample_votes, with_unparseable
 
 _CHUNK = 64
@@ -36,7 +35,7 @@ _CHUNK = 64
 
 
 class Brake:
-    """The factor on the learning rate of every replicate, see `guard_core.brake`."""
+    """The factor on the learning rate of every replicate, see `guard_core.schedule`."""
 
     def __init__(self, config: SimConfig) -> None:
         """Start at 1."""
@@ -96,15 +95,15 @@ class Simulation:
         UserError: a file of the settings has a defect; later, the logits stopped being finite.
     """
 
-    def __init__(self, config: SimConfig) -> None:
-        """Draw the population and start the policy."""
+    def __init__(self, config: SimConfig, population: Population | None = None) -> None:
+        """Draw the population, unless it is given, and start the policy."""
         self.config = config
         self.policy: Policy | Measured
         if config.policy == "measured":
             self.population = measured_population(config)
             self.policy = Measured(config)
         else:
-            self.population = draw_population(config)
+            self.population = population or draw_population(config)
             self.policy = make_policy(config, self.population)
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
@@ -165,7 +164,7 @@ class Simulation:
 
     def _epoch(self, number: int, problems_RN: NDArray[np.int64], draws: Draws) -> Epoch:
         """Return the visits of an epoch before they are made."""
-        R = self.config.replicates
+        R, permutes = self.config.replicates, self.config.treatment == PERMUTED
         return Epoch(
             number,
             problems_RN,
@@ -175,6 +174,7 @@ class Simulation:
             np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
             np.zeros(problems_RN.shape),
             np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
+            self._uniforms(DEAL, number) if permutes else None,
         )
 
     def majority_accuracy(self) -> NDArray[np.float64]:

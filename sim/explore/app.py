@@ -6,11 +6,19 @@ from typing import Any
 
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
+from dash.exceptions import DependencyException
 from flask import abort, request
 
 from lab.errors import UserError
-from sim.explore.redraw import redraw
-from sim.explore.sliders import SLIDERS, Slider, as_command, as_toml, value_of, with_positions
+from sim.explore.sliders import (
+    SLIDERS,
+    Slider,
+    as_command,
+    as_toml,
+    redraw,
+    value_of,
+    with_positions,
+)
 from sim.settings.config import SimConfig
 
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
@@ -29,7 +37,11 @@ pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white
 .copy { position: relative }
 .copy pre { padding-right: 40px }
 .copy > :last-child { position: absolute; right: 8px; top: 8px }
-@media (max-width: 800px) { .page { grid-template-columns: 1fr } }
+@media (max-width: 800px) {
+  .page { grid-template-columns: minmax(0, 1fr) }
+  h1 { order: -2 }
+  .figures { order: -1 }
+}
 """
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>
@@ -50,6 +62,8 @@ def make_app(base: SimConfig) -> Dash:
     app.index_string = _PAGE.replace("STYLE", _STYLE)
     app.layout = _layout(base)
     app.server.before_request(_refuse_other_hosts)
+    app.server.before_request(lambda: _refuse_malformed(app))
+    app.server.register_error_handler(DependencyException, lambda error: ("unknown file\n", 404))
     inputs = [Input(_element_id(slider), "value") for slider in SLIDERS]
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
@@ -80,6 +94,32 @@ def _refuse_other_hosts() -> None:
     """Refuse requests that a page of another site sends by a name that leads to this machine."""
     if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
         abort(403)
+
+
+def _refuse_malformed(app: Dash) -> tuple[str, int] | None:
+    """Refuse updates that the page does not send, which Dash would answer with a traceback."""
+    if request.method != "POST":
+        return None
+    body = request.get_json(silent=True)
+    body = body if isinstance(body, dict) else {}
+    output = next(iter(app.callback_map))
+    sent = body.get("inputs")
+    inputs = (
+        [item if isinstance(item, dict) else {} for item in sent] if isinstance(sent, list) else []
+    )
+    ids = [(item.get("id"), item.get("property")) for item in inputs]
+    expected = [(_element_id(slider), "value") for slider in SLIDERS]
+    if body.get("output") != output or ids != expected:
+        return "an update needs the output and the inputs of the page\n", 400
+    # What Dash reads beside them is made here, whatever was sent.
+    names = (word.rsplit(".", 1) for word in output.strip(".").split("..."))
+    outputs = [{"id": name, "property": value} for name, value in names]
+    body |= {"outputs": outputs, "changedPropIds": [], "state": []}
+    for slider, item in zip(SLIDERS, inputs, strict=True):
+        position, last = item.get("value"), len(slider.values) - 1
+        if type(position) is not int or not 0 <= position <= last:
+            return f"{slider.name}: position must be a whole number from 0 to {last}\n", 400
+    return None
 
 
 def _layout(base: SimConfig) -> html.Div:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from guard_core.checks import (
+from guard_core.config import (
+    GuardConfig,
     Interval,
     NotNegative,
     Positive,
@@ -14,14 +15,22 @@ from guard_core.checks import (
     ShareBelowOne,
     check_fields,
 )
-from guard_core.config import GuardConfig
-from guard_core.rules.named import RULES, make_rule
+from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
+from lab.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.errors import UserError
-from lab.rule_fit import BASELINE, DEFAULT_GUARD, check_fit, guard_of
-from sim.settings.measured import STEP, Part, check_measured, check_parts
-from sim.settings.populations import FREE, NAMED
+from sim.settings.populations import (
+    FREE,
+    STEP,
+    Part,
+    check_measured,
+    check_parts,
+    check_population,
+    sizes,
+)
 
+_OWN: Any = None
+"""Stands for the population's own number until the settings are made."""
 _LAST_REPLICATE = 32_767
 """The trace stores replicate numbers in 16 bits."""
 
@@ -53,12 +62,30 @@ class SimConfig:
             the value and the bound.
     """
 
+    GROUPS: ClassVar[dict[str, str]] = {
+        "policy": "policy",
+        "population": "population",
+        "guard": "rule",
+        "signal": "observations",
+        "n_problems": "sampling",
+        "step": "optim",
+        "kappa_att": "policy",
+        "att_share": "population",
+        "replicates": "replicates",
+    }
+    """First field of every group of settings, and the group's name."""
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("policy", "response", "lr", "population", "ability_mean", "rule"),
+        *("n_problems", "epochs", "batch_size", "n_votes", "n_samples", "n_answers"),
+        *("step", "replicates", "seed"),
+    )
+    """Settings that most people set, which `--help` shows."""
+
     policy: Literal["independent", "attractor", "features", "measured"] = "attractor"
     """Influence of problems on each other, see `sim.world.policies`; `measured` is a real model's
     token tree under the trainer's optimizer, see `sim.world.measured`."""
     response: str | None = None
-    """Measured policy: response file of `guard-train measure`, which is the population too;
-    n_problems and n_answers must be its own."""
+    """Measured policy: response file of `guard-train measure`, which is the population too."""
     lr: Positive | None = None
     """Measured policy: the trainer's peak learning rate, in place of `step`."""
     growth: NotNegative | None = None
@@ -74,7 +101,8 @@ class SimConfig:
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
-    `point`, `mixture`, `histogram` or `trace` together with its own settings."""
+    `point`, `mixture`, `histogram` or `trace` together with its own settings. A named one brings
+    its `n_problems` and `epochs` where they are not given."""
     ability_mean: Share | None = None
     """Mean probability of the correct answer before training; in place of the population's own."""
     ability_concentration: Concentration | None = None
@@ -95,6 +123,9 @@ class SimConfig:
     TTRL, and none for any other rule."""
     labels: Literal["votes", "truth"] = "votes"
     """`truth` trains on the true answers while the guard goes on watching the votes."""
+    treatment: str = OWN
+    """Weights, betas and skips that act: `own` are the guard's, `permuted` those of the batch dealt
+    to its problems at random, and a run folder those of its run, of another seed; as controls."""
 
     rule: str = "ttrl"
     """Name of the label-free rule that rewards the responses, see `guard_core.rules`."""
@@ -104,7 +135,7 @@ class SimConfig:
     signal: ShareBelowOne = 0.3
     """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
     at all. The settings below override it for single observations, see
-    `sim.world.observe.strength`."""
+    `sim.world.observe.observer`."""
     confidence_share: ShareBelowOne = 0.0
     """Share of the confidence that follows the answer's own log-probability."""
     tool_tpr: Share | None = None
@@ -121,20 +152,20 @@ class SimConfig:
     """Responses of the second vote set; `n_votes` if left out."""
 
     skip_rate: Share = 0.0
-    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.gradient`."""
+    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.kernel`."""
 
-    n_problems: Size = 500
-    """N, problems of the fixed set."""
-    epochs: Annotated[int, Interval("[1, 100000]")] = 30
-    """Passes over all problems, so visits per problem."""
+    n_problems: Size = _OWN
+    """N, problems of the fixed set; the population's own if left out."""
+    epochs: Annotated[int, Interval("[1, 100000]")] = _OWN
+    """Passes over all problems, so visits per problem; the population's own if left out."""
     batch_size: Size = 8
     """P, problems whose votes are drawn from one state of the policy."""
     n_votes: Draws = 64
     """V, responses per visit."""
     n_samples: Draws = 32
     """K, the first of them, which are trained on."""
-    n_answers: Annotated[int, Interval("[2, 1000]")] = 10
-    """A, different answers per problem."""
+    n_answers: Annotated[int, Interval("[2, 1000]")] = _OWN
+    """A, different answers per problem; 10, or those of the response file, if left out."""
     unparseable: Share = 0.0
     """Constant chance that a response holds no readable answer."""
 
@@ -161,7 +192,7 @@ class SimConfig:
     mini_batch: Size = 1
     """Problems per optimizer step."""
     update: Literal["sampled", "expected"] = "sampled"
-    """Gradient of the K drawn samples, or of their expectation, see `sim.engine.gradient`."""
+    """Gradient of the K drawn samples, or of their expectation, see `sim.engine.kernel`."""
 
     kappa_att: NotNegative = 0.25
     """Attractor policy: coupling of the attractors of all problems."""
@@ -196,9 +227,11 @@ class SimConfig:
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
+        _take_sizes(self)
         check_fields(self, error=UserError)
         _check_sizes(self)
-        _check_population(self)
+        own = [n for names in FREE.values() for n in names if getattr(self, n) not in (None, ())]
+        check_population(self.population, own, self.mixture)
         _check_readers(self)
         _check_rule(self)
         if self.policy == "measured":
@@ -234,6 +267,15 @@ class SimConfig:
         return step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
 
 
+def _take_sizes(config: SimConfig) -> None:
+    """Give the sizes that were left out their population's values."""
+    left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(config, n) is None]
+    if left_out:
+        own = sizes(config.population, config.response if config.policy == "measured" else None)
+        for name in left_out:
+            object.__setattr__(config, name, own[name])
+
+
 def _check_sizes(config: SimConfig) -> None:
     if config.n_samples > config.n_votes:
         raise UserError(
@@ -248,18 +290,6 @@ def _check_sizes(config: SimConfig) -> None:
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"
         )
-
-
-def _check_population(config: SimConfig) -> None:
-    if config.population not in (*NAMED, *FREE):
-        known = ", ".join([*NAMED, *FREE])
-        raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
-    for name in FREE.get(config.population, ()):
-        if getattr(config, name) in (None, ()):
-            raise UserError(f"{name}: must be given with population = {config.population}")
-    total = math.fsum(weight for weight, _, _ in config.mixture)
-    if config.mixture and abs(total - 1) > 1e-6:
-        raise UserError(f"mixture: the weights sum to {total:g}, must sum to 1")
 
 
 def _check_readers(config: SimConfig) -> None:

@@ -8,6 +8,7 @@ therefore lies in a folder named by a digest of all sources that compiled code c
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import os
 import shutil
@@ -25,8 +26,11 @@ _KEPT = 8
 """Folders that stay: the present one, and earlier ones for when their sources come back."""
 
 
+@functools.cache
 def use_own_cache() -> Path:
     """Point numba to the folder of the present sources, before any compiled function is defined.
+
+    Every package that defines some calls it first.
 
     The folder lies in `NUMBA_CACHE_DIR` where the user set it, next to the package, or in the
     user's cache: in the first of them that can be written to. Otherwise it is a temporary one.

@@ -1,8 +1,100 @@
-"""The paper's models on its data sets, as laws of the ability."""
+"""The paper's models on its data sets as laws of the ability, and settings of `measured`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal, NamedTuple
+
+from guard_core.rules.rule import Rule
+from lab.errors import UserError
+from lab.trace.response import Response, read_response
+
+STEP = 0.06
+"""Default step size of the other policies."""
+EPOCHS = 12
+"""Default epochs of a run of the measured policy; those of the trainer's tiny task."""
+
+Part = Literal["leak", "own", "others"]
+"""Parts of the measured dynamics that can be switched off, see `sim.world.measured.policy`."""
+
+
+def response_at(path: str) -> Response:
+    """Return a response file's content; the last one is read again only where it has changed.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return _read(path, changed)
+
+
+@lru_cache(maxsize=1)
+def _read(path: str, changed: int) -> Response:
+    return read_response(path)
+
+
+def check_measured(
+    rule: Rule,
+    response: str | None,
+    lr: float | None,
+    step: float,
+    unparseable: float,
+    sampled: bool,
+) -> None:
+    """Check the settings of a run with the policy `measured`.
+
+    Args:
+        rule: rewards the responses.
+        response: response file.
+        lr: peak learning rate.
+        step: step size of other policies, which must be left at its default.
+        unparseable: chance that a response has no answer, which must be left at 0.
+        sampled: the update is computed from the drawn samples.
+
+    Raises:
+        UserError: a setting is missing or cannot be combined with the policy.
+    """
+    for name, value in (("response", response), ("lr", lr)):
+        if value is None:
+            raise UserError(f"{name}: must be given with policy = measured")
+    if not sampled:
+        raise UserError("update = expected: policy = measured draws responses; use sampled")
+    if unparseable:
+        raise UserError(
+            f"unparseable = {unparseable:g}: with policy = measured the response file has the "
+            "unparseable responses; leave it at 0"
+        )
+    if step != STEP:
+        raise UserError(f"step = {step:g}: policy = measured reads lr; leave step out")
+    if rule.pays == "response":
+        raise UserError(
+            f"rule = {rule.name}: rewards single responses, policy = measured only rewards answers"
+        )
+    if rule.loss != "rewards":
+        raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
+
+
+def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) -> None:
+    """Check the parts that are switched off.
+
+    Raises:
+        UserError: nothing would be left to learn from, or a part is named twice.
+    """
+    given = f"parts_off = {', '.join(parts_off)}"
+    if len(set(parts_off)) < len(parts_off):
+        raise UserError(f"{given}: name each part at most once")
+    if {"own", "others"} <= set(parts_off):
+        raise UserError(f"{given}: without own and others no update has an effect; name one")
+    if {"own", "others"} & set(parts_off) and average > 0:
+        raise UserError(f"{given}: own and others have no average of weights; leave average at 0")
+    if {"own", "others"} & set(parts_off) and mini_batch > 1:
+        raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")
 
 
 class Ability(NamedTuple):
@@ -75,3 +167,44 @@ The base pass@1 of 52.9 is hardly above .7 * 74.4 = 52.1, the least that such a 
 Qwen3-4B's base scores (3.3, 1.8, 19.3) turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that
 is no sharpening of these laws, and more likely answers that the base model failed to print.
 """
+
+
+def check_population(
+    population: str, given: Container[str], mixture: Sequence[tuple[float, float, float]]
+) -> None:
+    """Refuse an unknown population, one that lacks a setting, and weights that are no shares.
+
+    Args:
+        population: name.
+        given: settings of `FREE` that have a value.
+        mixture: (weight, mean, concentration) of every law.
+
+    Raises:
+        UserError: the first of these.
+    """
+    if population not in (*NAMED, *FREE):
+        known = ", ".join([*NAMED, *FREE])
+        raise UserError(f"population = {population!r}: unknown, use one of {known}")
+    for name in FREE.get(population, ()):
+        if name not in given:
+            raise UserError(f"{name}: must be given with population = {population}")
+    total = math.fsum(weight for weight, _, _ in mixture)
+    if mixture and abs(total - 1) > 1e-6:
+        raise UserError(f"mixture: the weights sum to {total:g}, must sum to 1")
+
+
+def sizes(population: str, response: str | None) -> dict[str, int]:
+    """Return n_problems, n_answers and epochs of a population.
+
+    Args:
+        population: one of `NAMED`; any other has the sizes of llama-math500.
+        response: response file of the measured policy, which is its population.
+
+    Raises:
+        UserError: the response file cannot be read.
+    """
+    if response is not None:
+        own = response_at(response)
+        return {"n_problems": own.n_problems, "n_answers": own.n_answers, "epochs": EPOCHS}
+    law = NAMED.get(population, NAMED["llama-math500"])
+    return {"n_problems": law.n_problems, "n_answers": 10, "epochs": law.epochs}

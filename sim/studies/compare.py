@@ -1,39 +1,134 @@
-"""Several arms from the same seeds: same problems, same order, same random draws."""
+"""Several arms from the same seeds (problems, order, draws), and every difference between them.
+
+Arms are compared at equal step and each at its own best.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.arms import Arm
+from lab.arms import BASELINE, Arm, is_guarded, replayed_target
+from lab.columns import floats, groups, select, unique, where
+from lab.compare.collection import GRID, NULL
+from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
 from lab.errors import UserError
-from lab.trace.trace import Trace
+from lab.settings import flattened, from_values, to_values
+from lab.stats.bootstrap import RESAMPLES, contrast_table
+from lab.trace.manifest import FILE_NAME, read_manifest
+from lab.trace.parts import LOCK_NAME, locked
+from lab.trace.trace import Trace, load
+from sim.engine.rows import MEASURES, measure_trace
 from sim.engine.run import measure, simulate
-from sim.engine.tally import measure_trace
 from sim.settings.config import SimConfig
-from sim.studies.arms.controls import Control, check_arms, control, find
-from sim.studies.sweep.plan import Sweep
-from sim.studies.sweep.pool import Pool
-from sim.studies.sweep.run import run_sweep
+from sim.studies.controls import Control, check_arms, control, find
+from sim.studies.sweep import Sweep, run_sweep
+from sim.world.populations import ability_sampler
 
-GRID = "grid"
-"""Folder of the runs over step sizes and of the null model, a sweep."""
+EQUAL, BEST = "equal step", "own best step"
+
+
+def done(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a sweep that did not fail."""
+    return where(rows, status="done")
+
+
+def contrasts(
+    rows: pd.DataFrame, by: Sequence[str], seed: int, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """Return all paired differences between arms within every choice of the settings `by`.
+
+    Args:
+        rows: of `run_sweep`, or of the same form: settings, arm, replicate, status, measures.
+        by: columns within whose values arms are compared. With several values of `step` among
+            them, every arm is also compared at its own best step, and every guarded arm there
+            with the best of its rivals.
+        seed: of the bootstrap.
+        resamples: of the bootstrap.
+
+    Returns:
+        One row per setting, pair of arms and metric: at ("equal step" or "own best step"), the
+        columns of `by` (step is NaN at the best), arm, against (an arm or `BEST_RIVAL`), metric,
+        mean (arm - against), sd, low, high (bootstrap), t_low, t_high, n, verdict. Metrics are
+        `MEASURES` and `update`, the mean update norm in percent of TTRL's where it was run.
+    """
+    rows = done(rows)
+    parts = [
+        _differences(part, EQUAL, dict(zip(by, cell, strict=True)), seed, resamples)
+        for cell, part in groups(rows, by)
+    ]
+    others = [name for name in by if name != "step"]
+    for cell, part in groups(rows, others) if "step" in by else ():
+        if len(unique(part, "step")) > 1:
+            settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
+            best = at_own_best(part)
+            parts.append(_differences(best, BEST, settings, seed, resamples))
+            parts.append(_to_best_rival(part, best, settings, seed, resamples))
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every arm at its own best step, see `lab.compare.own_best.own_best`."""
+    return own_best(done(rows), ["step"], METRIC)
+
+
+def _to_best_rival(
+    rows: pd.DataFrame,
+    best: pd.DataFrame,
+    settings: dict[str, object],
+    seed: int,
+    resamples: int,
+) -> pd.DataFrame:
+    """Guarded arms at their best minus the best rival at its best."""
+    guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    # The rival comes first, so that the differences are arm minus rival.
+    both = pd.concat([best_rival(done(rows)).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+    return where(_differences(both, BEST, settings, seed, resamples), against=BEST_RIVAL)
+
+
+def _differences(
+    rows: pd.DataFrame, at: str, settings: dict[str, object], seed: int, resamples: int
+) -> pd.DataFrame:
+    table = contrast_table(_metrics(rows), seed, resamples)
+    for position, (name, value) in enumerate({"at": at, **settings}.items()):
+        table.insert(position, name, value)
+    return table
+
+
+def _metrics(rows: pd.DataFrame) -> pd.DataFrame:
+    """Measures by (arm, replicate)."""
+    index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
+    table = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
+    base = where(rows, arm=BASELINE)
+    if len(base):
+        norms = dict(zip(base["replicate"], floats(base, "update_norm"), strict=True))
+        base_norms = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
+        table["update"] = 100 * floats(rows, "update_norm") / base_norms
+    return table
+
+
+TABLE = "comparison.parquet"
+"""Every difference between the arms."""
+_FOUND = ("step_factor", "skip_rate")
+"""Settings of controls that their search sets."""
 
 
 def compare(
     config: SimConfig, arms: Sequence[Arm], out: Path | str, progress: bool = False
 ) -> dict[str, Trace]:
-    """Run every arm from the same seeds into `out/<arm>`.
+    """Run every arm from the same seeds into `out/<arm>`; arms that are finished there are kept.
 
     Args:
         config: settings shared by all arms; an arm brings its guard, labels, rule and step
             factor.
-        arms: in the order of the runs, see `sim.studies.arms.controls.named`; controls run last.
-        out: a new or empty folder.
+        arms: in the order of the runs, see `sim.studies.controls.named`; controls run last.
+        out: a new or empty folder, or that of a comparison with the same settings.
         progress: show progress bars.
 
     Returns:
@@ -41,22 +136,71 @@ def compare(
 
     Raises:
         UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
-            is matched to, the folder is in use, or a run failed.
+            is matched to, the folder holds something else, or a run failed.
     """
     out = Path(out)
     check_arms(tuple(arm.name for arm in arms))
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not empty; choose another folder")
-    traces: dict[str, Trace] = {}
     configs = {arm.name: with_arm(config, arm) for arm in arms}  # all, before the first run
-    for arm in sorted(arms, key=lambda a: control(a.name) is not None):
-        found = control(arm.name)
-        own, facts = configs[arm.name], {}
-        if found is not None:
-            own, facts = _matched(configs[found.unguarded], found, traces)
-            arm = replace(arm, step_factor=own.step_factor)
-        traces[arm.name] = simulate(own, out / arm.name, progress, arm=arm, extra=facts)
+    if config.policy != "measured":
+        ability_sampler(config)  # refuses a bad histogram or trace before anything is written
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        own = {GRID, TABLE, LOCK_NAME, *configs}
+        others = [entry.name for entry in out.iterdir() if entry.name not in own]
+    except OSError as error:
+        raise UserError(f"{out}: cannot be made ({error.strerror}); choose another") from error
+    if strange := [name for name in others if not (out / name / FILE_NAME).is_file()]:
+        raise UserError(f"{out}: is not empty, it holds {min(strange)}; choose another folder")
+    with locked(out):
+        traces = _run_all(configs, arms, out, progress)
     return {arm.name: traces[arm.name] for arm in arms}
+
+
+def _run_all(
+    configs: Mapping[str, SimConfig], arms: Sequence[Arm], out: Path, progress: bool
+) -> dict[str, Trace]:
+    traces: dict[str, Trace] = {}
+    for arm in sorted(arms, key=_follows):
+        found, folder = control(arm.name), out / arm.name
+        own, facts = configs[arm.name if found is None else found.unguarded], {}
+        if target := replayed_target(arm.name):
+            own = replace(own, treatment=str((out / target).resolve()))
+        if _is_finished(folder, own, () if found is None else _FOUND):
+            traces[arm.name] = load(folder)
+            continue
+        if found is not None:
+            own, facts = _matched(own, found, traces)
+            arm = replace(arm, step_factor=own.step_factor)
+        traces[arm.name] = simulate(own, folder, progress, arm=arm, extra=facts)
+    return traces
+
+
+def _is_finished(folder: Path, config: SimConfig, found: Sequence[str]) -> bool:
+    """Return whether an arm's run is there; what is left of an unfinished one is deleted.
+
+    Args:
+        folder: of the arm.
+        config: of its run.
+        found: settings that the run of a control finds.
+
+    Raises:
+        UserError: the folder holds a run with other settings.
+    """
+    if not (folder / FILE_NAME).exists():
+        return False
+    run = read_manifest(folder)
+    new = flattened(to_values(config))
+    old = flattened(to_values(from_values(run.config, SimConfig, str(folder))))
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if changed := [name for name in changed if name not in found]:
+        raise UserError(
+            f"{folder}: settings differ from those it was run with: {', '.join(changed)}; "
+            "leave them out, or choose another folder"
+        )
+    if run.status == "finished":
+        return True
+    shutil.rmtree(folder)  # a simulated run has no checkpoints, and the same seed makes it again
+    return False
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
@@ -92,7 +236,7 @@ def run_grid(
     out: Path,
     steps: tuple[float, ...],
     null: bool,
-    pool: Pool,
+    workers: int = 1,
     progress: bool = False,
 ) -> pd.DataFrame:
     """Run the arms over step sizes, and under the null model, as a sweep in `out/grid`.
@@ -103,17 +247,21 @@ def run_grid(
         out: folder of the comparison.
         steps: step sizes other than that of the settings.
         null: also run everything with independent problems.
-        pool: where to run.
+        workers: processes on this machine.
         progress: show a progress bar.
     """
-    policies = (config.policy, "independent") if null else (config.policy,)
+    policies = (config.policy, NULL) if null else (config.policy,)
     grid = {
         "policy": tuple(dict.fromkeys(policies)),
         "step": tuple(dict.fromkeys((config.step, *steps))),
     }
-    return run_sweep(
-        Sweep(base=config, arms=arms, groups=(grid,)), out / GRID, pool, progress=progress
-    )
+    sweep = Sweep(base=config, arms=arms, groups=(grid,))
+    return run_sweep(sweep, out / GRID, workers, progress=progress)
+
+
+def _follows(arm: Arm) -> bool:
+    """The arm needs the runs of others."""
+    return control(arm.name) is not None or replayed_target(arm.name) is not None
 
 
 def _matched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -10,9 +11,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import SuperLU, splu
 
+from lab.errors import UserError
 from sim.theory.chain import smooth_moves, solve_lock_in
-from sim.theory.grid import Moves, interpolate, system
-from sim.theory.process import Floats, Process, check_count, logit
+from sim.theory.process import Floats, Moves, Process, check_count, interpolate, logit, system
 
 _RAREST = 1e-12
 
@@ -101,6 +102,107 @@ def flip_law(p0: float, process: Process, max_flips: int = 40, refine: int = 1) 
     lost = float(solve_lock_in(visit).at(p0))
     degraded = lost * float(process.wrong_vote(-x0)[0])
     return FlipLaw(np.clip(lost_F, 0.0, 1.0), np.clip(kept_F, 0.0, 1.0), degraded)
+
+
+class Detection(NamedTuple):
+    """Shares of problems whose flip rate exceeds a threshold at some visit, by their end.
+
+    NaN where no problem has that end.
+    """
+
+    of_lost: float
+    """Among the problems that end on the wrong answer."""
+    of_degraded: float
+    """Among those of them whose first label was correct."""
+    of_kept: float
+    """Among the problems that end on the correct answer."""
+
+
+def detection(
+    p0: float,
+    process: Process,
+    n_visits: int,
+    *,
+    window: int = 5,
+    tau: float = 0.3,
+    refine: int = 1,
+) -> Detection:
+    """Probability that a problem's flip rate exceeds tau within T visits of plain TTRL.
+
+    The flip rate is the share of the last W visits at which the label changed, where visit 0 sets
+    the first label (docs/method.md, section 3); `window=1` is that of the authors' release. A lost
+    problem that is never detected is one on which neither MPS nor RCSU acts.
+
+    Args:
+        p0: chance of the correct answer, in (0, 1).
+        process: the two-answer problem.
+        n_visits: T.
+        window: W in visits, at most 16.
+        tau: threshold of the flip rate, in [0, 1).
+        refine: divides the grid's spacing.
+
+    Raises:
+        UserError: a value is out of bounds, or the step is too small for the grid.
+    """
+    x0 = logit(p0)
+    check_count("n_visits", n_visits, 1)
+    check_count("window", window, 1, 16)
+    if not 0 <= tau < 1:
+        raise UserError(f"theory: tau = {tau} must be in [0, 1)")
+    visit = smooth_moves(process, refine)
+    if abs(x0) >= visit.x_N[-1]:
+        return Detection(0.0 if x0 < 0 else math.nan, math.nan, 0.0 if x0 > 0 else math.nan)
+    most = next(flips for flips in range(window) if (flips + 1) / window > tau)
+    lost_N = solve_lock_in(visit).wrong_N
+    lost, wrong = visit.value(lost_N, x0), float(process.wrong_vote(x0)[0])
+    # Visit 0 moves nothing, so the first label is independent of the end.
+    first_2 = np.array([1.0 - wrong, wrong])
+    lost_2 = first_2 * _undetected(visit, x0, n_visits, window, most, lost_N)
+    kept_2 = first_2 * _undetected(visit, x0, n_visits, window, most, 1.0 - lost_N)
+    return Detection(
+        1.0 - float(lost_2.sum()) / lost,
+        1.0 - float(lost_2[0] / (lost * first_2[0])),
+        1.0 - float(kept_2.sum()) / (1.0 - lost),
+    )
+
+
+def _undetected(
+    visit: Moves, x0: float, n_visits: int, window: int, most: int, end_N: Floats
+) -> Floats:
+    """(2,) probability of an end and of at most `most` flips in any W visits, by first label.
+
+    The recursion runs backwards over the logit, the label (0 correct, 1 wrong) and the past: a bit
+    for each of the last W - 1 visits, set where the label changed. `end_N` is the probability of
+    the end from each logit, 0 or 1 beyond the grid, where the label no longer changes.
+    """
+    mask = (1 << (window - 1)) - 1
+    pasts = [past for past in range(mask + 1) if past.bit_count() <= most]
+    beyond = np.round([end_N[-1], end_N[0]])
+    stays, operators = (visit.stay_up_N, visit.stay_down_N), (visit.up_NN, visit.down_NN)
+    outs = (visit.up_out_N, visit.down_out_N)
+    rest = dict.fromkeys(itertools.product(pasts, (0, 1)), end_N)
+    for _ in range(n_visits):
+        after = {
+            (past, label): operators[label] @ f_N + stays[label] * f_N + beyond[label] * outs[label]
+            for (past, label), f_N in rest.items()
+        }
+        before, rest = (
+            rest,
+            {
+                (past, old): sum(
+                    (
+                        after[(past << 1 | (new != old)) & mask, new]
+                        for new in (0, 1)
+                        if past.bit_count() + (new != old) <= most
+                    ),
+                    np.zeros_like(end_N),
+                )
+                for past, old in rest
+            },
+        )
+        if all(np.abs(rest[key] - before[key]).max() < _RAREST for key in rest):
+            break
+    return np.array([visit.value(rest[0, label], x0) for label in (0, 1)])
 
 
 def single_flip_share(p0: ArrayLike, process: Process) -> Floats:

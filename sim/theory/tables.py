@@ -1,18 +1,22 @@
-"""The tables of `guard-sim theory`: the regime chart, and the chain compared with Monte Carlo."""
+"""The tables of `guard-sim theory`: the regime chart, and the chain compared with the simulator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from sim.theory.chain import lock_in_chain, windows
-from sim.theory.closed_form import lock_in_diffusion, window_closed_form
-from sim.theory.flips import flip_rate_by_visit, single_flip_share
-from sim.theory.monte_carlo import Interval, Runs, average, monte_carlo, proportion
-from sim.theory.process import Process, check_cells, check_count, logit
+from guard_core import GuardConfig
+from sim.engine.simulation import Simulation
+from sim.settings.config import SimConfig
+from sim.theory.chain import lock_in_chain, lock_in_diffusion, window_closed_form, windows
+from sim.theory.flips import detection, flip_rate_by_visit, single_flip_share
+from sim.theory.process import Floats, Process, check_cells, check_count, logit
 
 CHART_P0 = (0.35, 0.4, 0.45, 0.48, 0.5, 0.52, 0.55, 0.6, 0.65, 0.7)
 CHART_STEPS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -22,6 +26,11 @@ _CERTAIN = 0.01
 COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_form", "inside")
 
 _RATE_VISITS = 5
+_WINDOW, _TAU = 5, 0.3
+_Z_95 = 1.959963984540054
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 def regime_chart(
@@ -98,7 +107,140 @@ def _rows(p0: Sequence[float], process: Process, delta: float) -> list[dict[str,
     return rows
 
 
-def monte_carlo_table(
+class Interval(NamedTuple):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Runs(NamedTuple):
+    """The outcome of R independent problems that started alike."""
+
+    lost_R: Bools
+    """(R,) the last label is wrong."""
+    degraded_R: Bools
+    """(R,) the first label is correct, the last one wrong."""
+    flips_R: Ints
+    """(R,) label changes since visit 0."""
+    detected_R: Bools
+    """(R,) the flip rate over `_WINDOW` visits once exceeded `_TAU`."""
+    extinct_at_R: Ints
+    """(R,) visits until either answer was extinct, -1 where neither was."""
+    extinct_wrong_R: Bools
+    """(R,) the correct answer was the first to become extinct."""
+    flip_rate_T: Floats
+    """(T,) share of the problems whose label changed at visit 1, 2, .. T."""
+
+
+def draw(
+    p0: float,
+    process: Process,
+    n_runs: int = 20_000,
+    *,
+    seed: int = 0,
+    max_visits: int = 2000,
+    delta: float = 0.01,
+) -> Runs:
+    """Simulate problems until all are locked in or the visits are used up.
+
+    The simulator with two answers and the policy `independent` is the process itself. A problem is
+    locked in where fewer than 1e-7 of its moves go back.
+
+    Args:
+        p0: chance of the correct answer, in (0, 1).
+        process: the two-answer problem.
+        n_runs: R.
+        seed: of the simulation.
+        max_visits: T, the most visits of one problem.
+        delta: an answer is extinct once it wins a vote with less than this probability.
+
+    Raises:
+        UserError: a value is out of bounds.
+    """
+    logit(p0)  # refuses chances of 0 and 1
+    check_count("n_runs", n_runs, 1)
+    check_count("max_visits", max_visits, 1)
+    check_count("seed", seed, 0)
+    barrier, extinct = process.barrier(1e-7), process.extinction(delta)
+    simulation = Simulation(_two_answers(p0, process, n_runs, max_visits, seed))
+    flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
+    detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
+    flip_rate_T, first_R, right_R = np.zeros(max_visits), wrong_R, wrong_R
+    for visit, part in enumerate(simulation.run()):
+        order_R = np.argsort(part.visits["problem"])
+        right_R = np.asarray(part.visits["label_correct"], bool)[order_R]
+        if visit == 0:
+            first_R = right_R
+        else:
+            flipped_R = np.asarray(part.visits["flipped"], bool)[order_R]
+            flips_R += flipped_R
+            flip_rate_T[visit - 1] = flipped_R.mean()
+            detected_R |= np.asarray(part.visits["flip_rate"], float)[order_R] > _TAU
+        x_R = _logits(simulation, n_runs)
+        now_R = (extinct_at_R < 0) & (np.abs(x_R) >= extinct)
+        extinct_at_R[now_R], wrong_R[now_R] = visit, x_R[now_R] < 0
+        if np.all(np.abs(x_R) >= barrier):
+            break
+    degraded_R = first_R & ~right_R
+    return Runs(~right_R, degraded_R, flips_R, detected_R, extinct_at_R, wrong_R, flip_rate_T)
+
+
+def _two_answers(p0: float, process: Process, n_runs: int, max_visits: int, seed: int) -> SimConfig:
+    return SimConfig(
+        policy="independent",
+        population="point",
+        ability_mean=p0,
+        ability_floor=0.0,
+        n_answers=2,
+        guard=replace(GuardConfig.off(), W=_WINDOW),
+        n_problems=n_runs,
+        batch_size=n_runs,
+        epochs=max_visits,
+        n_votes=process.n_votes,
+        n_samples=process.n_samples,
+        step=process.step,
+        schedule="constant",
+        vote_replicates=0,
+        replicates=1,
+        seed=seed,
+    )
+
+
+def _logits(simulation: Simulation, n_runs: int) -> Floats:
+    """(R,) logits of the correct answer."""
+    p_RNA = np.empty((1, n_runs, 2))
+    simulation.policy.probabilities(np.arange(n_runs)[None], p_RNA)
+    right_N = simulation.population.truth_RN[0]
+    places_N = np.arange(n_runs)
+    with np.errstate(divide="ignore"):
+        return np.log(p_RNA[0, places_N, right_N] / p_RNA[0, places_N, 1 - right_N])
+
+
+def proportion(hits: Bools) -> Interval:
+    """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
+    n = hits.size
+    if n == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    share, z2 = float(hits.mean()), _Z_95**2
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = _Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def average(values: NDArray[np.number]) -> Interval:
+    """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
+    if values.size == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    mean = float(values.mean())
+    if np.all(values == values[0]):
+        return Interval(mean, math.nan, math.nan)
+    half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
+    return Interval(mean, mean - half, mean + half)
+
+
+def drawn_table(
     p0: Sequence[float],
     step: Sequence[float],
     n_votes: int,
@@ -109,7 +251,7 @@ def monte_carlo_table(
     max_visits: int = 2000,
     delta: float = 0.01,
 ) -> pd.DataFrame:
-    """Compare the chain with Monte Carlo in every cell of p0 x step.
+    """Compare the chain with the simulator in every cell of p0 x step.
 
     Args:
         p0: chances of the correct answer, in (0, 1).
@@ -135,8 +277,8 @@ def monte_carlo_table(
     for row, eta in enumerate(step):
         process = Process(eta, n_votes, n_samples)
         for column, p in enumerate(p0):
-            rng = np.random.default_rng([seed, row, column])
-            runs = monte_carlo(p, process, n_runs, rng=rng, max_visits=max_visits, delta=delta)
+            cell = seed + 1000 * row + column
+            runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits, delta=delta)
             for quantity, exact, drawn, closed in _quantities(p, process, runs, delta):
                 inside = drawn.low <= exact <= drawn.high
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))
@@ -144,7 +286,7 @@ def monte_carlo_table(
 
 
 def as_text(table: pd.DataFrame) -> str:
-    """The table of `monte_carlo_table` as plain text, with a count of agreements below it."""
+    """The table of `drawn_table` as plain text, with a count of agreements below it."""
     head = f"{'p0':>5} {'step':>7}  {'quantity':<28} {'exact':>9} {'drawn':>9}"
     lines = [f"{head}  {'95 % interval':^19} {'closed form':>12}"]
     for row in table.itertuples(index=False, name=None):
@@ -184,6 +326,13 @@ def _quantities(
     single = float(single_flip_share(p0, process))
     once_R = runs.flips_R[runs.degraded_R] == 1
     yield "one flip only, if degraded", single, proportion(once_R), math.nan
+    seen_of = {
+        f"FR over {_WINDOW}": (_WINDOW, runs.detected_R),
+        "one-step FR": (1, runs.flips_R > 0),
+    }
+    for name, (window, seen_R) in seen_of.items():
+        exact = detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
+        yield f"{name} > .3, if lost", exact, proportion(seen_R[runs.lost_R]), math.nan
 
 
 def _number(value: float) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 VOTES, TIE, SKIP, PICK, ORDER = range(5)
 SECOND, SECOND_ORDER, CONFIDENCE, TOOL, VERDICT, ODDNESS, RULE = range(5, 12)
-LEAVES = 12
+LEAVES, DEAL = 12, 13
 """Purpose of a random number; numbers of different purposes are independent."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

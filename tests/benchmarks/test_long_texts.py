@@ -7,7 +7,7 @@ import random
 import numpy as np
 from long_texts import Words, cut, seconds_a_token, working
 
-from real.vote.token_stats import steps_of
+from real.vote.observe import steps_of
 from real.vote.tool import tool_verdicts
 
 

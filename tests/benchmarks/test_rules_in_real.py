@@ -19,7 +19,7 @@ import real.trainer
 from guard_core.arrays import Array
 from guard_core.rules import RULES, Observations, Pays, Rule
 from real.record.batches import batches
-from real.state import Run
+from real.run import Run
 
 SMALL = Size(n_problems=2, batch_size=2, n_votes=8, n_samples=4)
 VOTES = SMALL.batch_size * SMALL.n_votes

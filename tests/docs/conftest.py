@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def tool():
-    """A script of docs/tools as a module, by name."""
+    """A script of docs/tools as a module, by name; the scripts import each other."""
 
     def load(name):
         spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "tools" / f"{name}.py")
@@ -18,4 +18,6 @@ def tool():
         spec.loader.exec_module(module)
         return module
 
-    return load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs" / "tools"))
+        yield load

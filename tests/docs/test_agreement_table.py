@@ -1,69 +1,45 @@
-"""The table of real and simulated runs is made from nothing, and goes on where it stopped."""
+"""The script of the agreement table, and what `agree` refuses or leaves out of a real run."""
 
-import importlib.util
-from pathlib import Path
-from types import SimpleNamespace
-
-import pandas as pd
 import pytest
 
-from lab.compare.agreement import COPY, OTHER_HALF
+from real.cli import main as real_main
 from sim.cli import main as sim_main
 
-SMALL = "--arms ttrl frozen truth --lrs 3e-4 --seeds 0 1 --n-problems 8 --epochs 8 --n-votes 16"
-SMALL += " --n-samples 8"
-MEASURED = ["--responses", "64", "--weights", "1024"]
-OUT = Path(__file__).parents[2] / "docs" / "tools" / "agreement.py"
+SMALL = ["--lr", "3e-4", "--n-problems", "4", "--epochs", "8", "--n-votes", "8"]
+SMALL += ["--n-samples", "4", "--checkpoint-every", "0", "--quiet"]
 
 
 @pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("agreement_tool", OUT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def made(tool, tmp_path_factory):
-    out, commands = tmp_path_factory.mktemp("agreement") / "runs", tool.commands
-
-    def smaller(*given):
-        for program, words in commands(*given):
-            yield program, words + MEASURED * (words[0] == "measure")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tool, "commands", smaller)
-        assert tool.main([str(out), *SMALL.split()]) == 0
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("agreement")
+    assert real_main(["run", "--arm", "ttrl", "--out", str(out / "pilot"), *SMALL]) == 0
+    measured = ["--n-problems", "4", "--responses", "16", "--weights", "256"]
+    assert real_main(["measure", "--out", str(out / "response.npz"), *measured]) == 0
     return out
 
 
-@pytest.mark.slow
-def test_three_cells_from_nothing(made):
-    table = pd.read_csv(made / "simulated" / "agreement.csv")
-    predictions = ["measured", "independent", "attractor", OTHER_HALF, COPY]
-    assert table.groupby("arm")["prediction"].apply(set).to_dict() == {
-        arm: set(predictions) for arm in ("ttrl", "frozen", "truth")
-    }
-    measured = table[table.prediction == "measured"].set_index("arm")
-    assert measured.seeds.eq(2).all() and measured.replicates.eq(64).all()
-    # True labels help and start where the real run starts: no claim on the size of the error.
-    assert measured.predicted["truth"] > measured.predicted["ttrl"]
-    assert (measured.final == (measured.real - measured.predicted).abs()).all()
-    assert 'id="agreement"' in (made / "report.html").read_text()
+def test_the_script_makes_what_is_missing_and_stops_at_a_failure(tool, tmp_path, monkeypatch):
+    script, ran = tool("agreement"), []
+    programs = {script.real.cli: 0, script.sim.cli: 3, script.lab.report.cli: 0}
+    for program, code in programs.items():
+        monkeypatch.setattr(program, "main", lambda words, code=code: ran.append(words[0]) or code)
+    assert script.main([str(tmp_path), "--arms", "ttrl"]) == 3
+    assert ran == ["compare", "run", "measure", "agree"]
+    for made in ("pilot/run.json", "response.npz", "simulated/agreement.csv"):
+        (tmp_path / made).parent.mkdir(exist_ok=True)
+        (tmp_path / made).touch()
+    ran.clear()
+    assert script.main([str(tmp_path), "--arms", "ttrl"]) == 0
+    assert ran == ["compare", "resume", str(tmp_path / "real")]
 
 
-@pytest.mark.slow
-def test_the_same_command_makes_what_is_missing(made, tool, tmp_path):
-    own = SimpleNamespace(out=made, arms=["ttrl"], lrs=["3e-4"], seeds=["0"], jobs="2")
-    assert [words[0] for _, words in tool.commands(own, [])][:2] == ["compare", "resume"]
-    assert not {"measure", "agree"} & {words[0] for _, words in tool.commands(own, [])}
-    own.out = tmp_path
-    whole = [words[0] for _, words in tool.commands(own, [])]
-    assert whole[:4] == ["compare", "run", "measure", "agree"]
+def test_settings_that_cannot_be_simulated_are_refused_before_training(tool, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert tool("agreement").main([str(out), "--arms", "ttrl", "--loss", "grpo"]) == 2
+    assert "--arms ttrl has loss = grpo, the measured policy only dapo" in capsys.readouterr().err
+    assert not out.exists()
 
 
-@pytest.mark.slow
 def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
     data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz")]
     run = made / "pilot" / "run.json"
@@ -82,16 +58,15 @@ def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
         assert words in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
 
 
-@pytest.mark.slow
 def test_a_brake_is_simulated_by_the_measured_policy_alone(made, tmp_path, capsys):
     data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz"), "--quiet"]
+    data += ["--replicates", "4"]
     run = made / "pilot" / "run.json"
     before = run.read_text()
     assert '"brake": 1.0' in before
     try:
         run.write_text(before.replace('"brake": 1.0', '"brake": 0.5'))
-        assert sim_main(["agree", *data, "--out", str(tmp_path / "all")]) == 2
-        assert "has guard.brake = 0.5, the classical policies have no" in capsys.readouterr().err
-        assert sim_main(["agree", *data, "--classical", "--out", str(tmp_path / "alone")]) == 0
+        assert sim_main(["agree", *data, "--out", str(tmp_path / "all")]) == 0
+        assert "left out: classical policies (their step size needs" in capsys.readouterr().out
     finally:
         run.write_text(before)

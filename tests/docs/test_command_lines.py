@@ -1,4 +1,4 @@
-"""Every guard-* command line that README, docs and notebooks show can be parsed."""
+"""The commands of README, docs and notebooks: all are parsed, and those of the pages run, small."""
 
 import importlib
 import json
@@ -10,27 +10,71 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-import lab.alarm.cli
 import lab.cli
 import lab.report.cli
+import lab.report.command
 import real.cli
+import real.run_commands
 import real.verl.cli
+import real.verl.commands
 import sim.cli
+import sim.commands
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "guard-sim": sim.cli,
     "guard-train": real.cli,
     "guard-report": lab.report.cli,
-    "guard-alarm": lab.alarm.cli,
     "guard-verl": real.verl.cli,
 }
+COMMANDS = {
+    "guard-sim": sim.commands,
+    "guard-train": real.run_commands,
+    "guard-report": lab.report.command,
+    "guard-verl": real.verl.commands,
+}
+OTHERS = {"make", "pip", "python", "python3.11", "torchrun", "ray", "bash"}
+"""Programs of lines in indented blocks that are commands too."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
-FENCED = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
-INDENTED = re.compile(r"(?:^ {4}.*\n?)+", re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```|((?:^ {4}[^\n]*\n?)+)", re.DOTALL | re.MULTILINE)
+"""A fenced block with its language, or an indented one."""
 INLINE = re.compile(r"`(guard-[a-z]+(?: [^`]*)?)`")
-TORCHRUN = re.compile(r"^torchrun( --[\w-]+ \S+)* -m real ")
+
+NOT_RUN = {
+    "make demo": ".ci/run runs it",
+    "make test": ".ci/run runs it",
+    "make agreement": "sixty real runs",
+    "pip": "installs",
+    "python3.11 -m venv": "installs",
+    "python benchmarks": "minutes at its smallest; tests/benchmarks runs parts",
+    "python docs/tools": "hours; tests of this folder run parts",
+    "guard-sim explore": "a server; tests/sim/explore",
+    "guard-sim agree --real runs/confirm": "reads the real runs of docs/tools/protocol_runs.py",
+    "guard-train import-gguf": "a download of 93 MB; tests/real/test_gguf.py",
+    "guard-train run --preset": "a GPU with vLLM",
+    "guard-train compare --preset": "GPUs with vLLM",
+    "guard-train resume runs/q7-guard": "resumes a run on a GPU",
+    "guard-report runs/first": "reads a run on a GPU",
+    "torchrun": "several GPUs",
+    "ray": "a cluster",
+    "bash": "a cluster",
+    "guard-report runs/verl-q7": "reads a run on a cluster",
+}
+"""First words of commands that are not run, and why; those of our programs are parsed."""
+SIZES = "--epochs 8 --n-problems 4 --n-votes 8 --n-samples 4 --checkpoint-every 3"
+SMALL = {
+    "guard-sim run": "--n-problems 20 --epochs 8 --replicates 2",
+    "guard-sim compare": "--n-problems 20 --epochs 8 --replicates 2",
+    "guard-sim sweep": "--n-problems 20 --epochs 8 --replicates 1 --arms ttrl guard --workers 1",
+    "guard-sim search": "--epochs 8 --replicates 1 --budget 30 --arms ttrl memory",
+    "guard-sim agree": "--replicates 2",
+    "guard-sim calibrate": "--quick --rows llama-math500 --mechanisms attractor --readings share",
+    "guard-train run": SIZES,
+    "guard-train compare": f"{SIZES} --seeds 0 1 --arms ttrl guard",
+    "guard-train measure": "--n-problems 4 --responses 16 --weights 256",
+}
+"""Options that make a command small."""
 
 
 def text_of(path):
@@ -40,23 +84,68 @@ def text_of(path):
     return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
-def commands(path):
-    """(words, is it a whole command) of every guard-* line."""
-    text = text_of(path)
-    for block in (*FENCED.findall(text), *INDENTED.findall(text)):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = TORCHRUN.sub("guard-train ", line.strip())
-            if line.startswith("guard-"):
-                yield shlex.split(line.partition(" > ")[0], comments=True), True
-    for inline in INLINE.findall(text):
-        yield shlex.split(" ".join(inline.split())), False
+def shell_lines(path):
+    """Words of every line of shell on a page, in order."""
+    for language, fenced, indented in BLOCK.findall(text_of(path)):
+        shell = language in ("sh", "bash")
+        for line in (fenced if shell else indented).replace("\\\n", " ").splitlines():
+            first = line.split(maxsplit=1)[:1]
+            if first and (shell or first[0] in {*PROGRAMS, *OTHERS}):
+                yield shlex.split(line.partition(" > ")[0], comments=True)
 
 
-ALL = [
-    pytest.param(words, whole, id=f"{path.stem}: {' '.join(words)}")
-    for path in PAGES
-    for words, whole in commands(path)
-]
+def why_not(words):
+    """Why a command is not run; None if it is."""
+    line = " ".join(words)
+    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), None)
+
+
+def parsed(path):
+    """(words, is it a whole command) of every command and mention of our programs."""
+    for words in shell_lines(path):
+        if words[0] == "torchrun":
+            words = ["guard-train", *words[words.index("real") + 1 :]]
+        if words[0] in PROGRAMS:
+            yield tuple(words), True
+    for inline in INLINE.findall(text_of(path)):
+        yield tuple(shlex.split(" ".join(inline.split()))), False
+
+
+def small(words):
+    """The same command with the options of `SMALL`, which take the place of its own."""
+    options = SMALL.get(" ".join(words[:2]), "")
+    if "--response" in words:  # the file brings the number of problems
+        options = options.replace("--n-problems 20", "")
+    if "--model" in words and words[0] == "guard-train":
+        options = options.replace("epochs 8", "epochs 2 --max-response-tokens 8 --max-unread 1")
+    if "--own-best" in words:
+        options += " --arms ttrl guard"
+    if "--lrs" in words:
+        options += " --lrs 3e-4"
+    given = options.split()
+    kept, drop = [], False
+    for word in words:
+        drop = word in given if word.startswith("--") else drop
+        kept += [] if drop else [word]
+    return [*kept, *given]
+
+
+def run_by_page():
+    """Commands to run, by page; none twice, unless a command of the page reads what it makes."""
+    pages, ran = {}, set()
+    for page in PAGES:
+        lines = [words for words in shell_lines(page) if why_not(words) is None]
+        for words in lines:
+            out = words[words.index("--out") + 1] if "--out" in words else None
+            command = tuple(sorted(word for word in small(words) if word != out))
+            if command not in ran or sum(out in line for line in lines) > 1:
+                pages.setdefault(str(page.relative_to(ROOT)), []).append(words)
+            ran.add(command)
+    return pages
+
+
+RUN = run_by_page()
+PARSED = sorted({line for page in PAGES for line in parsed(page)})
 
 
 @pytest.fixture
@@ -64,61 +153,70 @@ def parse(monkeypatch, tmp_path):
     """Parses a command line as its program does, and stops before it runs."""
     monkeypatch.chdir(tmp_path)
     sizes = SimpleNamespace(n_problems=4, n_answers=2)  # --response is read while parsing too
-    monkeypatch.setattr("sim.settings.options.read_response", lambda path: sizes)
+    monkeypatch.setattr("sim.settings.populations.response_at", lambda path: sizes)
 
     def parsed(words):
         program, *argv = words
-        argv = [word for word in argv if word != "..."]
         for place, word in enumerate(argv):
             if word == "--config":  # read while parsing
                 Path(argv[place + 1]).touch()
-        module, seen = PROGRAMS[program], {}
-        keep = lambda *given, **named: seen.update(given=given, named=named) or 0  # noqa: E731
-        with monkeypatch.context() as patched:
-            patched.setattr(module, "run_cli", keep)
-            module.main(argv)
-        prog, known, argv, *about = seen["given"]
-        about = about[0] if about else seen["named"].get("description")
-        return known, argv, lambda more: lab.cli._parse(prog, known, [*argv, *more], about)
+        known = COMMANDS[program].COMMANDS
+        return known, argv, lambda more: lab.cli._parse(program, known, [*argv, *more])
 
     return parsed
 
 
-def test_commands_of_the_page_on_your_model_run(monkeypatch, tmp_path, capfd):
-    """On a random model with two problems; the comparison on one seed, for one epoch.
-
-    The model has a chat template and a vocabulary for the page's prompts; the tiny task's has none.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "tests" / "real")
-    importlib.import_module("small_models").save_model(tmp_path / "model")
+def users_files(folder):
+    """What the pages leave to their reader: models, problems and a histogram."""
+    sets = folder / "path" / "to" / "sets"
+    sets.mkdir(parents=True)
+    for model in (folder / "model", folder / "path" / "to" / "model"):
+        importlib.import_module("small_models").save_model(model)
     text = text_of(ROOT / "docs" / "your-model.md")
     example = json.loads(re.findall(r"(?ms)^```json\n(.*?)^```", text)[0])
-    rows = [{**example[0], "id": f"mul-{i}"} for i in range(2)]
-    (tmp_path / "problems.json").write_text(json.dumps(rows))
-    shown = [words for words, whole in commands(ROOT / "docs" / "your-model.md") if whole]
-    assert [words[0] for words in shown] == ["guard-train", "guard-report"] * 2
-    for program, *argv in shown:
-        line = (
-            " ".join(argv).replace("--seeds 0 1 2", "--seeds 0").replace("--epochs 8", "--epochs 1")
-        )
-        assert PROGRAMS[program].main(line.split()) == 0, capfd.readouterr().err
-    for folder in ("mine", "compared"):
-        assert list((tmp_path / "runs" / folder).rglob("*.html"))
+    rows = [{**example[0], "id": f"mul-{i}"} for i in range(4)]
+    (folder / "problems.json").write_text(json.dumps(rows))
+    rows = [{"id": str(i), "prompt": f"{i} * 4 = ?", "answer": str(4 * i)} for i in range(500)]
+    (sets / "math500.json").write_text(json.dumps(rows))
+    (folder / "p0.csv").write_text("p0,weight\n.2,.5\n.7,.5\n")
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_run_in_their_order(page, monkeypatch, tmp_path, capfd):
+    """Each works on what the reader has and on what the commands above it made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "real")
+    users_files(tmp_path)
+    for words in RUN[page]:
+        program, *argv = small(words)
+        code = PROGRAMS[program].main(argv)
+        assert code == 0, f"{words}: {capfd.readouterr().err[-2000:]}"
+
+
+def test_the_commands_of_make_agreement_parse(tool, parse):
+    own = SimpleNamespace(out=Path("runs"), arms=["ttrl"], lrs=["3e-4"], seeds=["0"], jobs="2")
+    names = {program: name for name, program in PROGRAMS.items()}
+    for program, words in tool("agreement").commands(own, []):
+        parse([names[program], *map(str, words)])[2]([])
 
 
 def test_the_pages_show_commands():
-    assert {param.values[0][0] for param in ALL} == set(PROGRAMS)
-    assert len(ALL) > 40
+    shown = [words for lines in RUN.values() for words in lines]
+    assert {words[0] for words in shown} == set(PROGRAMS) and len(shown) > 40
+    everything = [" ".join(words) for page in PAGES for words in shell_lines(page)]
+    for start in NOT_RUN:
+        assert any(line.startswith(start) for line in everything), f"{start}: is on no page"
 
 
-@pytest.mark.parametrize(("words", "whole"), ALL)
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    PARSED,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_command_line_parses(words, whole, parse):
     known, argv, attempt = parse(words)
     if "--help" in argv:
-        with pytest.raises(SystemExit) as stopped:
-            attempt([])
-        assert stopped.value.code == 0
+        assert PROGRAMS[words[0]].main(argv) == 0
     elif whole:
         attempt([])
     elif not argv:

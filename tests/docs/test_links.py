@@ -13,7 +13,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS, *NOTEBOOKS]
 # [text](target) and ![text](target); code is taken out first.
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
-BARE = re.compile(r"https?://[^\s)>\]\"'`]+")
+BARE = re.compile(r"https?://[^\s)>\]\"'`]*[^\s)>\]\"'`.,;]")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}.*$", re.DOTALL | re.MULTILINE)
 
 

@@ -1,13 +1,15 @@
 """The page of the protocol, its numbers, and the data of the choosing steps agree."""
 
+import shutil
 import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import lab
-from sim.studies.search.space import LRS
+import lab.measures.fate
+import sim
+from sim.settings.options import SEARCH_LRS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROTOCOL = tomllib.loads((DOCS / "data" / "protocol.toml").read_text())
@@ -18,7 +20,7 @@ def test_nothing_is_both_chosen_on_and_held_out():
     chosen, held_out = PROTOCOL["chosen"], PROTOCOL["held_out"]
     assert chosen.keys() == held_out.keys() == {"problem_seeds", "seeds", "lrs"}
     assert not any(set(chosen[name]) & set(held_out[name]) for name in chosen)
-    assert tuple(chosen["lrs"]) == LRS
+    assert tuple(chosen["lrs"]) == SEARCH_LRS
 
 
 def test_the_page_has_the_numbers():
@@ -68,6 +70,33 @@ def test_a_table_has_the_numbers_of_its_runs(few):
     assert words[0] == "resume"  # it goes on, and leaves finished runs as they are
 
 
+def test_rows_are_added_once_and_never_replaced_by_other_settings(few, tool, tmp_path, capsys):
+    _, out = few
+    script, file = tool("run_rows"), tmp_path / "rows.csv"
+    truth = sorted(map(str, out.glob("lr-*/truth")))
+    assert script.main([str(file), truth[0]]) == 0
+    assert script.main([str(file), *truth]) == 0 and script.main([str(file), *truth]) == 0
+    added = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    rows = script.read(file)
+    assert added == ["2", "2", "0"] and rows.lr.tolist() == [1e-4, 1e-4, 3e-4, 3e-4]
+    assert rows.digest.nunique() == 1 and len(rows.digest[0]) == 8
+    file.write_text(file.read_text().replace(rows.digest[0], "0" * 8, 1))
+    before = file.read_text()
+    assert script.main([str(file), *truth]) == 2 and file.read_text() == before
+    assert "arm truth, lr 0.0001, seed 0, place 0 with other settings" in capsys.readouterr().err
+
+
+def test_rows_of_a_simulation_are_its_replicates(tool, tmp_path):
+    config = sim.SimConfig(n_problems=20, epochs=8, replicates=3, seed=5)
+    sim.simulate(config, tmp_path / "run")
+    rows = tool("run_rows").rows([tmp_path])
+    trace = lab.load(tmp_path / "run")
+    assert rows.place.tolist() == [0, 1, 2] and set(rows.seed) == {5}
+    shares = lab.measures.fate.fate_shares(lab.fates(trace.visits))
+    for name in ("TotalDeg", "Degraded", "Always Wrong"):
+        assert rows[name].tolist() == shares[name].tolist()
+
+
 def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     _, out = few
     page = tool("protocol_page")
@@ -90,7 +119,7 @@ def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     assert [row[2] for row in page.conditions(sure).rows] == ["yes", "no", "yes", "yes"]
     worse = sure.assign(pass_final=-sure.pass_final)
     assert [row[2] for row in page.conditions(worse).rows] == ["no"] * 4
-    assert page.on_page_markdown("a\nPROTOCOL table means\nb").count("\n") == 6
+    assert page.protocol("table+table", "means").rows[0][0] in means
 
 
 def agreed(table, predict):
@@ -98,6 +127,38 @@ def agreed(table, predict):
     cells = table.groupby(["lr", "arm"], as_index=False)["pass_final"].agg(["mean", "size"])
     cells = cells.rename(columns={"mean": "real", "size": "seeds"})
     return cells.assign(prediction="measured", predicted=predict(cells["real"]))
+
+
+def test_the_study_of_readings_goes_on_without_its_folders(tool, tmp_path, monkeypatch):
+    """Rows are the memory: a run with a row is not made again, but for one that is replayed."""
+    runs, step = tool("protocol_runs"), PROTOCOL["readings"]
+    order = list(runs.planned())
+    n_arms, n_sets = len(step["arms"]), len(step["problem_seeds"])
+    assert len(order) == 4 * 3 * n_sets * n_arms and len({run.seed for run in order}) == 36
+    assert not {run.problem_seed for run in order} & set(PROTOCOL["chosen"]["problem_seeds"])
+    first = order[: n_sets * n_arms]
+    assert {(run.task, run.lr, run.place) for run in first} == {("arithmetic", 3e-4, 0)}
+    few = {"cells": [["collatz", 3e-4]], "problem_seeds": [50], "seeds_per_set": 2}
+    few["arms"] = ["replayed: W=3", "guard: W=3", "ttrl"]
+    monkeypatch.setitem(runs.PROTOCOL, "readings", few)
+    monkeypatch.setattr(runs, "READINGS", tmp_path / "rows.csv")
+    made, main = [], runs.real.cli.main
+    monkeypatch.setattr(runs.real.cli, "main", lambda words: made.append(words) or main(words))
+    command = ["readings", str(tmp_path / "runs"), *SMALL.split()]
+    assert runs.main(command) == 0
+    assert len(made) == 6 and runs.main(command) == 0 and len(made) == 6
+    rows = (tmp_path / "rows.csv").read_bytes()
+    table = runs.read(tmp_path / "rows.csv")
+    assert table.groupby("arm").seed.apply(list).to_dict() == {
+        "guard,W=3": [500, 501], "replayed,W=3": [500, 501], "ttrl": [500, 501]
+    }  # fmt: skip
+    left = sorted(path.parent.name for path in tmp_path.rglob("run.json"))
+    assert left == ["500", "501"]  # the guard's runs, which are replayed
+    shutil.rmtree(tmp_path / "runs")
+    lost = table[~((table.arm == "replayed,W=3") & (table.seed == 501))]
+    lost.to_csv(tmp_path / "rows.csv", index=False, float_format="%.6g")
+    assert runs.main(command) == 0 and len(made) == 8
+    assert (tmp_path / "rows.csv").read_bytes() == rows
 
 
 def test_the_confirming_commands_are_those_of_the_page(tool):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from guard_core import Votes
 from guard_core.rules import Observations, Rule
-from guard_core.rules.observations import per_response
+from guard_core.rules.rule import per_response
 
 INTEGERS = {"answers", "second", "verdicts"}
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from guard_core import GuardConfig, visit, visit_advantages
-from guard_core.rcsu import skip_cap
+from guard_core import GuardConfig, visit
+from guard_core.guard import skip_cap
 
 N_ANSWERS = 16
 """More than any test has."""
@@ -113,13 +113,13 @@ class ScalarGuard:
             by_stream = zip(*hits, strict=True)
             factors = (1.0, s.minority_reward)
             stds = tuple(
-                visit_advantages.batch_std(s, own, factor, verdicts)
+                visit.batch_std(s, own, factor, verdicts)
                 for own, factor in zip(by_stream, factors, strict=True)
             )
         advantages = []
         for verdict, own in zip(verdicts, hits, strict=True):
             out = [0.0] * N_ANSWERS
-            visit_advantages.answer_advantages(
+            visit.answer_advantages(
                 s, verdict, verdict.label, verdict.minority, verdict.candidate_votes, own, stds, out
             )
             advantages.append(out)

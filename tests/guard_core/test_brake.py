@@ -3,7 +3,7 @@
 import numpy as np
 
 from guard_core import GuardConfig
-from guard_core.brake import brake_factor, signal
+from guard_core.schedule import brake_factor, signal
 
 FLIPPED = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 MATCH = np.array([[0.5, 0.75, 0.25, 0.0], [1.0, 1.0, 0.0, 0.0]])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from guard_core.checks import (
+from guard_core.config import (
     ConfigError,
     Count,
     Interval,

@@ -77,7 +77,7 @@ def test_16_8_8_minority_is_still_punished() -> None:
     other_share=st.floats(0.01, 0.95),
     beta=st.floats(0.01, 0.99),
 )
-@checked(150)
+@checked(40)
 def test_sign_rule(n_samples: int, label_share: float, other_share: float, beta: float) -> None:
     label, other = int(label_share * n_samples), int(other_share * n_samples)
     assume(0 < other < label and label + other <= n_samples)
@@ -95,7 +95,7 @@ def test_sign_rule(n_samples: int, label_share: float, other_share: float, beta:
     w=st.floats(0.1, 1),
     scale=st.sampled_from(["group", "none"]),
 )
-@checked(80)
+@checked(25)
 def test_a_weight_on_the_reward_is_no_op_only_under_standardisation(
     hits: int, w: float, scale: str
 ) -> None:
@@ -224,7 +224,7 @@ LOSS_NUMBERS = st.floats(-3, 3)
     beta=st.floats(0, 1),
     high=st.sampled_from([0.2, 0.28]),
 )
-@checked(200)
+@checked(50)
 def test_one_pass_equals_two_losses(
     streams: tuple[float, float], rho: float, beta: float, high: float
 ) -> None:
@@ -248,7 +248,7 @@ def test_one_pass_equals_two_losses(
 
 
 @given(answers=st.lists(st.integers(-1, 4), min_size=1, max_size=12))
-@checked(60)
+@checked(20)
 def test_count_answers(answers: list[int]) -> None:
     counts = count_answers(np.array([answers]), 5)
     assert counts.tolist() == [[answers.count(answer) for answer in range(5)]]

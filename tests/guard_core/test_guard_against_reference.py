@@ -95,13 +95,13 @@ def compare_state(state: dict[str, Any], guard: ScalarGuard) -> None:
 
 
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "frs", "mps", "rcsu"])
-@checked(25)
+@checked(10)
 @given(history=vote_histories(max_visits=18))
 def test_profiles_follow_the_reference(profile: str, history: History) -> None:
     compare(history, GuardConfig.profile(profile))
 
 
-@checked(250)
+@checked(60)
 @given(history=vote_histories(), config=configs())
 def test_every_option_follows_the_reference(history: History, config: GuardConfig) -> None:
     compare(history, config)

@@ -81,7 +81,7 @@ def test_bounds_themselves_are_allowed(field: str) -> None:
 
 
 @given(config=configs())
-@checked(100)
+@checked(30)
 def test_round_trips(config: GuardConfig) -> None:
     copy = GuardConfig.from_dict(config.to_dict())
     assert (copy, hash(copy)) == (config, hash(config))

@@ -66,7 +66,7 @@ def test_unparseable_responses_stay_in_the_denominator() -> None:
 
 
 @given(n_tied=st.integers(1, 7), place=st.integers(0, 6), share=st.sampled_from([0.01, 0.5, 0.99]))
-@checked(60)
+@checked(20)
 def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float) -> None:
     place %= n_tied
     counts = np.zeros(15, dtype=int)
@@ -124,7 +124,7 @@ def test_a_label_that_leaves_visit_0_behind_is_a_flip() -> None:
     assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
 
 
-@checked(40)
+@checked(15)
 @given(history=vote_histories(), config=configs())
 def test_frozen_labels_never_flip(history: History, config: GuardConfig) -> None:
     walked, state = walk(history, replace(config, label_from="frozen"))
@@ -194,7 +194,7 @@ def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
     assert [bool(d.had_competition[0]) for d in decisions] == [True] * 5
 
 
-@checked(60)
+@checked(20)
 @given(history=vote_histories(max_visits=18), tau_FR=st.floats(0.2, 0.4, exclude_max=True))
 def test_all_thresholds_on_a_plateau_are_one_algorithm(history: History, tau_FR: float) -> None:
     base, _ = walk(history, PAPER)

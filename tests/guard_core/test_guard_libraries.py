@@ -30,7 +30,7 @@ LIBRARIES = [*DOUBLE, *SINGLE]
 
 
 @pytest.mark.parametrize("libraries", [DOUBLE, SINGLE], ids=["float64", "float32"])
-@checked(50)
+@checked(15)
 @given(history=vote_histories(max_visits=8), config=configs())
 def test_libraries_agree_to_the_last_bit(
     libraries: list[Library], history: History, config: GuardConfig
@@ -44,7 +44,7 @@ def test_libraries_agree_to_the_last_bit(
         same(arrays(last), arrays(other_last))
 
 
-@checked(40)
+@checked(15)
 @given(history=vote_histories(max_visits=12), config=configs())
 def test_single_precision_decides_as_double_does(history: History, config: GuardConfig) -> None:
     """Match rates here are multiples of 1/32, so that no threshold is met by rounding."""

@@ -44,7 +44,7 @@ def decide(
     return decision, np.array(risky) & (np.array(skip) < config.p_skip)
 
 
-@checked(80)
+@checked(25)
 @given(crowd=crowds(), share=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]))
 def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(
     crowd: tuple[list[bool], list[float], list[float]], share: float
@@ -58,7 +58,7 @@ def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(
         assert pick[skip].max() <= pick[waiting].min()
 
 
-@checked(40)
+@checked(15)
 @given(crowd=crowds())
 def test_first_come_first_served_skips_at_least_one(
     crowd: tuple[list[bool], list[float], list[float]],
@@ -91,7 +91,7 @@ def test_high_risk_needs_competition_history_and_consensus() -> None:
 
 
 @pytest.mark.parametrize("part", ["frs", "mps", "rcsu"])
-@checked(25)
+@checked(10)
 @given(history=vote_histories(max_visits=18), config=configs())
 def test_monitoring_goes_on_whatever_the_guard_does(
     part: str, history: History, config: GuardConfig

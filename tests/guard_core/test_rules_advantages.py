@@ -22,7 +22,7 @@ from guard_core.rules import (
     response_streams,
     weighed,
 )
-from guard_core.rules.observations import per_response
+from guard_core.rules.rule import per_response
 
 OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays == "label"]
@@ -73,7 +73,7 @@ def decided(
     return decision
 
 
-@checked(120)
+@checked(30)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
 def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed: int) -> None:
     rule, seen = make_rule("ttrl"), shown.seen()
@@ -85,7 +85,7 @@ def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed:
 
 
 @pytest.mark.parametrize("twin", [ByAnswer(), ByResponse()], ids=lambda rule: rule.name)
-@checked(80)
+@checked(25)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
 def test_closed_form_and_standardised_rewards_agree(
     twin: Rule, shown: Sight, config: GuardConfig, seed: int
@@ -102,7 +102,7 @@ def test_closed_form_and_standardised_rewards_agree(
 
 
 @pytest.mark.parametrize("rule", [*BY_ANSWER, *LABELLED], ids=lambda rule: rule.name)
-@checked(25)
+@checked(10)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
 def test_answers_stand_for_their_responses(
     rule: Rule, shown: Sight, config: GuardConfig, seed: int

@@ -1,15 +1,16 @@
-"""The page on rules: its example runs as it stands, its table has every rule."""
+"""The page on rules: its example runs as it stands, and it names what exists."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from guard_histories import DOUBLE, SINGLE, Library
+from rule_sights import rewards_of, top
 
 from guard_core import ConfigError, Votes, group_advantages
 from guard_core.rules import RULES, Observations, Rule, make_rule
@@ -64,22 +65,6 @@ def test_the_example_runs_in_every_library(example: dict[str, Any], library: Lib
     assert np.asarray(rewards).tolist() == example["rewards"].tolist()
 
 
-def test_the_table_has_every_rule() -> None:
-    table = table_of_the_page()
-    head, rule, *rows = table.on_page_markdown("before\nRULES\nafter").split("\n")[1:-1]
-    assert len(rows) == len(RULES)
-    columns = len(re.findall(r"(?<!\\)\|", head))
-    assert columns == 8
-    for line in (rule, *rows):
-        assert len(re.findall(r"(?<!\\)\|", line)) == columns, line
-    for row, (name, kind) in zip(rows, RULES.items(), strict=True):
-        assert row.startswith(f"| `{name}` | {kind.title} | ")
-        assert row.removesuffix(" |").endswith((".", ":"))
-    assert "`threshold = 0.0`, `keep = 1.0`" in table.rules_table()
-    assert table.on_page_markdown("no RULES here") == "no RULES here"
-    assert "RULES" in PAGE.split("\n")
-
-
 def test_the_page_names_what_exists() -> None:
     methods = re.findall(r"^\| `(\w+)` \|", PAGE.split("A rule overrides")[1], re.MULTILINE)
     assert methods == ["scores", "pay", "weigh", "is_direct", "n_draws", "questions", "check"]
@@ -88,10 +73,38 @@ def test_the_page_names_what_exists() -> None:
         assert (ROOT / path).exists()
 
 
-def table_of_the_page() -> Any:
-    path = ROOT / "docs" / "tools" / "rules_table.py"
-    spec = importlib.util.spec_from_file_location("rules_table", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_has_a_source_and_an_example_that_holds(name: str) -> None:
+    text = re.sub(r"\s+", " ", RULES[name].__doc__ or "")
+    assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", text)
+    (example,) = re.findall(r"Example: (.*)\.(?: Raises:| Attributes:|$)", text.strip())
+    parts = {key: words for key, *words in (part.split() for part in example.split(";"))}
+    answers = numbers(parts.pop("answers"))[None].astype(int)
+    known = {f.name for f in fields(Observations)}
+    shown = {key: numbers(parts.pop(key))[None] for key in [*parts] if key in known}
+    for key in {"second", "verdicts"} & set(shown):
+        shown[key] = shown[key].astype(int)
+    if "similarity" in shown:
+        shown["similarity"] = shown["similarity"].reshape(1, answers.size, answers.size)
+    if "tool" in shown:
+        shown["tool"] = shown["tool"] == 1
+    want = {key: numbers(parts.pop(key)) for key in ("rewards", "weight") if key in parts}
+    settings = {key: numbers(words)[0].item() for key, words in parts.items()}
+    settings = {key: int(x) if key == "verifications" else x for key, x in settings.items()}
+    most = max(int(answers.max()), *(int(shown[key].max()) for key in shown if key == "second"), 0)
+    seen = Observations(
+        votes=Votes.from_answers(answers, n_samples=answers.size, n_answers=most + 1),
+        answers=answers,
+        **{"draws": np.zeros((1, 0)), **shown},
+    )
+    rule = make_rule(name, settings)
+    label = top(np.asarray(rule.scores(seen)))
+    assert want
+    if "rewards" in want:
+        np.testing.assert_allclose(rewards_of(rule, seen, label)[0], want["rewards"], atol=6e-5)
+    if "weight" in want:
+        assert rule.weigh(seen, label).tolist() == want["weight"].tolist()
+
+
+def numbers(words: list[str]) -> np.ndarray:
+    return np.array([-1.0 if word == "-" else float(word) for word in words])

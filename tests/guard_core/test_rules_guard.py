@@ -109,7 +109,7 @@ def votes_and_draws(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
     return votes, Draws(batch.tie, batch.skip, batch.pick)
 
 
-@checked(60)
+@checked(20)
 @given(history=vote_histories(max_visits=6), config=configs())
 def test_without_scores_nothing_changes(history: History, config: GuardConfig) -> None:
     """The votes as scores, the same numbers as floats, and no scores: equal to the bit."""

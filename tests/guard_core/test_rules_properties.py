@@ -22,8 +22,8 @@ VARIANTS = [
     ("scrl_continuous", {"positive_from": "t_pos"}),
 ]
 ALL = [make_rule(name, settings) for name, settings in VARIANTS]
-BY_PLACE = {"scope", "random"}
-"""Subgroups are cut by place, and random rewards are drawn by place."""
+BY_PLACE = {"scope", "random", "ddrl"}
+"""Subgroups are cut by place; random rewards and DDRL's equal answers are drawn by place."""
 SEEDS = st.integers(0, 2**32 - 1)
 every_rule = pytest.mark.parametrize("rule", ALL, ids=lambda r: f"{r.name}-{list(r.to_dict())}")
 

@@ -10,7 +10,7 @@ import pytest
 from rule_sights import by_hand, labels, sight
 
 from guard_core.rules import make_rule
-from guard_core.rules.scope import Cut, choose_cut, cut_by, subgroup_sizes
+from guard_core.rules.confidence import Cut, choose_cut, cut_by, subgroup_sizes
 
 ANY = labels(0)
 CONFIDENCE = [0.9, 0.5, 0.3, 0.2]

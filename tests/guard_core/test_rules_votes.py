@@ -110,6 +110,56 @@ def test_disctt_supervises_where_the_vote_agrees():
     assert plain.is_direct(two, labels(0, -1)).tolist() == [True, False]
 
 
+def test_snr_pays_what_a_response_adds_to_the_ratio():
+    # Counts 3, 2, 1 of 8: 1/40; without one vote of each answer 0, 4/28 and 1/35.
+    # Counts 5, 1 of 8: 16/48; without one vote of each 9/35 and 25/35.
+    rewards = make_rule("snr", {"unparseable": -2.0}).pay(seen(), LABEL)
+    first = [1 / 40, 1 / 40 - 1 / 7, 1 / 40 - 1 / 35, -2]
+    np.testing.assert_allclose(rewards[0], first, rtol=1e-14)
+    np.testing.assert_allclose(
+        rewards[1][[0, 1, 3]], [1 / 3 - 5 / 7, 1 / 3 - 9 / 35, -2], rtol=1e-14
+    )
+
+
+@pytest.mark.parametrize("counts", [(4, 4, 1), (3, 3, 3), (5, 2, 2), (1, 0, 0), (2, 0, 0)])
+def test_snr_is_the_difference_without_one_response(counts: tuple[int, ...]):
+    def ratio(votes: list[int], total: int) -> float:
+        high, low = sorted(votes)[:-3:-1]
+        return 0.0 if high == 0 else (high - low) ** 2 / (total * (high + low))
+
+    answers = [a for a, n in enumerate(counts) for _ in range(n)]
+    rewards = make_rule("snr").pay(by_hand([answers], len(answers), 3), labels(0))[0]
+    for a in set(answers):
+        left = [n - (a == other) for other, n in enumerate(counts)]
+        want = ratio(list(counts), len(answers)) - ratio(left, len(answers) - 1)
+        np.testing.assert_allclose(rewards[a], want, atol=1e-14)
+        assert -1 <= rewards[a] <= 1
+
+
+def test_ddrl_trains_the_label_and_the_rarest_answers():
+    # 4 of 8 stay: 2 of the label by their draws, the unparseable one, and one of answer 2.
+    answers = [[0, 1, 0, 2, 0, -1, 1, 2]]
+    draws = [[0.9, 0.1, 0.2, 0.3, 0.1, 0.5, 0.6, 0.8]]
+    shown = by_hand(answers, 8, 3, draws=draws)
+    rule = make_rule("ddrl")
+    assert rule.n_draws(8, 8) == 8 and rule.is_direct(shown, labels(0)).tolist() == [True]
+    # Answers 1 and 2 have two votes each; of these four the last by its draw is rarest.
+    assert rule.pay(shown, labels(0)).tolist() == [[0, 0, 1, 0, 1, -1, 0, -1]]
+    # Answer 1 as the label is the positive one; the most frequent answer 0 goes.
+    assert rule.pay(shown, labels(1)).tolist() == [[0, 1, 0, 0, 0, -1, 1, -1]]
+    assert rule.pay(shown, labels(-1)).tolist() == [[0] * 8]
+
+
+def test_ddrl_counts_all_votes_and_trains_the_first():
+    # Of 4 trained 2 stay. Answer 1 is rarer among the trained, answer 2 among all votes.
+    shown = by_hand([[0, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0]], 4, 3, draws=[[0.5, 0.1, 0.2, 0.3]])
+    assert make_rule("ddrl").pay(shown, labels(0)).tolist() == [[1, 0, -1, 0]]
+    # A label that everybody gave fills the other places as well.
+    same = by_hand([[0, 0, 0, 0]], 4, 1, draws=[[0.5, 0.1, 0.2, 0.3]])
+    assert make_rule("ddrl").pay(same, labels(0)).tolist() == [[1, 1, 0, 0]]
+    assert make_rule("ddrl", {"keep": 1.0}).pay(shown, labels(0)).tolist() == [[1, -1, -1, -1]]
+
+
 def test_controls_know_nothing():
     draws = [[0.1, 0.5, 0.49, 0.9, 0.0], [0.7, 0.2, 0.6, 0.3, 0.8]]
     shown = by_hand(ANSWERS, 5, 3, draws=draws)

@@ -10,16 +10,14 @@ from lab.arms import UNGUARDED, WITH_RULES, arm, title
 from lab.errors import UserError
 from lab.settings import from_values, to_values
 from real import TrainConfig
-from real.settings.options import settings_of as train_settings
+from real.settings.presets import settings_of as train_settings
 from sim import SimConfig
 from sim.settings.options import settings_of as sim_settings
 
 OFF = GuardConfig.off()
 GUARD = GuardConfig.paper()
 CONFIGS = pytest.mark.parametrize("config", [SimConfig, TrainConfig])
-BOTH = pytest.mark.parametrize(
-    "read", [lambda argv: sim_settings(argv, SimConfig()), train_settings], ids=["sim", "real"]
-)
+BOTH = pytest.mark.parametrize("read", [sim_settings, train_settings], ids=["sim", "real"])
 
 
 @CONFIGS

@@ -6,10 +6,9 @@ import sys
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import pytest
-import tyro
 
 import guard_core
 from guard_core import GuardConfig
@@ -22,6 +21,7 @@ from lab.settings import read_toml
 class Settings:
     size: int = 3
     mode: Literal["fast", "slow"] = "fast"
+    rate: float | None = None
     guard: GuardConfig = field(default_factory=GuardConfig)
 
 
@@ -29,14 +29,14 @@ class Settings:
 class Show:
     """Print the settings."""
 
-    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    config: Path | None = None
     """TOML file with settings."""
-    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+    settings: Settings = field(default_factory=Settings)
 
     @classmethod
-    def defaults(cls, argv: list[str]) -> "Show":
+    def defaults(cls, argv: list[str]) -> dict[str, Any]:
         path = read_option(argv, "--config")
-        return cls() if path is None else cls(settings=read_toml(Path(path), Settings))
+        return {} if path is None else {"settings": read_toml(Path(path), Settings)}
 
     def run(self) -> None:
         print(self.settings.size, self.settings.mode, self.settings.guard.W)
@@ -94,17 +94,22 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["show", "--sizes", "4"], "unknown option --sizes, perhaps you meant --size INT; see "),
-        (["show", "--size", "many"], "--size is no whole number: 'many'; see guard-test show "),
-        (["show", "--size"], "--size needs a value; see guard-test show --help"),
-        (["show", "--mode", "medium"], "--mode is none of 'fast', 'slow': 'medium'; see "),
+        (["show", "--sizes", "4"], "unknown option --sizes; perhaps you meant --size; see "),
+        (["show", "--size", "many"], "--size many: must be a whole number"),
+        (["show", "--rate", "fast"], "--rate fast: must be a number"),
+        (["show", "--size"], "--size needs a value: INT; see guard-test show --help"),
+        (["show", "--mode", "medium"], "--mode medium: must be one of fast, slow"),
+        (["show", "--mode", "fats"], "must be one of fast, slow; perhaps you meant fast"),
         (["show", "more"], "unknown word more; see guard-test show --help"),
         (["show", "--guard.W", "0"], "W = 0"),
         (["show", "--config", "nowhere.toml"], "nowhere.toml"),
-        (["shout"], "unknown word shout, the commands are show, raise; see guard-test --help"),
+        (
+            ["shout"],
+            "unknown command shout; perhaps you meant show; the commands are show, raise",
+        ),
         (["raise"], "missing: --how {user,config,interrupt,code,bug}; see guard-test raise --help"),
         (["raise", "--hw", "x"], "unknown option --hw"),
-        ([], "no command given, the commands are show, raise; see guard-test --help"),
+        ([], "no command given; the commands are show, raise; see guard-test --help"),
     ],
 )
 def test_a_wrong_line_is_one_line_and_exit_code_2(capsys, argv, named):
@@ -139,11 +144,11 @@ def test_what_a_command_raises(capsys):
 def test_a_narrow_terminal_changes_no_message(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert call(capsys, "show", "--mode", "medium")[2] == (
-        "guard-test: --mode is none of 'fast', 'slow': 'medium'; see guard-test show --help\n"
+        "guard-test: --mode medium: must be one of fast, slow\n"
     )
 
 
-@pytest.mark.parametrize("prog", ["guard-sim", "guard-train", "guard-report", "guard-alarm"])
+@pytest.mark.parametrize("prog", ["guard-sim", "guard-train", "guard-report"])
 def test_every_program_has_a_version(capsys, prog):
     (entry,) = entry_points(group="console_scripts", name=prog)
     module = importlib.import_module(entry.module)
@@ -179,10 +184,9 @@ def test_names_that_the_terminal_cannot_show(tmp_path):
 
 @pytest.mark.parametrize("argv", [["--help"], ["show", "--help"]])
 def test_help_is_no_mistake(capsys, argv):
-    with pytest.raises(SystemExit) as stop:
-        call(capsys, *argv)
-    assert stop.value.code == 0
-    assert "show" in capsys.readouterr().out
+    code, out, err = call(capsys, *argv)
+    assert code == 0 and not err
+    assert "show" in out
 
 
 def test_read_option():

@@ -17,11 +17,11 @@ def loaded_after(code: str) -> set[str]:
 
 def test_importing_lab_is_quick():
     loaded = loaded_after("import lab; lab.UserError")
-    assert not loaded & {"pandas", "pyarrow", "plotly", "scipy", "tyro", "torch", "numba"}
+    assert not loaded & {"pandas", "pyarrow", "plotly", "scipy", "torch", "numba"}
 
 
 def test_reading_and_comparing_needs_neither_torch_nor_a_figure():
-    loaded = loaded_after("import lab, lab.compare.headline; lab.load, lab.fates, lab.collect")
+    loaded = loaded_after("import lab, lab.compare.tables; lab.load, lab.fates, lab.collect")
     assert "pandas" in loaded
     assert not loaded & {"torch", "transformers", "plotly", "sim", "real"}
 

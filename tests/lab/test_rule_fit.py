@@ -6,8 +6,8 @@ import pytest
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES, make_rule
+from lab.arms import check_fit, misfit
 from lab.errors import UserError
-from lab.rule_fit import check_fit, misfit
 
 OFF = GuardConfig.off()
 ACTING = [replace(OFF, **{name: True}) for name in ("frs", "mps", "rcsu")]

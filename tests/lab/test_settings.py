@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from guard_core import GuardConfig
@@ -38,6 +39,14 @@ def test_nested_settings_and_defaults(tmp_path):
     assert read(tmp_path, "") == Config()
 
 
+def test_numpy_numbers_become_plain_ones():
+    values = to_values(Config(optimizer=Optimizer(lr=np.float64(0.25)), seeds=(np.int64(3),)))
+    assert values["optimizer"]["lr"] == 0.25 and type(values["optimizer"]["lr"]) is float
+    assert type(values["seeds"][0]) is int
+    with pytest.raises(TypeError, match="cannot stand in JSON"):
+        to_values(Config(seeds=(object(),)))  # type: ignore[arg-type]
+
+
 def test_plain_values_come_back_the_same():
     config = Config(7, Optimizer(0.3, "adam"), GuardConfig.release(), (3, 1))
     values = to_values(config)
@@ -49,6 +58,15 @@ def test_plain_values_come_back_the_same():
     ("text", "message"),
     [
         ("n_problem = 3", "n_problem: no such setting"),
+        ("n_problem = 3", "perhaps you meant n_problems"),
+        ("learning_rate = 3e-4", "no such setting; perhaps you meant lr under [optimizer]"),
+        ("W = 3", "W: no such setting; perhaps you meant W under [guard]"),
+        ("[gaurd]\nW = 3", "gaurd: no such setting; perhaps you meant [guard]"),
+        (
+            "[guard]\nseeds = [1]",
+            "guard.seeds: no such setting; perhaps you meant seeds at",
+        ),
+        ("[guard]\ntau_fr = 0.3", "perhaps you meant guard.tau_FR"),
         ("[optimizer]\nrate = 1.0", "optimizer.rate: no such setting"),
         ("[guard]\ntau = 0.3", "guard.tau: no such setting"),
         ('n_problems = "many"', "n_problems"),

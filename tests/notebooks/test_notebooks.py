@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FIGURE = "application/vnd.plotly.v1+json"
-MOST_CELLS = 16
+MOST_CELLS = 20
 
 
 def _executor():

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from real.engines.make import RankedEngine
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.wrappers import RankedEngine
 from real.model.policy import Policy
 from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig

@@ -24,8 +24,6 @@ from typing import Any
 
 from rank_faults import LIMIT, PARTS, in_double, plant
 
-from real.ranks.others import _state
-
 
 def sample_scripted(config: Any) -> None:
     import torch
@@ -73,11 +71,6 @@ def child(request: dict[str, Any], rank: int) -> int:
             plant(fault, request["folder"])
     for name in request["parts"]:
         PARTS[name]()
-    if "apart" in request["parts"]:
-        place = os.path.join(request["folder"], str(rank))
-        os.makedirs(place)
-        os.chdir(place)
-        request["folder"] = "run"
 
     class Command:
         def run(self) -> None:
@@ -114,7 +107,7 @@ def start(request: dict[str, Any], rank: int) -> int:
 
 
 def wait_for(pids: list[int]) -> list[int]:
-    """Exit codes; those still running at the limit are killed, and those stopped at the end."""
+    """Exit codes; those still running at the limit are killed."""
     deadline = time.monotonic() + LIMIT
     codes: dict[int, int] = {}
     while len(codes) < len(pids):
@@ -124,10 +117,6 @@ def wait_for(pids: list[int]) -> list[int]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
-        if all(_state(pid) == "T" for pid in set(pids) - codes.keys()):
-            for pid in set(pids) - codes.keys():
-                os.kill(pid, signal.SIGABRT)
-                os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
     return [codes[pid] for pid in pids]
 

@@ -1,4 +1,4 @@
-"""Hostile answers at random: towers of powers, broken brackets, code, long numbers and texts."""
+"""Hostile answers at random: towers of powers, code, deep brackets, long numbers and texts."""
 
 from __future__ import annotations
 
@@ -6,56 +6,26 @@ import random
 from collections.abc import Callable
 
 TOWER = "9^{9^{9^9}}"
-
-
-PIECES = (
-    *(
-        r"\frac{",
-        r"\sqrt{",
-        r"\sqrt[3]{",
-        r"\sin(",
-        r"\cos ",
-        r"\tan^{-1}",
-        r"\log_2",
-        r"\ln ",
-        "e^{",
-    ),
-    *(r"\pi ", r"\theta ", r"\binom{", r"\left(", r"\right)", r"\le ", r"\ge ", r"\cdot ", r"\pm "),
-    *(r"\cup ", r"\infty ", r"\text{", r"\{", r"\}", r"\\", r"\begin{pmatrix}", r"\end{pmatrix}"),
-    *(
-        r"\int_0^1 ",
-        r"\sum_{n=1}^{9}",
-        r"\prod ",
-        r"\lim ",
-        r"\overline{",
-        "^{",
-        "12",
-        "99",
-        "1000",
-    ),
-    *(
-        "0.5",
-        "ab",
-        "{",
-        "}",
-        "(",
-        ")",
-        "[",
-        "]",
-        "|",
-        "^",
-        "_",
-        "!",
-        "=",
-        "<",
-        ">",
-        ",",
-        ";",
-        ".",
-        "+",
-    ),
-    *("-", "*", "/", "&", "0", "1", "2", "3", "7", "x", "y", "n", "k", "i", "e"),
+CODE = (
+    "__import__('os').system('touch TARGET')",
+    "open('TARGET','w').write('x')",
+    r"\text{__import__('os').system('touch TARGET')}",
+    "eval(\"open('TARGET','w')\")",
+    "$(touch TARGET)",
+    "`touch TARGET`",
+    "sympify(\"open('TARGET','w')\")",
+    r"\write18{touch TARGET}",
+    "().__class__.__base__.__subclasses__()",
+    "lambda: open('TARGET','w')",
+    '{"do": "same", "texts": []}\n{"do": "key"}',
 )
+PIECES = (
+    r"\frac{", r"\sqrt{", r"\sqrt[3]{", r"\sin(", r"\cos ", r"\tan^{-1}", r"\log_2", r"\ln ", "e^{",
+    r"\pi ", r"\theta ", r"\binom{", r"\left(", r"\right)", r"\le ", r"\cdot ", r"\pm ", r"\cup ",
+    r"\infty ", r"\text{", r"\{", r"\}", r"\\", r"\begin{pmatrix}", r"\end{pmatrix}", r"\int_0^1 ",
+    r"\overline{", r"\sum_{n=1}^{9}", r"\prod ", r"\lim ", "^{", "12", "99", "1000", "0.5", "ab",
+    *"{}()[]|^_!=<>,;.+-*/&01237xynkie",
+)  # fmt: skip
 
 
 def tower(rng: random.Random) -> str:
@@ -65,76 +35,38 @@ def tower(rng: random.Random) -> str:
 
 def factorial(rng: random.Random) -> str:
     inside = f"{rng.randint(0, 10**9)}{'!' * rng.randint(1, 9)}"
-    return rng.choice(
-        [inside, f"({inside})!", rf"\binom{{{inside}}}{{{inside}}}", f"(({inside})!)!"]
-    )
-
-
-def braces(rng: random.Random) -> str:
-    return "".join(
-        rng.choices(["{", "}", r"\{", r"\}", "(", ")", "1", r"\frac"], k=rng.randint(1, 400))
-    )
+    made = [inside, f"({inside})!", rf"\binom{{{inside}}}{{{inside}}}", f"(({inside})!)!"]
+    return rng.choice(made)
 
 
 def megabyte(rng: random.Random) -> str:
-    piece = rng.choice(["9", "{", "}", r"\boxed{", "\\", " ", "x^", "(", "1,", r"\frac{1}", "\x00"])
+    piece = rng.choice(["9", "{", r"\boxed{", "\\", " ", "x^", "(", "1,", r"\frac{1}", "\x00"])
     return piece * (1_000_000 // len(piece))
 
 
 def control(rng: random.Random) -> str:
-    return "".join(
-        chr(rng.choice([*range(32), 127, 0x85, 0x2028, 0xD7FF, 0xFFFE, 0x1F600])) for _ in range(50)
-    )
+    codes = [*range(32), 127, 0x85, 0x2028, 0xD7FF, 0xFFFE, 0x1F600]
+    return "".join(chr(rng.choice(codes)) for _ in range(50))
 
 
 def code(rng: random.Random) -> str:
     return rng.choice(CODE).replace("TARGET", "hostile-touched")
 
 
-CODE = (
-    "__import__('os').system('touch TARGET')",
-    "open('TARGET','w').write('x')",
-    r"\text{__import__('os').system('touch TARGET')}",
-    "eval(\"open('TARGET','w')\")",
-    "$(touch TARGET)",
-    "`touch TARGET`",
-    "1;touch TARGET",
-    "sympify(\"open('TARGET','w')\")",
-    r"\input{/etc/passwd}",
-    r"\write18{touch TARGET}",
-    "().__class__.__base__.__subclasses__()",
-    "lambda: open('TARGET','w')",
-    '{"do": "same", "texts": []}\n{"do": "key"}',
-)
-
-
 def nested(rng: random.Random) -> str:
-    opening, closing = rng.choice(
-        [
-            ("(", ")"),
-            (r"\sqrt{", "}"),
-            (r"\frac{1}{", "}"),
-            ("|", "|"),
-            ("-(", ")"),
-            (r"\sin(", ")"),
-        ]
-    )
+    pairs = [("(", ")"), (r"\sqrt{", "}"), (r"\frac{1}{", "}"), ("|", "|"), (r"\sin(", ")")]
+    opening, closing = rng.choice(pairs)
     depth = rng.randint(5, 150)
-    return opening * depth + "x" + closing * depth
+    return opening * depth + "x" + closing * rng.choice([depth, depth, 3])
 
 
 def long_number(rng: random.Random) -> str:
     digits = "".join(rng.choices("0123456789", k=rng.randint(30, 999)))
-    return rng.choice(
-        [digits, f"1/{digits}", f"0.{digits}", f"10^{{{digits}}}", f"{digits}e{digits}"]
-    )
+    return rng.choice([digits, f"1/{digits}", f"10^{{{digits}}}", f"{digits}e{digits}"])
 
 
 def repeated(rng: random.Random) -> str:
-    piece = rng.choice(
-        [" ", ",", "1, ", "1 and ", "x=", r"\pm", r"\cup", "1<", r"1\\", "0.", "!", "'", "-"]
-    )
-    return piece * rng.randint(50, 500)
+    return rng.choice([",", "1, ", "x=", r"\pm", r"1\\", "0.", "!", "-"]) * rng.randint(50, 500)
 
 
 def formula_like(rng: random.Random) -> str:
@@ -142,20 +74,13 @@ def formula_like(rng: random.Random) -> str:
 
 
 def operators(rng: random.Random) -> str:
-    pieces = [r"\int_0^{\infty}", r"\sum_{n=1}^{10^9}", r"\prod_{k=1}^{10^8}", r"\lim_{x\to0}"]
+    pieces = [r"\int_0^{\infty}", r"\sum_{n=1}^{10^9}", r"\lim_{x\to0}", r"\frac{1}{0}", "0^{-1}"]
     return f"{rng.choice(pieces)} {formula_like(rng)}"
 
 
-def pronounced(rng: random.Random) -> str:
-    return rng.choice(
-        [r"\frac{1}{0}", r"\frac{0}{0}", "0^{-1}", r"\log_1 2", r"\tan(\pi/2)", "0^0", r"\ln 0"]
-    )
-
-
 KINDS: tuple[tuple[Callable[[random.Random], str], int], ...] = (
-    (tower, 1500), (factorial, 1500), (braces, 1000), (megabyte, 20), (control, 1000), (code, 1200),
-    (nested, 1000), (long_number, 1000), (repeated, 700), (formula_like, 680), (operators, 300),
-    (pronounced, 100),
+    (tower, 350), (factorial, 350), (megabyte, 10), (control, 190), (code, 300), (nested, 350),
+    (long_number, 250), (repeated, 200), (formula_like, 350), (operators, 150),
 )  # fmt: skip
 
 

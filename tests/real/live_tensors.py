@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):
-    """Bytes of the largest tensor made meanwhile, and most that were alive at once."""
+    """Bytes of the largest tensor made meanwhile, and most that were alive at once.
 
-    def __init__(self) -> None:
+    Storages of `known` tensors, which exist before, are not counted.
+    """
+
+    def __init__(self, known: Iterable[Tensor] = ()) -> None:
         super().__init__()
+        self.known = {StorageWeakRef(tensor.untyped_storage()) for tensor in known}
         self.largest = self.peak = 0
         self.live: dict[StorageWeakRef, int] = {}
 
@@ -23,7 +28,10 @@ class LiveTensors(TorchDispatchMode):
         for tensor in tree_leaves(found):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                self.live[StorageWeakRef(storage)] = storage.nbytes()
+                ref = StorageWeakRef(storage)
+                if ref in self.known:
+                    continue
+                self.live[ref] = storage.nbytes()
                 self.largest = max(self.largest, storage.nbytes())
         self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
         self.peak = max(self.peak, sum(self.live.values()))

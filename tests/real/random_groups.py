@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from real.update.group import Group
+from real.settings.config import TrainConfig
 from real.update.grpo import (
-    LossConfig,
     backward,
 )
 from real.update.logprobs import Scorer
-from real.update.packing import PackedRows
+from real.update.packing import Group, PackedRows
 
 VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
 
@@ -60,7 +59,7 @@ def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: 
 
 
 def gradient(
-    model: torch.nn.Module, groups: list[Group], config: LossConfig, **options: Any
+    model: torch.nn.Module, groups: list[Group], config: TrainConfig, **options: Any
 ) -> tuple[float, Tensor]:
     model.zero_grad(set_to_none=True)
     done = backward(model, groups, config, **options)
@@ -68,4 +67,4 @@ def gradient(
     return done.loss, torch.cat(flat) if flat else torch.zeros(0)
 
 
-CONFIG = LossConfig(temperature=0.6)
+CONFIG = TrainConfig(temperature=0.6)

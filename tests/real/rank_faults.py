@@ -1,39 +1,30 @@
-"""Faults of forked ranks, and parts of a run that are replaced in them.
+"""Faults of ranks, and parts of a run that are replaced in them.
 
 Faults: "kill" and "error" come with the n-th batch that the rank reads answers of, or with the
-n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" and "stuck" make
-the rank sleep, the latter without an ear for signals; "loop" and "lock" let it hang in Python;
-"stop" stops it, until somebody kills it; "hold" and "seize" let it hold Python's lock, 3 seconds
-or on; "hurry" lets 2 seconds of waiting for a rank be too much; "change" kills it, as by
-kill -9, just before the n-th time that it changes its folder's files, or writes the number of these
-changes into the file "counted" without an n.
+n-th call of what `PHASES` names for "phase", "nan" with its n-th gradient; "sleep" lets the rank
+hang; "change" kills it, as by kill -9, just before the n-th time that it changes its folder's
+files, or writes the number of these changes into the file "counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
 must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
 rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
-what that writes itself is no problem. "backends": the process group has one for each kind of
-device, as with GPUs, and its name is printed. "hasty": a rank has one second to end by itself.
-"impatient": ranks that are stopped or silent are lost after 1.5 seconds. "brief": torch's own limit
-for collectives of the CPU is 2 seconds, unless it is changed.
-"nodes": each rank is on a node of its own. "apart": it also is in a folder of its own.
-"bytes": after the first optimizer step the bytes of the
+what that writes itself is no problem. "bytes": after the first optimizer step the bytes of the
 weights, and of masters, gradients and moments, that this rank holds are printed.
+
+As a program, under torchrun: plants the fault that the first argument names, in JSON, and goes on
+as guard-train with the others.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import pkgutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 LIMIT = 300.0
@@ -82,12 +73,12 @@ def in_double() -> None:
 PHASES = {
     "load": "real.run:load_policy",
     "engine": "real.run:make_engine",
-    "rollout": "real.engines.wrappers:RankedEngine.sample",
+    "rollout": "real.engines.make:RankedEngine.sample",
     "first votes": "real.vote.decide:Supervisor.prime",
-    "sampling": "real.vote.ahead:VoteSampler.sample",
+    "sampling": "real.vote.sample:VoteSampler.sample",
     "vote": "real.vote.decide:Supervisor.decide",
     "update": "real.update.optimizer:PolicyOptimizer.step",
-    "weights": "real.engines.wrappers:RankedEngine.update_weights",
+    "weights": "real.engines.make:RankedEngine.update_weights",
     "evaluation": "real.record.evaluation:evaluate",
     "checkpoint": "real.record.checkpoint:Checkpoints.save",
     "shards": "real.record.checkpoint:write_tensors",
@@ -98,24 +89,13 @@ PHASES = {
 def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
     from lab.errors import UserError
-    from real.ranks.others import Others
 
     def fail(*_: Any) -> Any:
         if fault["what"] == "error":
             raise UserError("fault: wanted by the test")
-        if fault["what"] == "stuck":  # no handler runs in the main thread
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        if fault["what"] in ("sleep", "stuck"):
+        if fault["what"] == "sleep":
             time.sleep(LIMIT)
-        if fault["what"] == "hurry":
-            return [setattr(o, "_patience", 2.0) for o in gc.get_objects() if type(o) is Others]
-        while fault["what"] == "loop":
-            pass
-        if fault["what"] == "lock":
-            threading.Semaphore(0).acquire()
-        if fault["what"] in ("hold", "seize"):
-            return ctypes.PyDLL(None).sleep(3 if fault["what"] == "hold" else int(LIMIT))
-        os.kill(os.getpid(), signal.SIGSTOP if fault["what"] == "stop" else signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     if fault["what"] == "change":
         count_changes(folder, fault["call"], fault["counted"])
@@ -194,44 +174,6 @@ def reword() -> None:
     kind._ask = usable
 
 
-def backends() -> None:
-    import torch.distributed as dist
-
-    start = dist.init_process_group
-
-    def both(_: str, **options: Any) -> None:
-        start("cpu:gloo,cuda:gloo", **options)
-        print(dist.get_backend())
-
-    dist.init_process_group = both
-
-
-def hasty() -> None:
-    import real.ranks.failure
-
-    real.ranks.failure.GRACE_SECONDS = 1.0
-
-
-def impatient() -> None:
-    import real.ranks.others
-
-    real.ranks.others.LOST_SECONDS = 1.5
-
-
-def brief() -> None:
-    import torch.distributed as dist
-
-    from real.ranks.distributed import set_cpu_limit
-
-    start = dist.init_process_group
-
-    def limited(*arguments: Any, **options: Any) -> None:
-        start(*arguments, **options)
-        set_cpu_limit(timedelta(seconds=2))
-
-    dist.init_process_group = limited
-
-
 def print_bytes() -> None:
     from held_bytes import held_bytes
 
@@ -248,20 +190,6 @@ def print_bytes() -> None:
     kind.step = then_printed
 
 
-def nodes() -> None:
-    import real.ranks.others
-
-    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    real.ranks.others._machine = lambda: os.environ["RANK"]
-
-
-def apart() -> None:
-    import real.ranks.nodes
-
-    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    real.ranks.nodes.SEEN_SECONDS = 0.5
-
-
 def beside() -> None:
     from copied_engine import copied_on_ranks
 
@@ -274,12 +202,15 @@ PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
     "heard": heard,
     "reword": reword,
-    "backends": backends,
-    "hasty": hasty,
-    "impatient": impatient,
-    "brief": brief,
-    "nodes": nodes,
-    "apart": apart,
     "bytes": print_bytes,
     "beside": beside,
 }
+
+
+if __name__ == "__main__":
+    planted = json.loads(sys.argv.pop(1))
+    if planted["rank"] == int(os.environ["RANK"]):
+        plant(planted, "")
+    from real.cli import main
+
+    sys.exit(main())

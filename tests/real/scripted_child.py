@@ -16,8 +16,15 @@ from safetensors.torch import load_file
 
 from lab.errors import UserError
 from real.engines.child import main
-from real.engines.requests import Response, to_rollouts
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import (
+    EngineDied,
+    EngineError,
+    Prompts,
+    Response,
+    Rollouts,
+    Sampling,
+    to_rollouts,
+)
 
 
 class ScriptedHost:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import Qwen2ForCausalLM
 
+from real.settings.config import TrainConfig
 from real.tiny.pretrain import Recipe, initial_model
-from real.update.group import Group
-from real.update.grpo import LossConfig
-from real.update.optimizer import OptimizerConfig, PolicyOptimizer
+from real.update.optimizer import PolicyOptimizer
+from real.update.packing import Group
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
 
@@ -33,14 +34,7 @@ def make_group(seed: int, silent: bool = False, **changes: object) -> Group:
     return replace(group, **changes)
 
 
-def make_optimizer(
-    drop_uniform: bool = False,
-    dtype: torch.dtype = torch.float32,
-    kl_coef: float = 0.0,
-    micro_tokens: int = 16384,
-    **changes: object,
-) -> PolicyOptimizer:
+def make_optimizer(dtype: torch.dtype = torch.float32, **changes: Any) -> PolicyOptimizer:
     model = initial_model(SMALL, 0).eval().to(dtype)
-    loss = LossConfig(drop_uniform=drop_uniform, kl_coef=kl_coef, micro_tokens=micro_tokens)
-    config = replace(OptimizerConfig(lr=1e-2, warmup_ratio=0.0), **changes)
-    return PolicyOptimizer(model, loss, config, n_scheduled=10)
+    config = replace(TrainConfig(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)
+    return PolicyOptimizer(model, config, n_scheduled=10)

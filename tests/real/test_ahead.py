@@ -22,15 +22,14 @@ from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.engines.child_engine import ChildEngine
 from real.engines.make import make_engine
-from real.engines.requests import dealt
-from real.engines.rollouts import EngineError, Sampling
+from real.engines.rollouts import EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
-from real.update.group import Group
+from real.update.grpo import importance_weights
 from real.update.logprobs import Scorer, group_logprobs
-from real.update.mismatch import importance_weights
 from real.update.optimizer import PolicyOptimizer
+from real.update.packing import Group
 
 TURNS = TrainConfig(
     n_problems=4,
@@ -225,7 +224,7 @@ def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(
             for engine, generator in zip((child, alone), generators, strict=True)
         )
         assert found.version == 5
-        assert len(found.tokens_PNT) == (3 if share == (0, 1) else len(dealt(3, 8, share)))
+        assert len(found.tokens_PNT) == (3 if share == (0, 1) else len(shard_requests(3, 8, share)))
         for name, tensor in expected.packed().items():
             assert torch.equal(found.packed()[name], tensor), name
     assert torch.equal(*(generator.get_state() for generator in generators))

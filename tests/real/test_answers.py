@@ -78,14 +78,14 @@ def slow_last_box(text: str) -> str | None:
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([p for p in PIECES if p not in ("\\", r"\\", r"\\boxed{", "\n")])))
 def test_last_box_equals_counting_braces(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert last_box(text) == slow_last_box(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(anything)
 def test_a_box_holds_balanced_braces(text: str) -> None:
     inside = last_box(text)
@@ -169,7 +169,7 @@ def test_different_answers_stay_different(pair: tuple[str, str]) -> None:
     assert canonical(pair[0]) != canonical(pair[1])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(anything)
 def test_canonical_comes_to_rest(text: str) -> None:
     once = canonical(text)

@@ -14,9 +14,8 @@ from lab.errors import UserError
 from real import TrainConfig
 from real.answers import UNSEEN, AnswerIds, Equality, canonical, classes
 from real.answers.checker import Checker, Reply
-from real.answers.exact import exact
-from real.answers.forms import form_of
-from real.answers.screen import formula
+from real.answers.equality import formula
+from real.answers.forms import exact, form_of
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +42,8 @@ def box(answer: str) -> str:
         ("x=5", "5", "x = 5.0", r"\frac{10}{2}"),
         (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
         (r"1\frac{4}{5}", "9/5", "1.8", "1 4/5", r"\tfrac{9}{5}"),
+        ("1e3", "1000", "1,000", "1E+3", "\uff11\uff0c\uff10\uff10\uff10", r"10^3"),
+        ("50", r"50\%", "50%", "\uff15\uff10\uff05"),
         (r"0.0000672", r"6.72\times10^{-5}", r"6.72 \cdot 10^{-5}"),
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}", r"1/\sqrt{3}", r"\frac13\sqrt3"),
         ("2(k+1)", "2k+2", "2+2k", r"k+k+2"),
@@ -112,7 +113,8 @@ def test_numbers_and_words_start_no_process() -> None:
         (r"-1\frac{4}{5}", "-9/5"), (r"2\frac{7}{3}", "14/3"), (r"0.1\overline{6}", "1/6"),
         (r"-12.\overline{34}", "-1222/99"), (r"3\cdot10^2", "300"), (r"10^{-3}", "1/1000"),
         ("1/0", None), (r"\frac{1}{0}", None), ("x", None), ("", None), ("1" * 41, None),
-        (r"10^{1000}", None), ("9^9", None), ("1/2/3", None), ("1e5", None), ("\u0663", None),
+        (r"10^{1000}", None), ("9^9", None), ("1/2/3", None), ("1e5", "100000"),
+        ("1.5E-3", "3/2000"), ("1e1000", None), ("2e", None), ("1e3e3", None), ("\u0663", None),
     ],
 )  # fmt: skip
 def test_exact_numbers(text: str, value: str | None) -> None:

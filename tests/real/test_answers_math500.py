@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from real.answers import AnswerIds, Equality, canonical, classes
-from real.answers.exact import exact
-from real.answers.forms import form_of
+from real.answers.forms import exact, form_of
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 TERM = re.compile(r"[+-]?[^+-]+")
@@ -196,10 +195,10 @@ def mistakes(answer: str) -> list[str]:
 
 def test_near_misses_are_not_rewarded(answers: list[str], equality: Equality) -> None:
     wrongly, n_mistakes = [], 0
-    for answer in answers:
+    for answer in answers[::3]:
         group = mistakes(answer)
         ids, truth_id = classes([box(answer), *map(box, group)], answer, equality)
         n_mistakes += len(group)
         wrongly += [(answer, text) for text, a in zip(group, ids[1:], strict=True) if a == truth_id]
     assert wrongly == []
-    assert n_mistakes > 3_000
+    assert n_mistakes > 1_000

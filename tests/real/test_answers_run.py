@@ -10,7 +10,7 @@ import pytest
 
 from lab.trace.trace import Trace
 from real import TrainConfig, train
-from real.cli import outcome
+from real.run_commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
 
@@ -38,11 +38,11 @@ def test_a_run_rewards_what_its_equality_calls_equal(
     trace = tiny_run(tmp_path, "{}/2", answer_check=check)
     assert (trace.evals["pass_at_1"].max() > 0) == right
     assert trace.run.extra["answer_timeouts"] == 0
-    assert not any("time limit" in line for line in outcome(trace.run))
+    assert not any("time limit" in line for line in outcome(trace))
 
 
 def test_a_run_shows_what_hit_the_time_limit(tmp_path: Path) -> None:
     trace = tiny_run(tmp_path, r"\sin(\sin(\sin(x+{})))", answer_timeout=0.004)
     given_up = trace.run.extra["answer_timeouts"]
     assert given_up > 0
-    assert any(f"{given_up} comparisons hit their" in line for line in outcome(trace.run))
+    assert any(f"{given_up} comparisons hit their" in line for line in outcome(trace))

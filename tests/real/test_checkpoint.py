@@ -24,10 +24,8 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
-from real.record.final_model import model_bytes
-from real.record.room import check_room
-from real.run import prepare
-from real.state import checkpoint_bytes
+from real.record.checkpoint import check_room, model_bytes
+from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -42,6 +40,14 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.raises(Stopped):
         config = replace(SMALL, checkpoint_every=1, checkpoint_keep=3)
         train(config, folder, progress=stop_at(1.0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four batches, with checkpoints at the ends of its two epochs."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(SMALL, folder, progress=False)
     return folder
 
 
@@ -83,11 +89,10 @@ def test_damaged_tensor_files_are_refused(tmp_path: Path):
         read_tensors(tmp_path / "a.safetensors")
 
 
-def test_the_last_few_are_kept_one_per_epoch(tmp_path: Path):
-    train(replace(SMALL, epochs=3), tmp_path / "run", progress=False)
-    assert steps(tmp_path / "run") == ["step-000004", "step-000006"]
-    train(replace(SMALL, epochs=3, checkpoint_keep=9), tmp_path / "all", progress=False)
-    assert steps(tmp_path / "all") == [f"step-{n:06d}" for n in (0, 2, 4, 6)]
+def test_the_last_few_are_kept_one_per_epoch(whole: Path, tmp_path: Path):
+    assert steps(whole) == ["step-000002", "step-000004"]
+    train(replace(SMALL, checkpoint_keep=9), tmp_path / "all", progress=False)
+    assert steps(tmp_path / "all") == [f"step-{n:06d}" for n in (0, 2, 4)]
 
 
 def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path: Path):
@@ -208,7 +213,7 @@ def test_a_lost_part_of_the_trace_is_named_before_anything_changes(run: Path):
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def full(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
         digest = write_tensors(path, tensors)
@@ -217,7 +222,6 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
             raise OSError(errno.ENOSPC, "No space left on device")
         return digest
 
-    whole = train(SMALL, progress=False)
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(real.record.checkpoint, "write_tensors", full)
@@ -228,7 +232,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     assert failed.run.status == "failed" and "No space left" in (failed.run.error or "")
     assert failed.steps["step"].tolist() == [1, 2, 3, 4]
     trace = resume(out, progress=False)
-    np.testing.assert_array_equal(trace.steps["update_norm"], whole.steps["update_norm"])
+    np.testing.assert_array_equal(trace.steps["update_norm"], load(whole).steps["update_norm"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -270,20 +274,18 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
     assert not out.parent.exists()
 
 
-def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(tmp_path: Path):
-    train(SMALL, tmp_path / "run", progress=False)
-    model = load_policy(tmp_path / "run" / "model", "cpu")
-    saved = load_file(tmp_path / "run" / "checkpoints" / "step-000004" / "model.safetensors")
+def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(whole: Path, tmp_path: Path):
+    model = load_policy(whole / "model", "cpu")
+    saved = load_file(whole / "checkpoints" / "step-000004" / "model.safetensors")
     for name, parameter in model.model.named_parameters():
         assert torch.equal(parameter, saved[name])
-    assert (tmp_path / "run" / "model" / "generation_config.json").is_file()
+    assert (whole / "model" / "generation_config.json").is_file()
     train(replace(SMALL, epochs=1, save_model=None), tmp_path / "tiny", progress=False)
     assert not (tmp_path / "tiny" / "model").exists()
 
 
-def test_a_few_responses_of_every_evaluation_are_written_down(tmp_path: Path):
-    train(SMALL, tmp_path / "run", progress=False)
-    files = sorted((tmp_path / "run" / "completions").iterdir())
+def test_a_few_responses_of_every_evaluation_are_written_down(whole: Path, tmp_path: Path):
+    files = sorted((whole / "completions").iterdir())
     assert [p.name for p in files] == [f"step-{n:06d}.jsonl" for n in (0, 2, 4)]
     rows = [json.loads(line) for line in files[0].read_text().splitlines()]
     assert len(rows) == 16  # the four problems, four responses each
@@ -294,5 +296,3 @@ def test_a_few_responses_of_every_evaluation_are_written_down(tmp_path: Path):
         assert row["response"].count("boxed{" + row["answer"] + "}")
         assert row["right"] == (row["answer"] == row["truth"])
     assert {row["finish"] for row in rows} <= {"end", "length"}
-    train(replace(SMALL, epochs=1, eval_completions=0), tmp_path / "none", progress=False)
-    assert not (tmp_path / "none" / "completions").exists()

@@ -69,7 +69,7 @@ def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
     size = {"n_problems": 8, "n_votes": 8}
     manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
     RunFolder.create(folder, manifest)
-    script = "import sys, time; from lab.trace.lock import locked; from pathlib import Path\n"
+    script = "import sys, time; from lab.trace.parts import locked; from pathlib import Path\n"
     script += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -144,7 +144,6 @@ def test_result_line_has_mean_and_spread():
 @pytest.mark.parametrize(
     ("number", "to_all"),
     [
-        (signal.SIGINT, True),  # as from a keyboard
         (signal.SIGTERM, False),
         (signal.SIGHUP, True),  # as from a terminal that is closed
     ],

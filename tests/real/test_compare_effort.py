@@ -125,7 +125,7 @@ def fake_runs(
             norm = float((run_folder(folder, name, seeds[0]) / "factor").read_text()) ** power
         return pd.DataFrame({"replicate": [0], "update_norm": [norm], "n_problems": [8]})
 
-    monkeypatch.setattr(matched_effort, "steps_of", steps)
+    monkeypatch.setattr(matched_effort, "_steps_of", steps)
     real_finished = matched_effort.finished
     monkeypatch.setattr(
         matched_effort,

@@ -11,8 +11,7 @@ from lab.errors import UserError
 from lab.trace.manifest import read_manifest
 from real import TrainConfig
 from real.compare.arms import compare
-from real.compare.jobs import _reason, run_jobs
-from real.compare.places import find_places
+from real.compare.jobs import _reason, find_places, run_jobs
 from real.compare.runs import job_of
 
 TINY = TrainConfig(
@@ -71,16 +70,15 @@ def test_wrong_numbers_are_refused_before_any_run(
 
 @pytest.mark.slow  # processes start from nothing, as they do beside CUDA
 def test_each_run_sees_its_own_gpus(tmp_path: Path):
-    """One process on a place of one GPU, the ranks of torchrun on one of two."""
+    """The ranks of torchrun on a place of two GPUs."""
     (tmp_path / "ttrl").mkdir()
-    jobs = [job_of(TINY, tmp_path, "ttrl", seed) for seed in (0, 1)]
+    job = job_of(TINY, tmp_path, "ttrl", 0)
     shares: list[float] = []
-    outcomes = run_jobs(jobs, [("4",), ("7", "GPU-8f")], shares.append)
-    assert [outcome.error for outcome in outcomes] == [None, None]
-    one, two = (read_manifest(job.folder) for job in jobs)
-    assert (one.extra["gpus"], two.extra["gpus"]) == ("4", "7,GPU-8f")
-    assert (one.backend, two.backend) == ("transformers on cpu", "transformers on 2 x cpu")
-    assert one.status == two.status == "finished" and shares[-1] == 2
+    (outcome,) = run_jobs([job], [("7", "GPU-8f")], shares.append)
+    assert outcome.error is None
+    run = read_manifest(job.folder)
+    assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")
+    assert run.status == "finished" and shares[-1] == 1
 
 
 def test_the_reason_of_a_failed_rank_is_not_torchruns_report(tmp_path: Path):
@@ -88,6 +86,6 @@ def test_the_reason_of_a_failed_rank_is_not_torchruns_report(tmp_path: Path):
     log.write_text(
         "guard-train: rank 1: update: out of GPU memory; lower micro_tokens\n"
         "guard-train: notice: of no use\n"
-        "real.compare.child FAILED\n=====\n"
+        "real.compare.jobs FAILED\n=====\n"
     )
     assert _reason(1, log) == "rank 1: update: out of GPU memory; lower micro_tokens"

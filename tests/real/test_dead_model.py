@@ -15,7 +15,9 @@ from lab.trace.manifest import Manifest, read_manifest
 from real import TrainConfig, resume, train
 from real.tiny import CHECKPOINT
 
-SHORT = TrainConfig(n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_refused=6)
+SHORT = TrainConfig(
+    n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_refused=6, max_unread=1.0
+)
 """8 optimizer steps a batch."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from real.engines.decoding import draw
+from real.engines.transformers_engine import draw
 
 
 def test_draw_inverts_the_cumulative_distribution() -> None:

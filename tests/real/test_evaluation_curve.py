@@ -12,12 +12,11 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arms import arm
-from lab.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
 from real.record.batches import is_due
-from real.record.curve import lines, summary
+from real.record.terminal import lines, summary
 from real.vote.decide import Supervisor
 
 SMALL = TrainConfig(
@@ -96,7 +95,7 @@ def test_readers_are_told_best_area_and_pass_at_k():
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return train(replace(TTRL, eval_steps=4, eval_pass_at=(2, 16)), progress=False)
+    return train(replace(TTRL, eval_steps=4), progress=False)
 
 
 def test_evaluations_every_few_batches(trace: Trace):
@@ -105,9 +104,9 @@ def test_evaluations_every_few_batches(trace: Trace):
     assert evals["step"].tolist() == [0, 4, 6] and evals["epoch"].tolist() == [0, 2, 3]
     assert evals["n_responses"].tolist() == [16, 2, 16]
     assert evals["maj_accuracy"].notna().tolist() == [True, False, True]
-    assert evals["pass_at_2"].notna().all()
     assert evals["pass_at_16"].notna().tolist() == [True, False, True]
-    assert (evals["pass_at_2"] >= evals["pass_at_1"]).all() and "pass_at_4" not in evals
+    both = evals.dropna()
+    assert (both["pass_at_16"] >= both["pass_at_4"]).all() and "pass_at_64" not in evals
     in_the_middle = train(replace(TTRL, epochs=1, eval_steps=1), progress=False)
     assert in_the_middle.evals["epoch"].tolist() == [0, 1, 1]
 
@@ -122,17 +121,12 @@ def test_when_evaluations_happen_changes_nothing_else(trace: Trace):
         assert other.evals[column].iloc[-1] == trace.evals[column].iloc[-1]
 
 
-def test_the_majority_can_be_measured_every_time():
-    found = train(replace(TTRL, epochs=2, eval_majority="always"), progress=False).evals
-    assert found["n_responses"].tolist() == [16, 16, 16] and found["maj_accuracy"].notna().all()
-
-
 def test_run_json_and_the_command_line_tell_the_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     words = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--quiet"]
     out = tmp_path / "run"
-    assert main(["run", "--out", str(out), "--eval-pass-at", "2", "8", *words]) == 0
+    assert main(["run", "--out", str(out), *words]) == 0
     trace = load(out)
     found = trace.run.extra["evaluation"]
     scores = trace.evals["pass_at_1"]
@@ -143,8 +137,7 @@ def test_run_json_and_the_command_line_tell_the_curve(
     said = capsys.readouterr().out
     assert f"pass@1 best {scores.max():.3f}" in said
     assert f"mean over training {found['area']:.3f}" in said
-    last = trace.evals.iloc[-1]
-    assert f"-> {last['pass_at_2']:.3f}, pass@8" in said
+    assert f"-> {trace.evals['pass_at_4'].iloc[-1]:.3f}\n" in said
 
 
 def test_steps_tell_how_right_labels_and_rewards_are(trace: Trace):
@@ -188,14 +181,3 @@ def test_rewards_by_the_truth_are_all_right():
     assert (found.steps["reward_correct"] == 1).all()
     # The trace has the labels of the votes, and some of them are wrong.
     assert (found.steps["label_correct"] < 1).any()
-
-
-def test_wrong_k_are_refused():
-    with pytest.raises(UserError, match=r"eval_pass_at\[0\] = 3: must be one of 2, 4, 8"):
-        TrainConfig(eval_pass_at=(3,))
-    with pytest.raises(UserError, match="eval_pass_at = 128: must be at most n_votes = 64"):
-        TrainConfig(eval_pass_at=(4, 128))
-    with pytest.raises(UserError, match="eval_pass_at = 4: must be of type tuple"):
-        TrainConfig(eval_pass_at=4)  # pyright: ignore[reportArgumentType]
-    assert TrainConfig(n_votes=32).settled().eval_pass_at == (4, 16)
-    assert TrainConfig(eval_pass_at=()).settled().eval_pass_at == ()

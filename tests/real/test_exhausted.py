@@ -11,9 +11,8 @@ import torch
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.model.memory import in_phase
+from real.model.memory import in_phase, phase_of
 from real.model.policy import load_policy
-from real.ranks.failure import _sentence
 from real.tiny import CHECKPOINT
 from real.update.optimizer import PolicyOptimizer
 
@@ -80,18 +79,18 @@ def test_other_errors_stay_as_they_are():
             raise error
 
 
-def test_a_rank_names_the_innermost_phase_of_a_bug():
+def test_a_bug_carries_its_innermost_phase():
     told = pytest.raises(ValueError, match="no such row")
     with told as raised, in_phase("run"), in_phase("evaluation"), in_phase("rollout"):
         raise ValueError("no such row")
-    assert _sentence(3, raised.value) == "rank 3: rollout: ValueError: no such row"
+    assert phase_of(raised.value) == "rollout"
 
 
 @pytest.mark.parametrize(
     ("function", "phase"),
     [
         ("real.engines.transformers_engine.TransformersEngine.update_weights", "sync"),
-        ("real.vote.further.Further.after_step", "sync"),
+        ("real.vote.second.ExtraRollouts.after_step", "sync"),
         ("real.record.evaluation.evaluate", "evaluation"),
         ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
         ("real.trainer.prepare", "start"),

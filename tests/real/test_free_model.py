@@ -50,6 +50,7 @@ def settings(model: Path, problems: str, **changes: Any) -> TrainConfig:
         "batch_size": 2,
         "epochs": 2,
         "max_response_tokens": 12,
+        "max_unread": 1.0,
         "eval_samples": 2,
         "lr": 1e-3,
         "threads": 1,
@@ -122,12 +123,52 @@ def test_equal_responses_have_equal_texts_and_ends_are_cut(model: Path):
     assert "boxed{2}" in texts[0] and "<eos>" not in texts[0]
 
 
+def config_with(**changes: Any) -> Callable[[Path], object]:
+    """A change to a model folder's config."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return spoil
+
+
+def index_with(name: object) -> Callable[[Path], object]:
+    """An index that names one file of weights."""
+
+    def spoil(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        index = json.dumps({"metadata": {}, "weight_map": {"weight": name}})
+        (folder / "model.safetensors.index.json").write_text(index)
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").unlink(), "could not be loaded"),
         (lambda f: (f / "model.safetensors").write_bytes(b"no"), "could not be loaded"),
-        (lambda f: (f / "config.json").write_text("{"), "could be loaded|could not be loaded"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json cannot be read"),
+        (lambda f: (f / "tokenizer.json").write_text("[]"), "could not be loaded"),
+        (lambda f: (f / "tokenizer.json").write_text('{"model": {"type": "no"}}'), "loaded"),
+        (lambda f: (f / "tokenizer_config.json").write_text("[]"), "could not be loaded"),
+        (lambda f: (f / "generation_config.json").write_text("[]"), "could not be loaded"),
+        (config_with(num_hidden_layers=10**7), "config.json names 10000000 layers"),
+        (config_with(num_hidden_layers=-1), "config.json names -1 layers"),
+        (config_with(num_attention_heads=0), "could not be loaded"),
+        (config_with(hidden_act="no"), "could not be loaded"),
+        (config_with(model_type="no"), "could not be loaded"),
+        (config_with(vocab_size=50), "weights have another shape than config.json says"),
+        (config_with(eos_token_id="x"), "could not be loaded"),
+        (
+            lambda f: (f / "generation_config.json").write_text('{"eos_token_id": 1000000}'),
+            "eos_token_id = 1000000: no token of its",
+        ),
+        (index_with("../../../etc/passwd"), "index.json names '../../../etc/passwd', which is no"),
+        (index_with(5), "index.json names 5, which is no file"),
+        (index_with("gone.safetensors"), "could not be loaded"),
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -19,18 +19,15 @@ from random_groups import (
 from small_models import decoder_sizes
 from transformers import GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from real.settings.choices import LossKind
-from real.update.group import Group, kept
+from real.settings.config import TrainConfig
 from real.update.grpo import (
-    MEAN_OF_LOSS,
-    LossConfig,
     backward,
     denominator,
+    initial_reference,
     token_loss,
 )
 from real.update.logprobs import Scorer
-from real.update.passes import plan, row_counts
-from real.update.reference import initial_reference
+from real.update.packing import Group, kept, plan, row_counts
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def test_token_loss_by_hand():
         torch.zeros(2, 3, dtype=torch.float64),
         torch.tensor([2.0, -1.0]),
         torch.tensor([0.5, 0.0]),
-        LossConfig(),
+        TrainConfig(temperature=1.0),
     )
     expected = torch.tensor([[-2.4 - 0.6, -1.0 - 0.25, -2.2 - 0.55], [1.5, 0.8, 1.1]])
     torch.testing.assert_close(loss, expected.double())
@@ -60,8 +57,10 @@ def test_token_loss_by_hand():
 def test_higher_upper_clip_leaves_more_of_the_ratio():
     ratio = torch.tensor([[1.25]], dtype=torch.float64)
     one, zero = torch.ones(1), torch.zeros(1)
-    narrow = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, LossConfig())
-    wide = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, LossConfig(clip_high=0.28))
+    narrow = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, TrainConfig(temperature=1.0))
+    wide = token_loss(
+        ratio.log(), torch.zeros(1, 1), one, zero, TrainConfig(temperature=1.0, clip_high=0.28)
+    )
     assert narrow.loss_KT.item() == pytest.approx(-1.2)
     assert wide.loss_KT.item() == pytest.approx(-1.25)
     assert narrow.clipped_KT.item() and not wide.clipped_KT.item()
@@ -84,14 +83,14 @@ def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
     assert grad.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 @pytest.mark.parametrize(("micro_tokens", "passes"), [(1, 16), (30, 5)])
 def test_any_cut_gives_the_same_gradient(
     model: GPT2LMHeadModel, kind: Any, micro_tokens: int, passes: int
 ):
     """All rows at once, a row at a time, and in between."""
     groups = [make_group(model, 1, weight=0.4), make_group(model, 2)]
-    whole = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+    whole = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
     cut = replace(whole, micro_tokens=micro_tokens)
     counts = [row_counts(group) for group in groups]
     assert len(plan(groups, counts, whole.micro_tokens)) == 1
@@ -101,12 +100,12 @@ def test_any_cut_gives_the_same_gradient(
     torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 def test_order_of_problems_and_rows_does_not_matter(model: GPT2LMHeadModel, kind: Any):
     """Weights and advantages follow their problem and their response."""
     groups = [make_group(model, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
     turned = [permuted(group, seed) for seed, group in enumerate((groups[2], groups[0], groups[1]))]
-    config = replace(CONFIG, kind=kind, micro_tokens=25)
+    config = replace(CONFIG, loss=kind, micro_tokens=25)
     expected, found = gradient(model, groups, config), gradient(model, turned, config)
     assert found[0] == pytest.approx(expected[0], rel=1e-12)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
@@ -148,7 +147,7 @@ def test_rank_without_rows_runs_along_at_weight_zero(model: GPT2LMHeadModel):
     assert not second[1].any() and second[0] == 0
 
 
-@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
     """The mini-batch's loss from its definition, token by token."""
     groups = [make_group(model, 3, weight=0.7), make_group(model, 4)]
@@ -163,14 +162,14 @@ def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
                 bounded = min(max(ratio, 0.8), 1.2)
                 for advantage in (float(group.majority_K[row]), float(group.minority_K[row])):
                     cost -= min(ratio * advantage, bounded * advantage)
-            total += group.weight * (cost / length if kind == "sequence_mean" else cost)
+            total += group.weight * (cost / length if kind == "grpo" else cost)
             n_tokens, n_rows = n_tokens + length, n_rows + 1
     bottom = {
-        "token_mean": n_tokens,
-        "sequence_mean": n_rows,
-        "constant": n_rows * RESPONSE,
+        "dapo": n_tokens,
+        "grpo": n_rows,
+        "dr_grpo": n_rows * RESPONSE,
     }[kind]
-    config = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+    config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
     assert denominator([row_counts(group) for group in groups], config) == bottom
     assert gradient(model, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)
 
@@ -240,12 +239,3 @@ def test_log_probs_are_those_of_the_whole_forward(model: GPT2LMHeadModel, name: 
     expected = torch.log_softmax(logits / 0.6, dim=-1)
     expected = expected.gather(-1, group.tokens_KT[..., None]).squeeze(-1)
     torch.testing.assert_close(found, expected)
-
-
-def test_losses_have_the_names_of_trl():
-    assert MEAN_OF_LOSS == {
-        "dapo": "token_mean",
-        "grpo": "sequence_mean",
-        "dr_grpo": "constant",
-    }
-    assert set(MEAN_OF_LOSS) == set(get_args(LossKind))

@@ -11,14 +11,14 @@ import torch
 from random_groups import CONFIG, RESPONSE, gradient, logprobs_of, make_group, random_model
 from transformers import GPT2LMHeadModel
 
-from real.update.group import without_rows
 from real.update.grpo import (
     backward,
+    initial_reference,
     kl_estimate,
     token_loss,
 )
 from real.update.logprobs import Scorer
-from real.update.reference import initial_reference
+from real.update.packing import without_rows
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def test_tokens_without_a_log_prob_leave_loss_and_denominator(model: GPT2LMHeadM
     with torch.no_grad():
         new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
     cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG).loss_KT
-    for kind, bottom in (("token_mean", 41), ("sequence_mean", 7), ("constant", 7 * RESPONSE)):
+    for kind, bottom in (("dapo", 41), ("grpo", 7), ("dr_grpo", 7 * RESPONSE)):
         per_row = torch.where(old.isfinite(), cost, 0.0).sum(dim=1)
-        if kind == "sequence_mean":
+        if kind == "grpo":
             per_row = per_row / old.isfinite().sum(dim=1).clamp(min=1)
-        config = replace(CONFIG, kind=kind, max_tokens=RESPONSE)
+        config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
         loss, grad = gradient(model, [holed], config)
         assert loss == pytest.approx(float(per_row.sum()) / bottom, rel=1e-10)
         assert grad.isfinite().all() and grad.any()

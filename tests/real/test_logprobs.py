@@ -24,10 +24,9 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from real.update.head import CHUNK_ELEMENTS, Head
+from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
 from real.update.logprobs import Scorer
 from real.update.packing import PackedRows
-from real.update.scores import TokenScores, head_scores, score_logits
 
 VOCABULARY = 50
 SIZES = decoder_sizes(

@@ -13,14 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.errors import UserError
 from real import TrainConfig, train
-from real.model.lora import add_lora, has_adapters, merged_weights
-from real.model.prepare import prepare_training
-from real.update.group import Group
-from real.update.grpo import LossConfig
+from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
+from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
-from real.update.optimizer import OptimizerConfig, PolicyOptimizer
-from real.update.packing import PackedRows
-from real.update.reference import initial_reference
+from real.update.optimizer import PolicyOptimizer
+from real.update.packing import Group, PackedRows
 
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
@@ -38,8 +35,8 @@ def logits(model: Any) -> torch.Tensor:
 
 def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
     """Three optimizer steps on random responses."""
-    loss = LossConfig(kl_coef=kl_coef)
-    optimizer = PolicyOptimizer(model, loss, OptimizerConfig(lr=1e-2, warmup_ratio=0), 3)
+    config = TrainConfig(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
+    optimizer = PolicyOptimizer(model, config, 3)
     g = torch.Generator().manual_seed(1)
     for _ in range(3):
         group = Group(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from pathlib import Path
@@ -13,14 +14,13 @@ from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.hand_over import HostBucket
-from real.model import allocator
-from real.plan.model_size import multiplied
-from real.plan.seconds import CARDS, card_named, update_flops
+from real.engines.weights import HostBucket
+from real.model import memory
+from real.plan.sizes import CARDS, card_named, multiplied, update_flops
 from real.record.meter import Clock
+from real.requirements import installed
 from real.settings.config import TrainConfig
-from real.settings.machine import settled_for
-from real.settings.presets import preset
+from real.settings.presets import preset, settled_for
 
 OWN = TrainConfig(model="folder", problems="p.json")
 
@@ -53,21 +53,31 @@ def test_what_is_asked_for_is_kept() -> None:
     assert chosen(cell, gpu=True, vllm=True) == ("bfloat16", "transformers", [])
 
 
+def test_a_mere_folder_is_not_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_folder").mkdir()
+    assert importlib.util.find_spec("a_folder") is not None
+    assert not installed("a_folder") and not installed("no_such_package")
+    assert installed("torch")
+
+
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Settings that torch's allocator gets."""
     made: list[str] = []
     core: Any = torch._C
     monkeypatch.setattr(core, "_accelerator_setAllocatorSettings", made.append, raising=False)
-    monkeypatch.setattr(allocator, "_SEGMENTS", allocator._Segments())
-    for name in allocator._NAMES:
+    monkeypatch.setattr(memory, "_SEGMENTS", memory._Segments())
+    for name in memory._NAMES:
         monkeypatch.delenv(name, raising=False)
     return made
 
 
 def test_segments_grow_but_for_memory_that_others_open(settings: list[str]) -> None:
-    allocator.grow_segments(torch.device("cuda"), vllm_inside=False)
-    with allocator.fixed_segments():
+    memory.grow_segments(torch.device("cuda"), vllm_inside=False)
+    with memory.fixed_segments():
         assert settings[-1] == "expandable_segments:False"
     assert settings == [f"expandable_segments:{grow}" for grow in (True, False, True)]
 
@@ -75,11 +85,11 @@ def test_segments_grow_but_for_memory_that_others_open(settings: list[str]) -> N
 def test_segments_stay_fixed_elsewhere(
     settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allocator.grow_segments(torch.device("cpu"), vllm_inside=False)
-    allocator.grow_segments(torch.device("cuda"), vllm_inside=True)
+    memory.grow_segments(torch.device("cpu"), vllm_inside=False)
+    memory.grow_segments(torch.device("cuda"), vllm_inside=True)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:512")
-    allocator.grow_segments(torch.device("cuda"), vllm_inside=False)
-    with allocator.fixed_segments():
+    memory.grow_segments(torch.device("cuda"), vllm_inside=False)
+    with memory.fixed_segments():
         pass
     assert settings == []
 

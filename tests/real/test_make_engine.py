@@ -10,13 +10,19 @@ from lab.arms import arm
 from lab.errors import UserError
 from real import TrainConfig
 from real.engines import make
+from real.engines.make import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_settings import EngineMemory, VllmSettings, refused_adapters, vllm_arguments
+from real.engines.vllm_settings import (
+    EngineMemory,
+    VllmSettings,
+    check_version,
+    refused_adapters,
+    vllm_arguments,
+)
 from real.engines.weights import named_weights
-from real.engines.wrappers import RestartingEngine
 from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
-from real.settings.machine import check_engine_tp
+from real.settings.presets import check_engine_tp
 from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()
@@ -157,3 +163,14 @@ def test_tied_weights_come_once_and_in_the_engines_type(policy: Any) -> None:
     assert set(named) == {name for name, _ in policy.model.named_parameters()}
     own = dict(named_weights(policy.model))
     assert own["model.norm.weight"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("release", ["0.32.0", "0.33.1+cpu"])
+def test_supported_releases_are_taken(release: str) -> None:
+    check_version(release, "engine = 'vllm'")
+
+
+@pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "1.32.0", "dev", "None"])
+def test_other_releases_are_refused_in_one_line(release: str) -> None:
+    with pytest.raises(UserError, match=rf"^here: vLLM {release} .*0\.32 and 0\.33 are;"):
+        check_version(release, "here")

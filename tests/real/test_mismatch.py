@@ -14,10 +14,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from real import TrainConfig, train
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.update.group import Group
-from real.update.grpo import LossConfig, backward
+from real.update.grpo import (
+    PROBE_ROWS,
+    backward,
+    compared,
+    importance_weights,
+    mismatch_kl,
+)
 from real.update.logprobs import Scorer, group_logprobs
-from real.update.mismatch import PROBE_ROWS, compared, importance_weights, mismatch_kl
+from real.update.packing import Group
 
 TEMPERATURE = 0.8
 
@@ -110,7 +115,7 @@ def test_without_a_cap_only_a_few_rows_are_looked_at(
         seen.append(list(groups))
         return group_logprobs(scorer, groups, *rest)
 
-    monkeypatch.setattr("real.update.mismatch.group_logprobs", recording)
+    monkeypatch.setattr("real.update.grpo.group_logprobs", recording)
     groups = sampled(scorer)
     found, _ = compared(scorer, groups, TEMPERATURE, 4096)
     assert all(a is b for a, b in zip(found, groups, strict=True))
@@ -128,7 +133,7 @@ def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> Non
 
 def gradient(scorer: Scorer, groups: list[Group]) -> torch.Tensor:
     scorer.zero_grad()
-    backward(scorer, groups, LossConfig(temperature=TEMPERATURE))
+    backward(scorer, groups, TrainConfig(temperature=TEMPERATURE))
     return torch.cat([p.grad.flatten() for p in scorer.parameters() if p.grad is not None])
 
 

@@ -19,7 +19,7 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.vocabulary import encode
-from real.vote.token_stats import step_logprobs, steps_of, token_texts
+from real.vote.observe import step_logprobs, steps_of, token_texts
 
 # Ċ is a line feed and Ġ a space in byte-level vocabularies; Ã and © are the two bytes of é.
 BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©", "aĊ", "ĊaĊĊb"]

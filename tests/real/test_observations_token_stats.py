@@ -13,16 +13,16 @@ from live_tensors import LiveTensors
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from real.engines.make import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.token_stats import entropy_and_certainty
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.wrappers import RankedEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.vocabulary import encode
 from real.update.logprobs import Scorer
-from real.vote.token_stats import token_stats
+from real.vote.observe import token_stats
 
 PROMPTS = [encode(problem.prompt) for problem in ARITHMETIC.problems(5)]
 N = 12

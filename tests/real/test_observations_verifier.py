@@ -18,8 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from lab.errors import UserError
-from real.engines.requests import Response, to_rollouts
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling
+from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.problems import Problem
@@ -30,11 +29,9 @@ from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
-from real.vote.further import Parts
-from real.vote.judge import Judge
-from real.vote.read import Responses
-from real.vote.sample import Sampler
-from real.vote.wording import Wording
+from real.vote.judge import Judge, Wording
+from real.vote.sample import Responses, Sampler
+from real.vote.second import Parts
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")

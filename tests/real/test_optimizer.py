@@ -12,8 +12,8 @@ from small_optimizers import make_group, make_optimizer, weights
 
 from lab.errors import UserError
 from real.update.adamw import MeasuredAdamW
-from real.update.group import Group
-from real.update.step import Fault
+from real.update.optimizer import Fault
+from real.update.packing import Group
 
 
 def test_silent_groups_move_the_weights_as_the_full_computation_does(
@@ -209,7 +209,9 @@ def test_update_is_measured_block_by_block():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_offloaded_state_gives_the_same_bits(dtype: torch.dtype):
-    near, far = (make_optimizer(dtype=dtype, offload=offload) for offload in (False, True))
+    near, far = (
+        make_optimizer(dtype=dtype, offload_optimizer=offload) for offload in (False, True)
+    )
     for optimizer in (near, far):
         settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
         on_host = optimizer is far

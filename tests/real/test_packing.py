@@ -20,10 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from real.update.group import Group
 from real.update.logprobs import Scorer, group_logprobs
-from real.update.packing import micro_batch
-from real.update.passes import Layout, Place, plan, row_counts
+from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
 
 VOCABULARY = 40
 
@@ -58,7 +56,7 @@ rows_of_groups = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     rows_of_groups,
     st.integers(1, 400),

@@ -10,7 +10,7 @@ import pytest
 
 from lab.errors import UserError
 from real.problems import Problem, ProblemSet, Turn, fingerprint, load_problems
-from real.settings.fields import FieldMap
+from real.settings.config import FieldMap
 
 Rows = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from problem_rows import PROBLEMS, ROWS, make_set, refusal
 from lab.errors import UserError
 from real.model.folder import model_folder
 from real.problems import Problem, load_problems
-from real.problems.hub import HubName
+from real.problems.files import HubName
 
 
 class FakeSplit:

@@ -20,10 +20,8 @@ from real.compare.arms import compare
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
-from real.problems.prompts import build_prompts, encode
-from real.problems.templates import FIXED_DATE
-from real.settings.choices import BOX_REQUEST
-from real.settings.config import TrainConfig
+from real.problems.prompts import FIXED_DATE, build_prompts, encode
+from real.settings.config import BOX_REQUEST, TrainConfig
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -191,7 +189,18 @@ def run(folder: Path, base: Path, *words: str) -> int:
     (folder / "set.json").write_text(json.dumps(rows))
     given = ["run", "--model", str(base), "--problems", str(folder / "set.json"), "--quiet"]
     given += ["--out", str(folder / "run"), "--max-response-tokens", "4", "--n-votes", "4"]
-    given += ["--n-samples", "2", "--epochs", "1", "--threads", "1", "--max-prompt-tokens", "300"]
+    given += [
+        "--max-unread",
+        "1",
+        "--n-samples",
+        "2",
+        "--epochs",
+        "8",
+        "--threads",
+        "1",
+        "--max-prompt-tokens",
+        "300",
+    ]
     return main([*given, "--save-model", "False", *words])
 
 
@@ -222,7 +231,7 @@ def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(
     rows.append({"prompt": "x" * 400, "answer": "0"})
     config = TrainConfig(
         model=str(model), problems=str(file), max_prompt_tokens=300, max_response_tokens=4,
-        n_votes=4, n_samples=2, epochs=1, threads=1, save_model=False, eval_every=0,
+        n_votes=4, n_samples=2, epochs=8, threads=1, save_model=False, eval_every=0, max_unread=1.0,
     )  # fmt: skip
     said: list[str] = []
 

@@ -14,8 +14,8 @@ from tiny_runs import Stopped, check_same, stop_at
 from lab.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
-from real.update.group import Group
-from real.vote.refill import Refill
+from real.update.packing import Group
+from real.vote.decide import Refill
 
 CONFIG = TrainConfig(
     n_problems=14,

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from real.engines.requests import request_seeds
+from real.engines.rollouts import request_seeds
 from real.settings.seeds import Stream, generator, request_seed, torch_generator
-from real.settings.uniforms import uniforms
 
 P, V, STEPS = 8, 64, 200
 
@@ -42,17 +41,6 @@ def test_seeds_follow_from_the_generator_and_move_it_on() -> None:
 def test_generators_are_numpys_of_the_same_numbers(seed: int) -> None:
     expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
     assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40 + 3])
-def test_numbers_of_many_positions_are_those_of_one_generator_each(seed: int) -> None:
-    made = np.random.default_rng(seed)
-    problems, visits = made.integers(0, 10**6, 300), made.integers(0, 50, 300)
-    found = uniforms(seed, Stream.GUARD, problems, visits, 5)
-    places = zip(problems.tolist(), visits.tolist(), strict=True)
-    expected = [generator(seed, Stream.GUARD, *place).random(5) for place in places]
-    assert found.tolist() == np.array(expected).tolist()
-    assert uniforms(seed, Stream.GUARD, problems, visits, 0).shape == (300, 0)
 
 
 def test_a_request_has_a_seed_of_its_own() -> None:

@@ -20,7 +20,7 @@ from tiny_runs import Stopped, check_same, stop_at
 import real.run
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.trace.lock import locked
+from lab.trace.parts import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
@@ -104,10 +104,13 @@ def test_progress_goes_on_where_the_run_was(broken: Path, capsys: pytest.Capture
     assert shares == [0.75, 1.0]
 
 
-def test_the_bar_starts_at_the_resumed_batch(broken: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_bar_starts_at_the_resumed_batch(
+    broken: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     resume(broken)
     bar = capsys.readouterr().err
-    assert re.search(r"50%.* 2/4 ", bar) and re.search(r"100%.* 4/4 \[00:0\d<00:00", bar)
+    assert re.search(r"50%.* 2/4 ", bar) and re.search(r"100%.* 4/4 \[00:\d\d<00:00", bar)
     assert " 1/4 " not in bar
 
 
@@ -121,9 +124,12 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_command_goes_on(broken: Path, whole: Trace, capsys: pytest.CaptureFixture[str]):
+    text = (broken / "run.json").read_text()
+    (broken / "run.json").write_text(re.sub('"torch": ".*"', '"torch": "1.0"', text))
     assert main(["resume", str(broken), "--quiet", "--max-rows", "16"]) == 0
     said = capsys.readouterr()
-    assert "pass@1 0." in said.out and not said.err
+    assert "pass@1 0." in said.out and said.err.count("\n") == 1
+    assert " goes on with torch " in said.err and " (was 1.0); the numbers may" in said.err
     check_same(load(broken), whole)
     assert load(broken).run.config["max_rows"] == 16
 
@@ -229,7 +235,7 @@ def test_a_run_that_is_being_written_cannot_be_resumed(broken: Path):
 HOLD = """
 import sys
 from pathlib import Path
-from lab.trace.lock import locked
+from lab.trace.parts import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -263,22 +269,19 @@ def test_an_engine_that_dies_leaves_a_run_that_can_go_on(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_run_writes_a_checkpoint_where_it_is(
-    number: signal.Signals, code: int, tmp_path: Path
-):
+def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path: Path):
     """Only each epoch's end has a checkpoint by itself, and the epoch here never ends."""
     out = tmp_path / "run"
     words = ["--n-problems", "40", "--batch-size", "1", "--n-votes", "4", "--n-samples", "2"]
     process = started("run", "--out", str(out), *words, "--eval-samples", "1")
     seen = ""
-    while not re.search(r" [1-9]\d*/480 ", seen):
+    while not re.search(r" [1-9]\d*/480, ", seen):
         letter = process.stderr.read(1)
         assert letter, seen
         seen += letter
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=120)
-    assert process.returncode == code
+    assert process.returncode == 143
     assert "stopping after this batch" in rest and "Traceback" not in rest
     assert rest.strip().splitlines()[-1].startswith("guard-train: interrupted")
     stopped = load(out)

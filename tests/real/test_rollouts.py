@@ -111,7 +111,7 @@ def test_long_responses_outgrow_the_first_buffer(
 ) -> None:
     engine = TransformersEngine(qwen, eos_token_ids=[5])
     expected = engine.sample(PROMPTS, 8, Sampling(30), seeded())
-    monkeypatch.setattr("real.engines.decoding._BLOCK", 3)
+    monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 3)
     grown = engine.sample(PROMPTS, 8, Sampling(30), seeded())
     assert equal(grown, expected)
 

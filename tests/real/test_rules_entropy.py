@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import real.update.entropy_loss as entropy_loss
+import real.update.logprobs as entropy_loss
 from real.model.policy import load_policy
+from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
-from real.update.entropy_loss import EntropyScorer, entropies, head_entropies
-from real.update.group import Group
-from real.update.grpo import LossConfig, backward
+from real.update.grpo import backward
 from real.update.head import Head
-from real.update.logprobs import Scorer
+from real.update.logprobs import EntropyScorer, Scorer, entropies, head_entropies
+from real.update.packing import Group
 
 N, WIDTH, WORDS = 13, 5, 7
 
@@ -88,7 +88,7 @@ def groups() -> list[Group]:
     return made
 
 
-@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("kind", ["dapo", "grpo"])
 def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
     model = load_policy(CHECKPOINT, "cpu").model.double()
     expected = torch.zeros((), dtype=torch.float64)
@@ -99,13 +99,13 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
         sums = torch.where(group.counted_KT, plain(logits, 0.6), 0.0).sum(1)
         n_K = group.counted_KT.sum(1)
         tokens, rows = tokens + int(n_K.sum()), rows + 3
-        expected = expected + group.weight * (sums / n_K if kind == "sequence_mean" else sums).sum()
-    expected = expected / (rows if kind == "sequence_mean" else tokens)
+        expected = expected + group.weight * (sums / n_K if kind == "grpo" else sums).sum()
+    expected = expected / (rows if kind == "grpo" else tokens)
     expected.backward()
     gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     for micro_tokens, chunk in ((10**6, 2**25), (12, 64)):
         model.zero_grad()
-        config = LossConfig(kind, objective="entropy", temperature=0.6, micro_tokens=micro_tokens)
+        config = TrainConfig(loss=kind, temperature=0.6, micro_tokens=micro_tokens)
         done = backward(EntropyScorer(model, chunk), groups(), config)
         assert done.loss == pytest.approx(float(expected.detach()), abs=1e-9)
         assert done.n_tokens == done.n_forward == tokens and done.n_left_out == 2

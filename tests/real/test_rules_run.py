@@ -13,14 +13,13 @@ from tiny_runs import timeless
 
 import real.run
 from guard_core.rules import RULES
-from guard_core.rules.scope import Scope
+from guard_core.rules.confidence import Scope
 from lab.arms import arm
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
-from real.vote.decide import Supervisor
-from real.vote.pay import pay
+from real.vote.decide import Supervisor, pay
 
 TINY = TrainConfig(
     n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0

@@ -21,15 +21,20 @@ from lab.arms import arm
 from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
-from real.run import prepare
-from real.state import Run
+from real.run import Run, prepare
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.arithmetic import EvaluationRule, Expression, evaluate
 from real.tiny.rewording import reworded
-from real.vote.decide import Decided
-from real.vote.pay import pay
-from real.vote.second import REQUEST, Paraphrases, SecondVotes
-from real.vote.teacher import FIRST_RATE, LAST_RATE, Teacher, ema_rate
+from real.vote.decide import Decided, pay
+from real.vote.second import (
+    FIRST_RATE,
+    LAST_RATE,
+    REQUEST,
+    Paraphrases,
+    SecondVotes,
+    Teacher,
+    ema_rate,
+)
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=1, checkpoint_every=1

@@ -17,14 +17,13 @@ from tiny_runs import timeless
 
 import real.trainer
 import real.update.optimizer
-import real.vote.wording as wording
 from lab.arms import arm
 from real import TrainConfig, train
 from real.record import meter
 from real.tiny import ARITHMETIC, CHECKPOINT
-from real.update.group import Group
-from real.vote.read import Responses
-from real.vote.sample import Sampler
+from real.update.packing import Group
+from real.vote import judge
+from real.vote.sample import Responses, Sampler
 
 Q = 2
 """Verifications of the majority, and as many of the rival."""
@@ -56,7 +55,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
-    monkeypatch.setattr(wording, "_QUESTION", "{attempt}=")
+    monkeypatch.setattr(judge, "_QUESTION", "{attempt}=")
     return seen
 
 
@@ -64,7 +63,7 @@ def test_trusted_problems_train_answers_and_verdicts(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
     trace = train(config, progress=False)
     assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
     asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
@@ -82,7 +81,7 @@ def test_trusted_problems_train_answers_and_verdicts(
 def test_doubted_problems_leave(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: 0)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 0)
     train(config, progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(group.dropped for groups in asked for group in groups)
@@ -92,7 +91,7 @@ def test_doubted_problems_leave(
 def test_verdicts_that_nobody_can_read_change_nothing(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: -1)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: -1)
     train(config, progress=False)
     assert max(map(len, steps)) > 1 and not any(g.dropped for groups in steps for g in groups)
     assert all(group.silent for groups in steps for group in groups[1:])
@@ -103,8 +102,8 @@ def test_rejected_problems_are_solved_again(
 ):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: next(verdicts))
-    monkeypatch.setattr(wording.Wording, "request", lambda _, problem, *rest: problem)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(judge.Wording, "request", lambda _, problem, *rest: problem)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)
@@ -122,7 +121,7 @@ def test_rejected_problems_are_solved_again(
 def test_problems_that_leave_are_not_solved_again(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, _: 0)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 0)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     assert max(map(len, steps)) == 1 + 2 * Q and any(g.dropped for groups in steps for g in groups)
 
@@ -153,7 +152,7 @@ def test_the_judges_seconds_and_tokens_count_as_further_sampling(
 def test_its_numbers_follow_from_the_seed(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(wording.Wording, "verdict", lambda self, text: len(text) % 2)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, text: len(text) % 2)
     first, second = (train(replace(config, epochs=1), progress=False) for _ in range(2))
     pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
     assert len(steps) == 8

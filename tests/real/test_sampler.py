@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from real.engines.requests import Response, request_params, to_rollouts
-from real.engines.rollouts import Rollouts, Sampling
+from real.engines.rollouts import Response, Rollouts, Sampling, request_params, to_rollouts
 from real.vote.sample import Sampler
 
 N = 3

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig, PolicyStreams
-from lab.trace.checked import checked
+from lab.trace.rows import checked
 from real.settings.config import TrainConfig
-from real.vote.decide import Fields, Supervisor
-from real.vote.pay import pay
+from real.vote.decide import Fields, Supervisor, pay
 
 OFF = GuardConfig.off()
 

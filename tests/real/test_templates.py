@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-import real.problems.templates as templates
+import real.problems.prompts as templates
 from lab.errors import UserError
 from real.model.folder import check_folder
 from real.problems.problem import Problem

@@ -21,7 +21,7 @@ from real.cli import main
 from real.problems.load import read_problems
 from real.tiny import ARITHMETIC, COLLATZ, collatz, pretrain
 from real.tiny.measure import measure
-from real.tiny.pretrain import RECIPES, build
+from real.tiny.pretrain import RECIPES
 from real.tiny.task import is_held_out
 from real.tiny.vocabulary import encode
 from real.vote.tool import tool_verdicts
@@ -97,13 +97,6 @@ def test_a_small_version_is_built_again_to_the_bit(tmp_path: Path, monkeypatch: 
     assert weights["a"] == weights["b"] != weights["c"]
     made = json.loads((tmp_path / "a" / "recipe.json").read_text())
     assert (made["task"], made["recipe"]) == ("collatz", asdict(small))
-
-
-@pytest.mark.slow
-def test_a_rebuild_is_as_accurate_as_the_shipped_checkpoint(tmp_path: Path):
-    rebuilt = build(tmp_path / "tiny", seed=RECORD["seed"], progress=False, task="collatz")
-    # Training ends while accuracy still rises: another machine's rounding may move it a little.
-    assert rebuilt.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.1)
 
 
 def test_a_run_has_the_task_and_the_model(tmp_path: Path):

@@ -24,7 +24,7 @@ from real.run import prepare
 from real.tiny import CHECKPOINT, VERIFYING, judging, verifying
 from real.tiny.measure import Accuracy, Judgement, measure, measure_judging
 from real.tiny.verifying import VerifyingRecipe, build_verifying
-from real.update.group import Group
+from real.update.packing import Group
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)

@@ -13,8 +13,13 @@ import torch
 from torch import Tensor
 
 from real.engines.rollouts import EngineError
-from real.engines.token_stats import TokenStatsLog, entropy_and_certainty, stats_of_logits
-from real.engines.vllm_stats import BatchRows, Slots
+from real.engines.token_stats import (
+    BatchRows,
+    Slots,
+    TokenStatsLog,
+    entropy_and_certainty,
+    stats_of_logits,
+)
 
 WORDS, ROWS = 7, 5
 Direction = Enum("Direction", ["UNIDIRECTIONAL", "SWAP"])

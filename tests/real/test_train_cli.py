@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import real.cli
 import real.requirements
 from guard_core import GuardConfig
 from lab.errors import UserError
+from lab.options import make
 from lab.settings import from_values, to_values
+from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import main
-from real.record.terminal import runs_bar
+from real.record.stored import manifest_of
+from real.record.terminal import runs_bar, show_numbers
+from real.run_commands import RunCommand
 from real.settings.config import TrainConfig
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
@@ -30,20 +34,40 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     out = tmp_path / "run"
     assert run("run", "--out", out, "--arm", "frozen", *QUICK) == 0
     said = capsys.readouterr()
-    assert "Frozen labels: pass@1 0." in said.out and str(out) in said.out and not said.err
+    assert "Frozen labels: pass@1 0." in said.out and str(out) in said.out
+    assert "responses without a readable answer: 0.0% -> " in said.out
+    (notice,) = said.err.splitlines()
+    assert "epochs = 1: too few for the fates" in notice and "which need 8" in notice
     trace = load(out)
     assert trace.run.arm == "frozen" and trace.run.status == "finished"
     assert trace.run.config["guard"]["label_from"] == "frozen"
 
 
-def test_the_bar_shows_the_first_votes_evaluations_and_checkpoints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_bar_shows_phases_and_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run("run", "--out", tmp_path / "run", *QUICK[:-1]) == 0
     drawn = capsys.readouterr().err.split("\r")
     for phase in ("votes before training", "evaluation", "checkpoint"):
         assert any(line.rstrip().endswith(f", {phase}]") for line in drawn)
-    assert drawn[-1].rstrip().endswith(("batch/s]", "s/batch]"))  # the latter on a slow machine
+    assert "1/1 [" in drawn[-1] and "reward 0." in drawn[-1]
+
+
+def test_without_a_terminal_a_line_every_twentieth_has_the_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    quick = ["--n-votes", "4", "--n-samples", "4", "--batch-size", "1", "--eval-every", "0"]
+    words = ["--n-problems", "8", "--epochs", "8", *quick]
+    assert run("run", "--out", tmp_path / "run", *words) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 20 and lines[-1].startswith("100%  step 64/64, pass@1 0.")
+    for line in lines[:-1]:
+        assert line.endswith(" left") and "\r" not in line
+        for name in ("pass@1 0.", "match rate 0.", "unread ", "loss ", "reward "):
+            assert name in line.replace("rate 1", "rate 0")
+    steps = load(tmp_path / "run").steps
+    assert f"reward {steps['reward'].iloc[-3:].mean():.2f}" in lines[-1]
 
 
 def test_options_override_the_file_and_the_arm(tmp_path: Path):
@@ -92,6 +116,9 @@ BAD_OPTIONS = [
     (["--loss", "ppo"], "--loss"),
     (["--guard.tau-FR", "2"], "tau_FR = 2.0: must lie in [0, 1]"),
     (["--arm", "best"], "arm 'best': unknown"),
+    (["--arm", "gaurd"], "arm 'gaurd': unknown; perhaps you meant guard; "),
+    (["--learning-rate", "3e-4"], "unknown option --learning-rate; perhaps you meant --lr; "),
+    (["--lr", "fast"], "--lr fast: must be a number"),
     (["--profile", "best"], "profile = 'best': unknown"),
     (["--arm", "ttrl", "--profile", "off"], "give one of them"),
     (["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
@@ -262,28 +289,33 @@ def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("run --no-save-model --out x", ["run", "--save-model", "False", "--out", "x"]),
-        ("run --save-model --out x", ["run", "--save-model", "True", "--out", "x"]),
-        ("run --out x --save-model", ["run", "--out", "x", "--save-model", "True"]),
-        ("run --save-model None", ["run", "--save-model", "None"]),
-    ],
+    [("--save-model", True), ("--no-save-model", False), ("--save-model None", None), ("", None)],
 )
-def test_save_model_is_also_a_flag(
-    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    seen: list[list[str]] = []
-    monkeypatch.setattr(real.cli, "run_cli", lambda _, __, argv, ___: seen.append(argv) or 0)
-    assert real.cli.main(words.split()) == 0
-    assert seen == [expected]
+def test_save_model_is_a_flag_and_has_a_default(words: str, expected: bool | None):
+    command = make(RunCommand, ["--out", "x", *words.split()])
+    assert command.settings.save_model is expected
 
 
 def test_the_bar_of_a_comparison_begins_with_the_runs_that_are_there(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with runs_bar(15, quiet=False) as report:
         assert capsys.readouterr().err == ""
         report(4.0)
+        show_numbers("ttrl, seed 0: pass@1 0.500")
         report(4.5)
     drawn = capsys.readouterr().err
     assert "4.0/15 runs [00:00<?]" in drawn and "0.0/15" not in drawn
+    assert "4.5/15" in drawn and "ttrl, seed 0: pass@1 0.500]" in drawn
+
+
+def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = TrainConfig(n_problems=8, n_votes=8, n_samples=4, batch_size=4, epochs=4).settled()
+    manifest = manifest_of(config, 8, "tiny", "transformers on cpu")
+    with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / "run", manifest):
+        raise KeyboardInterrupt
+    assert run("run", "--out", tmp_path / "run", *QUICK) == 2
+    check_refused(capsys, "already holds a run; stopped at step 0, go on with guard-train resume")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from real.problems.problem import Problem, ProblemSet, Turn
-from real.settings.choices import BOX_REQUEST
+from real.settings.config import BOX_REQUEST
 from real.settings.presets import NAMES, SHARED, preset
 from real.verl.cli import main
 from real.verl.problems import write_problems

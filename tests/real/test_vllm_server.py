@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from lab.errors import UserError
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling
-from real.engines.vllm_http import Http
-from real.engines.vllm_server import VllmServerEngine
-from real.engines.wrappers import RestartingEngine
+from real.engines.vllm_server import Http, VllmServerEngine
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)
@@ -221,7 +220,7 @@ def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmSer
     began = time.monotonic()
     with pytest.raises(EngineDied, match=r"no answer within 1 s; raise engine_timeout"):
         engine.sample(PROMPTS, 4, SAMPLING, seeded())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_a_server_that_is_gone_is_an_error(server: Server, engine: VllmServerEngine) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from tiny_runs import Stopped, stop_at
 
 from lab.measures.life import vote_areas
-from lab.trace.trace import Trace, load
-from real import TrainConfig, resume, train
+from lab.trace.trace import Trace
+from real import TrainConfig, train
 from real.answers import AnswerIds
-from real.record.vote_rows import VoteRows, vote_rows
+from real.record.journal import VoteRows, vote_rows
 
 SMALL = TrainConfig(
     n_problems=5, batch_size=2, n_votes=16, n_samples=4, epochs=2, eval_samples=2, temperature=1.0
@@ -92,22 +88,3 @@ def test_without_them_the_run_is_the_same(trace: Trace):
     assert plain.votes.empty and plain.answers.empty
     pd.testing.assert_frame_equal(plain.visits, trace.visits, check_exact=True)
     pd.testing.assert_frame_equal(plain.evals, trace.evals, check_exact=True)
-
-
-def test_a_checkpoint_from_before_the_votes_goes_on_without_them(tmp_path: Path, trace: Trace):
-    """Half of the votes would look as if nobody had voted at first."""
-    folder = tmp_path / "run"
-    with pytest.raises(Stopped):
-        train(SMALL, folder, progress=stop_at(0.8))
-    for table in ("votes", "answers"):
-        shutil.rmtree(folder / table)
-    for file in (folder / "run.json", *folder.glob("checkpoints/*/checkpoint.json")):
-        values = json.loads(file.read_text())
-        del values["config"]["keep_votes"]
-        for table in ("votes", "answers"):
-            values.get("parts", {}).pop(table, None)
-        file.write_text(json.dumps(values))
-    found = resume(folder, progress=False)
-    assert found.votes.empty and found.answers.empty
-    assert load(folder).run.config["keep_votes"] is False
-    pd.testing.assert_frame_equal(found.visits, trace.visits, check_exact=True)

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.model.policy import load_policy
-from real.model.wide_head import WideHead, add_product, wide_product, widen_head
+from real.model.policy import WideHead, add_product, load_policy, wide_product, widen_head
 from real.tiny import CHECKPOINT
-from real.update.head import Head
+from real.update.head import Head, head_scores
 from real.update.logprobs import find_head
-from real.update.scores import head_scores
 
 VOCABULARY = 40
 BIAS = (False, True)

@@ -12,8 +12,8 @@ from lab.arm_settings import with_arm
 from lab.arms import arm as named
 from lab.trace.response import write_response
 from sim import SimConfig
+from sim.engine.rows import MEASURES
 from sim.engine.simulation import Simulation
-from sim.engine.tally import MEASURES
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 

@@ -23,7 +23,7 @@ from sim.studies.calibrate import (
     predict,
     summary,
 )
-from sim.studies.calibrate.error import KINDS, mean_error, one_run_error
+from sim.studies.calibrate.error import KINDS, mean_error
 from sim.studies.calibrate.fitting import QUICK, measure_reading, readings_named
 from sim.studies.calibrate.mechanisms import (
     POPULATION,
@@ -191,8 +191,6 @@ def test_errors_by_hand() -> None:
     assert found.loc["shift", "error"] == pytest.approx((0 + 2 + 0 + 2 + 0) / 5)
     assert found.loc["matched", "error"] == 0
     assert found.loc["copy", "error"] == pytest.approx((10 + 10) / 5)
-    assert one_run_error(table, [row], "guard") == pytest.approx([8 / 5, 16 / 5])
-    assert found.loc["guard", "one_run"] == pytest.approx(12 / 5)
     assert found.loc["guard", "low"] <= found.loc["guard", "error"] <= found.loc["guard", "high"]
     cells = cell_errors(table, [row]).set_index(["kind", "cell"])
     assert cells.loc[("guard", "Stable Always Right"), "error"] == pytest.approx(6)

@@ -10,7 +10,8 @@ import pytest
 
 from lab.cli import run_cli
 from lab.errors import UserError
-from sim.studies.calibrate.command import Calibrate, Calibration, run_calibration
+from sim.commands.calibrate import Calibrate
+from sim.studies.calibrate.calibration import Calibration, run_calibration
 from sim.studies.calibrate.fitting import QUICK, Budget
 from sim.studies.calibrate.mechanisms import mechanisms_named
 from sim.studies.calibrate.published import rows_named
@@ -81,12 +82,12 @@ def test_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(QUICK, candidates=1, population=2, mechanism=2, problems=30)
-    monkeypatch.setattr("sim.studies.calibrate.command.QUICK", small)
+    monkeypatch.setattr("sim.studies.calibrate.fitting.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
     argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
     commands = {"calibrate": Calibrate, "again": Calibrate}
     assert run_cli("guard-sim", commands, argv) == 0
-    assert "## Mean error, points per cell" in capsys.readouterr().out
+    assert "| mechanism | reading | fitted / cells |" in capsys.readouterr().out
     bad = ["calibrate", "--out", str(tmp_path / "d"), "--rows", "gpt"]
     assert run_cli("guard-sim", commands, bad) == 2
     assert "rows 'gpt': unknown" in capsys.readouterr().err

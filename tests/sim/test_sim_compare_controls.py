@@ -12,7 +12,7 @@ from lab.compare.effort import CLOSE
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.run import measure
-from sim.studies.arms.controls import check_arms, control, find
+from sim.studies.controls import check_arms, control, find
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
 BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))

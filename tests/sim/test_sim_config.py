@@ -9,8 +9,9 @@ import pytest
 from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values, to_values
+from lab.trace.response import read_response
 from sim import SimConfig
-from sim.settings.populations import NAMED
+from sim.settings.populations import EPOCHS, NAMED
 
 WRONG = [
     ("policy", "feature"),
@@ -129,9 +130,23 @@ def test_round_trip_through_plain_values():
     assert from_values(to_values(mixed), SimConfig, "here") == mixed
 
 
-def test_every_named_population_makes_a_config():
+def test_every_named_population_brings_its_sizes_where_they_are_not_given():
     for name, law in NAMED.items():
-        assert SimConfig(population=name, n_problems=law.n_problems).population == name
+        config = SimConfig(population=name)
+        assert (config.n_problems, config.epochs) == (law.n_problems, law.epochs)
+    assert SimConfig(population="llama-amc", n_problems=500).n_problems == 500
+    assert SimConfig(population="llama-aime24", epochs=5).epochs == 5
+    config = SimConfig(replicates=4, seed=0)
+    assert (config.n_problems, config.epochs, config.n_answers) == (500, 30, 10)
+
+
+def test_a_response_file_brings_its_sizes_where_they_are_not_given(response_file):
+    config = SimConfig(policy="measured", response=response_file, lr=1e-4)
+    measured = read_response(response_file)
+    own = (measured.n_problems, measured.n_answers, EPOCHS)
+    assert (config.n_problems, config.n_answers, config.epochs) == own
+    with pytest.raises(UserError, match="no such file; make one with guard-train measure"):
+        SimConfig(policy="measured", response="none.npz", lr=1e-4)
 
 
 def test_cosine_schedule_warms_up_to_the_peak_and_ends_at_zero():

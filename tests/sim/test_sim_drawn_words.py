@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sim.rules.subgroups import _draw_subset, fills_words
-from sim.world.observe.bell import MIDDLE, MOST, WIDTH, bell
+from sim.rules import _draw_subset, fills_words
+from sim.world.observe.observations import MIDDLE, MOST, WIDTH, bell
 from sim.world.random import LANES, PLANES, fill_lanes, word
 
 KEY = np.uint64(11)

@@ -249,7 +249,7 @@ def configs(draw: st.DrawFn) -> SimConfig:
 
 
 @given(configs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_trace_is_complete_and_finite(config):
     trace = simulate(config)
     visits = trace.visits

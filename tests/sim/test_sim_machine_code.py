@@ -19,74 +19,78 @@ import guard_core
 import sim
 from sim.engine.simulation import Simulation
 from sim.settings.machine_code import compilation_shown, digest, nothing_compiled
-from sim.studies.sweep import run
+from sim.studies import sweep as module
 
 ROOT = Path(sim.__file__).parent.parent
-DRAW = """
-import numba, numpy as np
-from sim.world.sampling import draw_votes
-counts, samples = np.zeros((2, 1, 1, 2), np.int64)
-draw_votes(0, 0, 1, np.zeros((1, 1), np.int64), np.full((1, 1, 2), .5), 1., 8, counts, samples, 4)
-print(numba.config.CACHE_DIR, *counts[0, 0])
+CALL = """
+import numba
+from sim.world.outer import twice
+print(numba.config.CACHE_DIR, twice(3))
 """
-FILL = """
-import numba, numpy as np
-from sim.world.random import fill_lanes
-fill_lanes(np.uint64(1), np.zeros(64))
-print(numba.config.CACHE_DIR)
+INNER = """
+from numba import njit
+
+@njit(inline="always")
+def number(x):
+    return x
 """
-"""Compiles in half of the time."""
+OUTER = """
+from numba import njit
+from sim.world.inner import number
+
+@njit(cache=True)
+def twice(x):
+    return 2 * number(x)
+"""
 
 
-def drawn(root: Path, script: str = DRAW, **environment: str) -> tuple[Path, list[int]]:
-    """Run a script in a new process; return the cache's folder and the votes per answer."""
+def called(root: Path, **environment: str) -> tuple[Path, int]:
+    """Call a kernel in a new process; return the cache's folder and the result."""
     kept = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
     run = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", CALL],
         env=kept | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
         cwd=root,
         capture_output=True,
         text=True,
         check=True,
     )
-    folder, *counts = run.stdout.split()
-    return Path(folder), [int(count) for count in counts]
+    folder, result = run.stdout.split()
+    return Path(folder), int(result)
 
 
 def copied(root: Path) -> Path:
     for package in ("guard_core", "lab", "sim"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, root / package, ignore=ignored)
+    (root / "sim" / "world" / "inner.py").write_text(INNER)
+    (root / "sim" / "world" / "outer.py").write_text(OUTER)
     return root
 
 
 def test_an_edit_in_another_file_is_compiled(tmp_path: Path) -> None:
     root = copied(tmp_path)
-    folder, counts = drawn(root)
+    folder, result = called(root)
     assert folder.parent == root / "sim" / "__pycache__" and list(folder.rglob("*.nbi"))
-    assert drawn(root) == (folder, counts) and 0 < counts[0] < 8
-    # draw_votes stands in sampling.py, and `digits`, which it calls, in random.py.
-    numbers = root / "sim" / "world" / "random.py"
-    text = numbers.read_text()
-    before = "return np.int64(word(key, draw) >> _S11)"
-    assert text.count(before) == 1
-    numbers.write_text(text.replace(before, "return np.int64(9 << 49)"))
-    edited, counts = drawn(root)
-    assert edited != folder and counts == [0, 8]
+    assert called(root) == (folder, result) and result == 6
+    inner = root / "sim" / "world" / "inner.py"
+    inner.write_text(INNER.replace("return x", "return x + 1"))
+    edited, result = called(root)
+    assert edited != folder and result == 8
 
 
 def test_the_folder_lies_in_the_users_own_or_where_one_can_write(tmp_path: Path) -> None:
     root, chosen, home = copied(tmp_path / "root"), tmp_path / "chosen", tmp_path / "home"
-    folder, _ = drawn(root, FILL, NUMBA_CACHE_DIR=str(chosen))
+    folder, _ = called(root, NUMBA_CACHE_DIR=str(chosen))
     assert folder.parent == chosen and list(folder.rglob("*.nbi"))
     # A file in the place of a folder stops even root, as a read-only installation does others.
     (root / "sim" / "__pycache__").touch()
-    folder, _ = drawn(root, FILL, XDG_CACHE_HOME=str(home))
+    folder, _ = called(root, XDG_CACHE_HOME=str(home))
     assert folder.parent == home and folder.name.endswith(digest(root))
     assert list(folder.rglob("*.nbi"))
     home.rename(tmp_path / "elsewhere")
     home.touch()
-    folder, _ = drawn(root, FILL, XDG_CACHE_HOME=str(home))
+    folder, _ = called(root, XDG_CACHE_HOME=str(home))
     assert not folder.exists()
 
 
@@ -119,6 +123,7 @@ def test_the_bar_of_a_run_says_that_it_compiles(
         return before(simulation)
 
     monkeypatch.setattr(Simulation, "before", compiling)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     sim.simulate(config, progress=True)
     assert "0/2" in (shown := capsys.readouterr().err) and "compiling" in shown
 
@@ -127,12 +132,13 @@ def test_the_bar_of_a_sweep_says_that_workers_compile_on_first_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = sim.SimConfig(n_problems=8, epochs=1, replicates=1)
-    sweep = run.Sweep(base=config, arms=("ttrl",), groups=({"step": (0.1,)},))
+    sweep = module.Sweep(base=config, arms=("ttrl",), groups=({"step": (0.1,)},))
     sim.simulate(config)
     assert not nothing_compiled()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for first in (False, True):
-        monkeypatch.setattr(run, "nothing_compiled", lambda first=first: first)
-        run.run_sweep(sweep, tmp_path / str(first), progress=True)
+        monkeypatch.setattr(module, "nothing_compiled", lambda first=first: first)
+        module.run_sweep(sweep, tmp_path / str(first), progress=True)
         assert ("compiling" in capsys.readouterr().err) == first
 
 

@@ -9,12 +9,10 @@ from measured_response import A, N, rows, settings, small_response
 
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.trace.manifest import Manifest
 from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.studies.agree.runs import check_classical
 from sim.world.measured.policy import Trust
 
 ARMS = {
@@ -98,25 +96,6 @@ def test_the_brake_ends_training_or_slows_it(response_file):
     assert plain.equals(untouched)
     with pytest.raises(UserError, match=r"^guard.brake: only policy = measured has it"):
         SimConfig(guard=replace(GuardConfig.off(), brake=0.0))
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"kl_coef": 0.2}, "kl_coef = 0.2"),
-        ({"average": 0.9}, "average = 0.9"),
-        ({"guard": {"brake": 0.0}}, "guard.brake = 0.0"),
-    ],
-)
-def test_classical_policies_do_not_predict_what_they_lack(changes, named):
-    sizes = {"n_problems": 1, "n_votes": 2, "seeds": [0], "task": "tiny", "backend": "cpu"}
-    free, held = (
-        Manifest.new("real", "ttrl", "TTRL", config={"guard": {}, **more}, **sizes)
-        for more in ({}, changes)
-    )
-    check_classical([free])
-    with pytest.raises(UserError, match=rf"^real: TTRL has {named}, the classical policies"):
-        check_classical([held])
 
 
 def test_a_truth_that_no_response_gives_is_one_more_answer(tmp_path):

@@ -9,16 +9,16 @@ from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small
 from lab.errors import UserError
 from lab.trace.response import write_response
 from sim import SimConfig, simulate
-from sim.world.measured.parts import Apart
+from sim.world.measured.policy import Apart
 from sim.world.measured.training import Adam, Batch, train_batch
 from sim.world.measured.tree import (
     batch_probs,
+    draw_weights,
     edge_log_probs,
     leaf_probs,
     tree_of,
     without_unseen,
 )
-from sim.world.measured.weights import draw_weights
 
 ADAM, RATE = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), 0.05
 WHOLE = tree_of(small_response())

@@ -5,9 +5,8 @@ import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, D, N, small_response
 
 from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
-from sim.world.measured.tree import batch_probs, leaf_probs, tree_of
+from sim.world.measured.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
 from sim.world.measured.tree import edge_log_probs as edges_of
-from sim.world.measured.weights import draw_curvature, draw_weights
 from sim.world.random import fold
 
 

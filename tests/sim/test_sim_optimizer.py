@@ -7,7 +7,7 @@ import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig, simulate
-from sim.engine.gradient import expected_samples
+from sim.engine.kernel import expected_samples
 from sim.engine.simulation import gradient
 from sim.theory.process import Process, logit
 from sim.world.policies import Attractor, Features, Independent, make_policy

@@ -1,16 +1,12 @@
 """Every arm at its own best step: the best rival, the ends of the grid, and the words."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from lab.compare.own_best import best_among, edges, own_best
-from sim.studies.arms.contrast import BEST, BEST_RIVAL, contrasts
-from sim.studies.arms.controls import rivals
-from sim.studies.arms.words import own_best_words
-from sim.studies.sweep.winners import best_scores
+from lab.arms import rivals
+from lab.compare.own_best import BEST_RIVAL, best_among, edges, own_best, own_best_words
+from sim.studies.compare import BEST, contrasts
 
 STEPS = (0.01, 0.1, 1.0)
 
@@ -89,7 +85,7 @@ def test_without_a_guard_or_a_rival_there_is_no_such_difference(rows):
         part = rows[rows["arm"].isin(arms)]
         table = contrasts(part, ["step"], seed=0)
         assert BEST_RIVAL not in set(table.get("against", ()))
-        assert not [line for line in own_best_words(part, table) if "minus the best rival" in line]
+        assert not [line for line in own_best_words(part, 0) if "minus the best rival" in line]
 
 
 def test_ends_of_the_grid_are_named(rows):
@@ -104,7 +100,7 @@ def test_ends_of_the_grid_are_named(rows):
 
 
 def test_the_words(rows):
-    lines = own_best_words(rows, contrasts(rows, ["policy", "step"], seed=0))
+    lines = own_best_words(rows, 0)
     assert len(lines) == 3
     assert lines[0].startswith(
         "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): pass@1 -3."
@@ -117,15 +113,3 @@ def test_the_words(rows):
         "warning: the best step of Frozen labels is the largest of the grid, 1: a larger one may "
         "be better still"
     )
-
-
-def test_scores_at_best_by_cell(rows):
-    table = best_scores(rows, ["kappa_att"], "step").set_index("arm")
-    assert table.loc["guard", "gain"] == pytest.approx(5, abs=0.1)
-    assert table.loc["guard", "low"] < table.loc["guard", "gain"] < table.loc["guard", "high"]
-    # Paired with the start, so what the replicates share drops out of the interval.
-    assert table.loc["guard", "high"] - table.loc["guard", "low"] < 0.3
-    assert table.loc["frozen", ["best", "edge", "n"]].tolist() == ["1", "largest", 12]
-    assert table.loc["guard", ["best", "edge"]].tolist() == ["0.1", ""]
-    single = best_scores(rows[rows["replicate"] == 0], ["kappa_att"], "step")
-    assert single["low"].map(math.isnan).all() and (single["n"] == 1).all()

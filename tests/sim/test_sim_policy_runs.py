@@ -35,7 +35,7 @@ RUNS = st.fixed_dictionaries(
 
 
 @given(chosen=RUNS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_run_is_finite_and_its_probabilities_are(chosen):
     config = SimConfig(n_problems=N, epochs=4, replicates=2, n_votes=12, n_samples=7, **chosen)
     simulation = Simulation(config)

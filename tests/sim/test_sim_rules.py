@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from guard_core.rules import RULES
-from guard_core.rules.scope import Scope
+from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.arms import arm, can_combine
 from sim import SimConfig, simulate

@@ -7,15 +7,14 @@ import pytest
 
 from lab import load
 from lab.arm_settings import with_arm
-from lab.arms import arm, under
+from lab.arms import arm, with_rule
 from lab.report.cli import main as report
 from sim import SimConfig
 from sim.cli import main
-from sim.studies.arms.controls import control, named
 from sim.studies.compare import compare
-from sim.studies.sweep import Sweep, run_sweep
-from sim.studies.sweep.jobs import job_of
-from sim.studies.sweep.presets import RULE_ARMS, preset, preset_settings
+from sim.studies.controls import control, named
+from sim.studies.jobs import job_of
+from sim.studies.sweep import RULE_ARMS, Sweep, preset, preset_settings, run_sweep
 
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 
@@ -80,10 +79,10 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, options, words)
 
 def test_under_a_rule_guards_and_their_controls_are_its_own():
     names = ("guard", "memory", "matched", "random_skip_release", "ttrl", "truth", "rent")
-    shown = [under(name, "srt") for name in names]
+    shown = [with_rule(name, "srt") for name in names]
     assert shown[:3] == ["srt+guard", "srt+memory", "matched_srt+guard"]
     assert shown[3:] == ["random_skip_srt+release", "ttrl", "truth", "rent"]
-    assert [under(name, "ttrl") for name in names] == list(names)
+    assert [with_rule(name, "ttrl") for name in names] == list(names)
     own = control("matched_srt+guard")
     assert own is not None and (own.unguarded, own.target) == ("srt", "srt+guard")
     assert own.arm.rule == "srt" and "SRT" in own.arm.title
@@ -127,7 +126,7 @@ def test_a_sweep_shares_runs_that_the_signal_cannot_reach():
     groups = ({"signal": (0.0, 0.3), "step": (0.1,)},)
     sweep = Sweep(base=SimConfig(n_problems=9, epochs=2), arms=("ttrl",), groups=groups)
     keys = {
-        name: {job_of(sweep, cell, name).key for cell in sweep.cells()}
+        name: {job_of(sweep.base, values, name).key for _, values in sweep.cells()}
         for name in ("ttrl", "srt", "co_rewarding_2", "t3rl", "scope", "coverrl+guard")
     }
     assert {name: len(found) for name, found in keys.items()} == {
@@ -146,24 +145,16 @@ def test_a_sweep_over_rules_with_their_controls(tmp_path):
 
 
 def test_the_preset_names_every_rule_and_its_settings():
-    sweep = preset("rules", preset_settings("rules"))
+    sweep = preset("rules", SimConfig(**preset_settings("rules")))
     assert sweep.arms == RULE_ARMS and {"scope", "one_shot_em", "truth"} <= set(sweep.arms)
     assert sweep.names == ["population", "signal", "step"] and len(sweep.cells()) == 28
     assert sweep.base.replicates >= 16
 
 
-def test_the_preset_writes_its_tables(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sim.studies.sweep.rule_tables.COST_REPLICATES", 2)
-    monkeypatch.setattr("sim.studies.sweep.rule_tables.COST_PROBLEMS", 8)
+def test_the_preset_prints_its_tables(tmp_path, capsys):
     out, size = tmp_path / "s", ["--replicates", "4", "--n-problems", "8", "--epochs", "10"]
     arms = ["--arms", "ttrl", "rent", "srt+guard"]
     assert main(["sweep", "--preset", "rules", "--out", str(out), *arms, *size, "--quiet"]) == 0
-    table = pd.read_csv(out / "rules.csv")
-    assert len(table) == 4 * 3 and set(table["arm"]) == {"ttrl", "rent", "srt+guard"}
-    plain = table[table["arm"] == "ttrl"]
-    assert (plain["against"] == 0).all() and plain["update"].to_numpy() == pytest.approx(1)
-    assert (table["gain_low"] <= table["gain"]).all() and (table["seconds"] > 0).all()
-    assert table["label_final"].between(0, 100).all()
-    page = (out / "rules.md").read_text(encoding="utf-8")
-    assert "## population qwen-math500, signal 0.3" in page and "SRT + TTRL-Guard" in page
-    assert page.count("| RENT |") == 12
+    shown = capsys.readouterr().out
+    assert shown.count("| RENT |") == 4 and "| SRT + TTRL-Guard |" in shown
+    assert "population qwen-math500, signal 0.3" in shown

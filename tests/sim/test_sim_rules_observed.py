@@ -8,11 +8,9 @@ import pytest
 from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
-from sim.engine.gradient import sharpen
-from sim.world.observe.confidence import ENTROPY, LOGPROB
+from sim.engine.kernel import sharpen
+from sim.world.observe.observations import ENTROPY, LOGPROB, Teacher, similarities
 from sim.world.observe.observer import Observer, Visit
-from sim.world.observe.second import Teacher
-from sim.world.observe.similarity import similarities
 
 N, A, V = 400, 5, 64
 

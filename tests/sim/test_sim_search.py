@@ -12,11 +12,8 @@ from lab.columns import where
 from lab.errors import UserError
 from lab.trace.response import write_response
 from sim.cli import main
-from sim.studies.search import command
-from sim.studies.search.command import run_search
-from sim.studies.search.halving import Search
-from sim.studies.search.space import Candidate
-from sim.studies.search.table import results, scores
+from sim.studies import search as module
+from sim.studies.search import Candidate, Search, results, run_search, scores
 
 AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
 
@@ -41,7 +38,9 @@ def test_candidates_differ_in_their_runs(search):
 
 
 def test_rounds_add_replicates_and_keep_the_better_half(search, tmp_path):
-    assert [list(added) for added in search.rounds] == [[0], [1], [2]]
+    assert search.ends == [1, 2, 3] and replace(
+        search, base=replace(search.base, replicates=5), budget=99
+    ).ends == [1, 2, 4, 5]
     assert search.sizes(8) == [8, 4, 3] and search.n_runs(8) == 2 * 15
     rows = run_search(search, tmp_path / "a")
     n = len(search.candidates())
@@ -61,14 +60,14 @@ def test_a_stopped_search_goes_on_to_the_same_rows(search, tmp_path, monkeypatch
     whole = run_search(search, tmp_path / "whole")
     calls = []
 
-    def stop(*args):
+    def stop(*args, **options):
         calls.append(args)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return run_pairs(*args)
+        return run_jobs(*args, **options)
 
-    run_pairs = command.run_pairs
-    monkeypatch.setattr(command, "run_pairs", stop)
+    run_jobs = module.run_jobs
+    monkeypatch.setattr(module, "run_jobs", stop)
     with pytest.raises(KeyboardInterrupt):
         run_search(search, tmp_path / "parts")
     monkeypatch.undo()
@@ -115,6 +114,6 @@ def test_the_command(search, tmp_path, capsys):
 def test_what_cannot_be_searched_is_refused(search):
     with pytest.raises(UserError, match="budget = 5: the plain arms alone need 18 runs"):
         replace(search, budget=5)
-    with pytest.raises(UserError, match="vary lr: a search takes values"):
-        replace(search, axes={"lr": (0.1,)}).candidates()
+    with pytest.raises(UserError, match="vary lr: give learning rates by --lrs"):
+        replace(search, axes={"lr": (0.1,)})
     assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"

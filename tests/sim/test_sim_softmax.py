@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 from scipy.special import softmax
 
-from sim.world.softmax import exp_below_zero, softmax_rows
+from sim.world.sampling import exp_below_zero, softmax_rows
 
 
 @njit

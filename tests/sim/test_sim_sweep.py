@@ -1,5 +1,6 @@
 """A sweep's rows, its folder, and how it is continued."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -8,24 +9,22 @@ import sys
 import time
 from dataclasses import replace
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
-from lab import load
 from lab.arm_settings import with_arm
 from lab.arms import arm
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.errors import UserError
 from sim import SimConfig, simulate
+from sim.engine.rows import MEASURES, measure_trace
 from sim.engine.run import measure
-from sim.engine.tally import MEASURES, measure_trace
-from sim.studies.sweep import RandomCells, Sweep, read_sweep, run_sweep
-from sim.studies.sweep.axes import Range
-from sim.studies.sweep.folder import SweepFolder
-from sim.studies.sweep.pool import Pool
+from sim.studies import sweep as module
+from sim.studies.sweep import Sweep, read_sweep, run_sweep
 
 BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
 SWEEP = Sweep(
@@ -52,11 +51,13 @@ def test_one_row_per_cell_arm_and_replicate(swept):
     assert rows["replicate"].tolist() == [0, 1, 2] * 20
     assert rows["guard.tau_FR"].tolist()[::12] == [0.1, 0.3, 0.3, 0.3, 0.3]
     assert rows["step"].tolist()[::12] == [0.2, 0.2, 0.3, 1e308, 0.2]
-    same(pd.read_parquet(out / "results.parquet"), rows)
-    facts = json.loads((out / "sweep.json").read_text())
-    assert facts["status"] == "finished" and facts["definition"] == SWEEP.definition()
-    assert (facts["jobs"], facts["done"], facts["failed"]) == (19, 11, 8)
-    assert not (out / "traces").exists()
+    same(read_sweep(out), rows)
+    definition = json.loads((out / "sweep.json").read_text())["definition"]
+    assert definition["arms"] == list(SWEEP.arms) and definition["settings"]["seed"] == 4
+    assert rows.groupby("key")["status"].first().value_counts().to_dict() == {
+        "done": 11,
+        "failed": 8,
+    }
 
 
 def test_a_failed_cell_is_recorded_with_its_reason_and_the_rest_goes_on(swept):
@@ -119,53 +120,97 @@ def test_replicates_are_paired_with_those_of_other_sweeps(swept, tmp_path):
 
 def test_workers_change_no_bit(swept, tmp_path):
     out, rows = swept
-    same(run_sweep(SWEEP, tmp_path / "two", Pool(workers=2)), rows)
-    both = [folder / "results.parquet" for folder in (out, tmp_path / "two")]
+    same(run_sweep(SWEEP, tmp_path / "two", 2), rows)
+    both = [folder / "results.csv" for folder in (out, tmp_path / "two")]
     assert both[0].read_bytes() == both[1].read_bytes()
 
 
-def test_an_interrupted_sweep_is_readable_and_continued(swept, tmp_path):
+@pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None and not os.environ.get("CI"),
+    reason="needs dask",
+)
+def test_the_active_backend_of_joblib_runs_the_jobs(swept, tmp_path):
+    from distributed import Client, LocalCluster
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        LocalCluster(**options) as cluster,
+        Client(cluster) as client,
+        joblib.parallel_config("dask", client=client),
+    ):
+        same(run_sweep(SWEEP, tmp_path / "dask"), swept[1])
+
+
+@pytest.fixture
+def performed(monkeypatch):
+    """Keys of the jobs that were run."""
+    keys = []
+
+    def noted(task):
+        keys.append(task.job.key)
+        return perform(task)
+
+    perform = module.perform
+    monkeypatch.setattr(module, "perform", noted)
+    return keys
+
+
+def test_an_interrupted_sweep_is_readable_and_continued(swept, tmp_path, monkeypatch, performed):
     _, rows = swept
+    noted = module.perform
+
+    def stop(task):
+        if len(performed) == 4:
+            raise KeyboardInterrupt
+        return noted(task)
+
+    monkeypatch.setattr(module, "perform", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(SWEEP, tmp_path / "s")
+    monkeypatch.setattr(module, "perform", noted)
+    partial = read_sweep(tmp_path / "s")
+    first = set(performed)
+    assert len(first) == 4 and 0 < len(partial) < len(rows) and first <= set(partial["key"])
+    assert set(partial[partial["status"] == "done"]["key"]) <= first
+    same(run_sweep(SWEEP, tmp_path / "s"), rows)
+    done = set(rows[rows["status"] == "done"]["key"])
+    assert not first & set(performed[4:]) & done
+    performed.clear()
+    same(run_sweep(SWEEP, tmp_path / "s"), rows)
+    assert not set(performed) & done  # failed runs are tried again
+
+
+def test_rows_stand_in_the_file_as_soon_as_their_job_ends(tmp_path, monkeypatch, performed):
+    noted = module.perform
     seen = []
 
-    def stop(outcome):
-        seen.append(outcome.key)
-        if len(seen) == 4:
-            raise KeyboardInterrupt
+    def reading(task):
+        seen.append(len(read_sweep(tmp_path / "s")))
+        return noted(task)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(SWEEP, tmp_path / "s", on_outcome=stop)
-    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["status"] == "interrupted"
-    partial = pd.read_parquet(tmp_path / "s" / "results.parquet")
-    same(partial, read_sweep(tmp_path / "s"))
-    assert 0 < len(partial) < len(rows) and set(partial["key"]) >= set(seen)
-    again = []
-    same(run_sweep(SWEEP, tmp_path / "s", on_outcome=lambda o: again.append(o.key)), rows)
-    assert not set(again) & set(seen) and len(again) + len(seen) == 15
-    again.clear()
-    same(run_sweep(SWEEP, tmp_path / "s", on_outcome=lambda o: again.append(o.key)), rows)
-    assert again == []
+    monkeypatch.setattr(module, "perform", reading)
+    sweep = Sweep(base=replace(BASE, replicates=2), groups=({"step": (0.1, 0.2, 0.3)},))
+    run_sweep(sweep, tmp_path / "s")
+    assert seen == [0, 2, 4]
 
 
-def test_a_damaged_part_and_a_temporary_file_are_run_again(swept, tmp_path):
+def test_a_torn_line_is_run_again(swept, tmp_path, performed):
     _, rows = swept
     run_sweep(SWEEP, tmp_path / "s")
-    for part in (tmp_path / "s" / "parts").iterdir():
-        part.write_bytes(part.read_bytes()[:100])
-    (tmp_path / "s" / "parts" / "part-x.parquet.1.tmp").write_bytes(b"half")
+    path = tmp_path / "s" / "results.csv"
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    performed.clear()
     same(run_sweep(SWEEP, tmp_path / "s"), rows)
+    assert 0 < len(performed) < 15
 
 
-def test_failed_jobs_are_tried_again_when_asked(tmp_path):
-    sweep = Sweep(base=replace(BASE, replicates=1), groups=({"step": (0.1, 1e308)},))
-    tried = []
-    for retry in (False, False, True):
-        keys = []
-        run_sweep(
-            sweep, tmp_path / "s", retry_failed=retry, on_outcome=lambda o, k=keys: k.append(o.key)
-        )
-        tried.append(len(keys))
-    assert tried == [2, 0, 1]
+def test_a_damaged_table_is_refused(tmp_path):
+    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
+    run_sweep(sweep, tmp_path / "s")
+    (tmp_path / "s" / "results.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="is damaged"):
+        run_sweep(sweep, tmp_path / "s")
 
 
 def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
@@ -177,23 +222,29 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
     assert "settings.seed is 4 there and 9 here" in text
     assert "settings.n_votes is 64 there and 80 here" in text and "arms is" in text
     assert "settings.step" not in text and str(out) in text
-    same(pd.read_parquet(out / "results.parquet"), rows)
+    same(read_sweep(out), rows)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "damaged"), ("[]", "not of this program"), ('{"format": 99}', "not of this program")],
-)
-def test_a_foreign_description_is_refused(tmp_path, content, message):
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 99}'])
+def test_a_foreign_description_is_refused(tmp_path, content):
     (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="damaged"):
         run_sweep(SWEEP, tmp_path)
 
 
-def test_a_sweep_may_start_while_another_process_makes_its_folder(tmp_path):
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "sweep.json.123.tmp").write_text("{")
-    assert SweepFolder.create(tmp_path, {"name": 1}).tables == {}
+def test_a_lost_worker_ends_the_sweep_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "perform", die)
+    with pytest.raises(UserError, match=r"a worker was lost.* repeat the command to continue"):
+        run_sweep(SWEEP, tmp_path / "s", 2)
+
+
+def die(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lines(folder):
+    path = folder / "results.csv"
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -202,7 +253,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
     process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("s/parts/*.parquet")) and time.monotonic() < deadline:
+    while lines(tmp_path / "s") < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.kill()
     process.wait()
@@ -219,27 +270,6 @@ def test_a_used_folder_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="holds no sweep"):
         read_sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-
-
-def test_traces_are_kept_when_asked(tmp_path):
-    arms, group = ("ttrl", "guard", "matched"), {"step": (0.2,)}
-    sweep = Sweep(base=replace(BASE, replicates=2), arms=arms, groups=(group,))
-    plain = run_sweep(sweep, tmp_path / "plain")
-    rows = run_sweep(sweep, tmp_path / "s", traces=True)
-    same(rows, plain)
-    folders = sorted(path.name for path in (tmp_path / "s" / "traces").iterdir())
-    assert folders == sorted(set(rows["key"]))
-    matched = rows[rows["arm"] == "matched"].iloc[0]
-    trace = load(tmp_path / "s" / "traces" / matched["key"])
-    assert trace.run.config["step_factor"] == matched["step_factor"] < 1
-    assert measure_trace(trace)["pass_final"].tolist()[0] == matched["pass_final"]
-
-
-def test_random_cells_run(tmp_path):
-    draws = RandomCells(cells=3, axes={"step": Range("loguniform", 0.01, 0.3), "n_votes": (32, 64)})
-    rows = run_sweep(Sweep(base=replace(BASE, replicates=1), draws=draws), tmp_path / "s")
-    assert len(rows) == 3 and rows["step"].nunique() == 3 and set(rows["group"]) == {"random"}
-    same(rows, read_sweep(tmp_path / "s"))
 
 
 def test_sweeps_where_nothing_can_run_still_say_why(tmp_path):
@@ -260,13 +290,12 @@ def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
         line, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 120
-    while not list(out.glob("parts/*.parquet")) and time.monotonic() < deadline:
+    while lines(out) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     # As a terminal or a cluster does it: to the workers as well.
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert "Traceback" not in errors and "interrupted" in errors.splitlines()[-1]
-    rows = pd.read_parquet(out / "results.parquet")
+    rows = read_sweep(out)
     assert 0 < len(rows) < 400 * 20
-    same(rows, read_sweep(out))

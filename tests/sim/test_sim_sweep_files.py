@@ -11,8 +11,8 @@ from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.studies.compare import compare
+from sim.studies.jobs import contents
 from sim.studies.sweep import Sweep, read_sweep, run_sweep
-from sim.studies.sweep.plan import contents
 
 BASE = SimConfig(n_problems=10, epochs=8, replicates=1, step=0.2, seed=4)
 N = BASE.n_problems
@@ -50,12 +50,10 @@ def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, chan
 
 def test_the_content_of_a_response_file_counts(tmp_path):
     path = tmp_path / "r.npz"
-    base = SimConfig(policy="measured", response=str(path), lr=1e-4)
-    sweep = Sweep(base=base, groups=({"growth": (0.0, 1.0)},))
     path.write_bytes(b"one")
-    first = contents(sweep)
+    first = contents([("response", str(path)), ("trace", None)])
     path.write_bytes(b"other")
-    assert list(first) == [str(path)] and first != contents(sweep)
+    assert list(first) == [str(path)] and first != contents([("response", str(path))])
 
 
 def test_results_are_read_after_the_file_is_gone(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from lab.errors import UserError
 from sim.theory import Process, lock_in, lock_in_chain, windows
-from sim.theory import closed_form as forms
+from sim.theory import chain as forms
 
 
 def test_the_notes_constants() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from lab.cli import run_cli
 from lab.errors import UserError
+from sim.commands.theory import Theory
 from sim.theory import lock_in, regime_chart
-from sim.theory.command import Theory
-from sim.theory.tables import COLUMNS, as_text, monte_carlo_table
+from sim.theory.tables import COLUMNS, as_text, drawn_table
 
 
 def test_the_chart_covers_all_regimes() -> None:
@@ -33,17 +33,17 @@ def test_a_chart_needs_cells() -> None:
 
 
 def test_the_table_agrees_with_itself() -> None:
-    table = monte_carlo_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    table = drawn_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
     assert tuple(table.columns) == COLUMNS
-    assert len(table) == 10
+    assert len(table) == 14
     within = (table["low"] <= table["exact"]) & (table["exact"] <= table["high"])
     assert (within == table["inside"]).all()
-    # Ten 95 % intervals: fewer than seven holding the truth has a chance of one in a thousand.
-    assert within.sum() >= 7
-    again = monte_carlo_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    # Of 14 intervals of 95 % fewer than ten hold the truth with a chance of one in two thousand.
+    assert within.sum() >= 10
+    again = drawn_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
     assert np.array_equal(table["drawn"], again["drawn"])
     text = as_text(table)
-    assert f"in {int(within.sum())} of 10 rows" in text
+    assert f"in {int(within.sum())} of 14 rows" in text
     assert text.count("P(ends wrong)") == 2
 
 

@@ -18,7 +18,6 @@ def _load() -> None:
     known = SpecifierSet("~=0.9.1").contains(verl.__version__, prereleases=True)
     if not known and not os.environ.get("GUARD_VERL_ANY"):
         raise ImportError(f"verl {verl.__version__}: needs 0.9.1 or a later 0.9; install that")
-    import real.verl.plugin.agent
     import real.verl.plugin.trainer  # noqa: F401
 
 

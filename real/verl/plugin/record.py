@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from lab.errors import UserError
-from lab.trace.lock import locked
 from lab.trace.manifest import Manifest, read_manifest
+from lab.trace.parts import locked
 from lab.trace.store import RunFolder
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
 from real.record.resuming import cut_back
@@ -49,9 +49,6 @@ def opened(
     """Make the run folder, or go on with it where a checkpoint left it.
 
     Args:
-        path: of the folder.
-        manifest: of a new run.
-        config: settled settings.
         saved: what `load` returned; None for a new run.
 
     Raises:
@@ -106,12 +103,7 @@ def measured(metrics: Mapping[str, Any], timers: Mapping[str, float]) -> dict[st
 
 
 def evaluated(scores: NDArray[np.float64], n_problems: int) -> dict[str, float]:
-    """Return the columns of an evaluation by verl; pass@1 only of scores from 0 to 1.
-
-    Args:
-        scores: of all responses.
-        n_problems: that were evaluated.
-    """
+    """Return the columns of an evaluation by verl; pass@1 only of scores from 0 to 1."""
     is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
     return {
         "replicate": 0,

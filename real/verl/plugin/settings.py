@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from guard_core.checks import ConfigError
-from guard_core.config import GuardConfig
+from guard_core.config import ConfigError, GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values
 from real.settings.config import TrainConfig

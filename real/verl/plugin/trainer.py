@@ -14,9 +14,11 @@ import verl
 from ray.exceptions import RayActorError, RayError
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls, register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
@@ -26,12 +28,11 @@ from verl.utils.debug import marked_timer
 from lab.errors import UserError, first_line
 from lab.trace.parts import check_new
 from real.record.checkpoint import write_checkpoint
-from real.record.journal import Journal, metrics_of
+from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.record.stored import manifest_of
-from real.record.vote_rows import Visited, VoteRows
-from real.settings.seeds import Stream
+from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.record import FOLDER, evaluated, load, measured, opened, resumed_from
-from real.verl.plugin.settings import STREAM, adjust, settings_of
+from real.verl.plugin.settings import AGENT, STREAM, adjust, settings_of
 from real.verl.plugin.votes import Problems, Trained, Voted, dealt
 from real.verl.plugin.worker import PADDING, GuardWorker, stream_fields, two_stream_loss
 
@@ -254,3 +255,33 @@ class GuardTrainer(PPOTrainerSync):
         folder = root / f"global_step_{step}" / FOLDER
         write_checkpoint(folder, self.run, self.problems.state(), step)
         super()._save_checkpoint()
+
+
+@register(AGENT)
+class SeededAgentLoop(SingleTurnAgentLoop):
+    """verl's single turn, seeded by run, step, problem and session; so a resumed run votes alike.
+
+    Raises:
+        UserError: the trainer is not that of the guard.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take verl's arguments."""
+        super().__init__(*args, **kwargs)
+        mode = self.config.trainer.v1.trainer_mode
+        if not issubclass(get_trainer_cls(mode), GuardTrainer):
+            raise UserError(
+                f"trainer.v1.trainer_mode = {mode}: the guard needs all votes of one version of "
+                "the weights, which asynchronous modes mix; set ttrl_guard"
+            )
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        """Sample; a vote has no reward of its own, so that none is computed."""
+        place = (int(kwargs[name]) for name in ("global_steps", "index", "session_id"))
+        stream = Stream(kwargs.get(STREAM, Stream.EVALUATION))
+        seed = request_seed(int(self.config.get("guard", {}).get("seed", 0)), stream, *place)
+        params = {**sampling_params, "seed": seed}
+        output = await super().run(params, **kwargs)  # pyright: ignore[reportAbstractUsage]
+        if stream == Stream.VOTES:
+            output.reward_score = 0.0
+        return output

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from guard_core import PolicyStreams
 from lab.errors import UserError
 from real.answers import UNPARSEABLE
-from real.record.vote_rows import Ints, Visited
+from real.record.journal import Ints, Visited
 from real.settings.config import TrainConfig
-from real.vote.decide import Decided, Supervisor
-from real.vote.pay import pay
+from real.vote.decide import Decided, Supervisor, pay
 
 GUARD, ANSWERS, VISITS = "guard.safetensors", "answers.json", "visits.json"
 
@@ -57,7 +56,6 @@ class Problems:
         """Start before any vote.
 
         Args:
-            config: settled settings.
             ids: (N,) `extra_info.index` of the problems.
             truths: (N,) reference answers, for the trace; None where there is none.
 
@@ -159,7 +157,6 @@ def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, li
 
     Args:
         keys: of the batch's rows, in any order.
-        problem_of: key to problem.
 
     Returns:
         Problem to keys, by ascending problem.

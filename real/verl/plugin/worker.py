@@ -74,7 +74,6 @@ def update_norm(optimizer: Any, rates: list[float]) -> float:
     optimizers.
 
     Args:
-        optimizer: after the step.
         rates: learning rates of its groups at the step.
     """
     if not isinstance(optimizer, torch.optim.AdamW):

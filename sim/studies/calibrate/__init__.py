@@ -4,7 +4,7 @@ Every prediction is compared with three that need no model of the guard: a copy 
 TTRL row, the model's TTRL at matched effort, and the null model of independent problems.
 """
 
-from sim.studies.calibrate.error import cell_errors, one_run_error, summary
+from sim.studies.calibrate.error import cell_errors, summary
 from sim.studies.calibrate.fitting import READINGS, Budget, Fit, Reading, fit
 from sim.studies.calibrate.mechanisms import MECHANISMS, Mechanism
 from sim.studies.calibrate.prediction import predict
@@ -23,7 +23,6 @@ __all__ = [
     "cell_errors",
     "fit",
     "odd_cells",
-    "one_run_error",
     "predict",
     "summary",
 ]

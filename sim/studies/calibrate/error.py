@@ -1,9 +1,8 @@
-"""Errors in points per cell: of the mean prediction, of single runs, and their spread."""
+"""Errors of predictions in points per cell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from lab.arms import BASELINE, GUARD, MATCHED
 from lab.columns import floats, where
 from lab.stats.bootstrap import percentile_interval, resample_counts
+from sim.settings.options import Loss
 from sim.studies.calibrate.published import CELLS, Row, Shares
-
-Loss = Literal["points", "roots"]
 
 COPY = "copy"
 SHIFT = "shift"
@@ -87,12 +85,6 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=names)
 
 
-def one_run_error(predictions: pd.DataFrame, rows: Sequence[Row], kind: str) -> NDArray[np.float64]:
-    """(R,) mean error over all cells of every single replicate, as if it were the only run."""
-    gaps = [np.abs(predicted(predictions, r, kind) - np.array(_target(r, kind))) for r in rows]
-    return np.mean([gap_RC.mean(axis=1) for gap_RC in gaps], axis=0)
-
-
 def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
     """Return the mean error over the cells of all rows per kind, with its spread over seeds.
 
@@ -103,8 +95,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
 
     Returns:
         kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
-        rows' together), one_run and one_run_sd (mean and standard deviation over replicates of the
-        error of a single run), all in points.
+        rows' together), in points.
     """
     rng = np.random.default_rng(seed)
     lines = []
@@ -114,11 +105,9 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
         n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
         low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
-        single_R = one_run_error(predictions, rows, kind)
-        spread = float(single_R.std(ddof=1)) if len(single_R) > 1 else 0.0
         error = float(np.abs(predicted_RC.mean(axis=0) - target_C).mean())
-        lines.append((kind, error, low, high, float(single_R.mean()), spread))
-    return pd.DataFrame(lines, columns=["kind", "error", "low", "high", "one_run", "one_run_sd"])
+        lines.append((kind, error, low, high))
+    return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
 
 
 def _target(row: Row, kind: str) -> Shares:

@@ -20,7 +20,8 @@ from lab.arms import BASELINE, arm
 from lab.errors import UserError
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
-from sim.studies.calibrate.error import Loss, mean_error
+from sim.settings.options import Loss
+from sim.studies.calibrate.error import mean_error
 from sim.studies.calibrate.mechanisms import (
     Mechanism,
     Unit,

@@ -10,10 +10,10 @@ import pandas as pd
 from lab.arm_settings import with_arm
 from lab.arms import BASELINE, GUARD, MATCHED, arm
 from sim.settings.config import SimConfig
-from sim.studies.arms.controls import find
 from sim.studies.calibrate.fitting import Fit, measure_reading
 from sim.studies.calibrate.mechanisms import Mechanism, row_config
 from sim.studies.calibrate.published import CELLS, Row
+from sim.studies.controls import find
 
 COLUMNS = ("row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm")
 

@@ -19,10 +19,7 @@ growth g and the error s of gradients on the drawn weights are measured at token
 Every replicate uses most of the file's weights and its own X: the spread over replicates holds part
 of the uncertainty of the model. Only a file with all d weights is used whole.
 
-tree        the trees of all problems and the probabilities of their answers
-weights     the weights of one replicate before training
-gradient    the gradient of one problem's sampled leaves
-training    the optimizer steps of one batch
-policy      all replicates together
-population  the problems before training
+tree      the trees of all problems, their answers' probabilities, the weights before training
+training  the optimizer steps of one batch
+policy    all replicates together
 """

@@ -1,9 +1,11 @@
-"""The token trees of all problems, and the probabilities that weights give their answers."""
+"""The token trees of all problems, and the probabilities that weights give their answers.
+
+Also the weights of one replicate before training with its curvature, and the problems of a response
+file as a population.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from lab.errors import UserError
-from lab.trace.response import Response, read_response
+from lab.trace.response import Response
+from sim.settings.config import SimConfig
+from sim.settings.populations import response_at
+from sim.world.populations import P_MIN, Population
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -82,12 +87,7 @@ def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
     Raises:
         UserError: the file cannot be read, or it has another number of problems or answers.
     """
-    # Population and policy read the same file; it is read again only where it has changed.
-    try:
-        changed = Path(path).stat().st_mtime_ns
-    except OSError:
-        changed = 0
-    response = _read(path, changed)
+    response = response_at(path)
     sizes = {
         "n_problems": (n_problems, response.n_problems),
         "n_answers": (n_answers, response.n_answers),
@@ -96,11 +96,6 @@ def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
         if given != measured:
             raise UserError(f"{name} = {given}: {path} has {measured}; set {name} to {measured}")
     return response
-
-
-@lru_cache(maxsize=1)
-def _read(path: str, changed: int) -> Response:
-    return read_response(path)
 
 
 def first_probs(response: Response) -> Floats:
@@ -273,3 +268,93 @@ def largest(tree: Tree, problems_P: Ints) -> tuple[int, int]:
         edges = max(edges, int(tree.edge_start[n + 1] - tree.edge_start[n]))
         leaves = max(leaves, int(tree.leaf_start[n + 1] - tree.leaf_start[n]))
     return edges, leaves
+
+
+_DIRECTIONS = 32
+"""Gradients that a replicate's directions of curvature are sums of."""
+
+
+def draw_weights(
+    response: Response,
+    features: Singles,
+    growth: float,
+    sampling: float,
+    rng: np.random.Generator,
+    averages: bool = False,
+) -> Weights:
+    """Draw one replicate's weights and curvature.
+
+    Args:
+        response: the measured model.
+        features: (E, T) its features in single precision, shared by all replicates.
+        growth: g; 0 for the linear model.
+        sampling: s.
+        rng: of the replicate.
+        averages: keep a moving average.
+    """
+    total, used = features.shape[1], response.n_used
+    first = int(rng.integers(total - used + 1))
+    own = slice(first, first + used)
+    basis, curvature = features[:0], np.zeros((len(features), 0), np.float32)
+    if growth > 0:
+        basis, curvature = draw_curvature(response, features, rng)
+    basis, start = (np.ascontiguousarray(all_D[..., own]) for all_D in (basis, response.start))
+    scale = response.used_scale(own)
+    fixed = (features, first, basis, curvature, growth, sampling, scale, start)
+    sizes = (len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
+    return Weights(*fixed, np.zeros(used), np.zeros(used, np.float32), *map(np.zeros, sizes))
+
+
+def draw_curvature(
+    response: Response, features: Singles, rng: np.random.Generator
+) -> tuple[Singles, Singles]:
+    """Draw the directions X_e of all edges, random sums of a few edges' gradients of norm 1.
+
+    They are independent between edges but for the laws of gradients of log-probabilities:
+    sum p_0 X = 0 at each node, and sum p_0 |X|^2 = sum p_0 |psi|^2.
+
+    Returns:
+        basis: (k, T) the gradients, on all weights of the file.
+        curvature: (E, k) the factors of every edge.
+    """
+    problem_E = np.repeat(np.arange(response.n_problems), np.diff(response.edge_start))
+    changes = (np.diff(problem_E) != 0) | (np.diff(response.edge_node) != 0)
+    node_V = np.flatnonzero(np.concatenate([[True], changes]))
+    edges_V = np.diff(np.append(node_V, len(problem_E)))
+
+    def of_node(values: Any) -> Any:
+        return np.repeat(np.add.reduceat(values, node_V), edges_V, axis=0)
+
+    p_E = np.exp(response.log_p0)
+    p_E /= of_node(p_E)
+    rows = rng.permutation(np.flatnonzero(response.norm2 > 0))[:_DIRECTIONS]
+    norm_K = np.sqrt(len(rows) * response.norm2[rows])
+    basis_KT = features[rows] / norm_K[:, None].astype(np.float32)
+    x_EK = rng.standard_normal((len(p_E), len(rows)), dtype=np.float32)
+    x_EK *= np.sqrt(response.norm2)[:, None].astype(np.float32)
+    x_EK -= of_node(x_EK * p_E[:, None].astype(np.float32))
+    drawn2_E = ((x_EK @ ((basis_KT * response.scale) @ basis_KT.T)) * x_EK).sum(axis=1)
+    wanted_E, drawn_E = of_node(p_E * response.norm2), of_node(p_E * drawn2_E)
+    length_E = np.sqrt(np.divide(wanted_E, drawn_E, out=np.zeros_like(p_E), where=drawn_E > 0))
+    return basis_KT, x_EK * length_E[:, None].astype(np.float32)
+
+
+def measured_population(config: SimConfig) -> Population:
+    """Return the problems of the response file, the same for all replicates.
+
+    Probabilities are those of the token trees before training among readable responses, the truth
+    is the reference answer (an id that no response gives where there is none), the attractor the
+    likeliest wrong answer.
+
+    Raises:
+        UserError: the response file has a defect, or another number of problems or answers.
+    """
+    assert config.response is not None  # SimConfig asks for it
+    response = read_measured(config.response, config.n_problems, config.n_answers)
+    p0_NA = np.maximum(first_probs(response)[:, :-1], P_MIN)
+    p0_NA /= p0_NA.sum(axis=1, keepdims=True)
+    truth_N = np.where(response.truth_N < 0, config.n_answers - 1, response.truth_N)
+    wrong_NA = p0_NA.copy()
+    wrong_NA[np.arange(len(truth_N)), truth_N] = -1.0
+    parts = (p0_NA, truth_N, wrong_NA.argmax(axis=1))
+    return Population(*(np.stack([part] * config.replicates) for part in parts))

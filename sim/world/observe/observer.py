@@ -1,8 +1,19 @@
-"""All observations of a run, drawn on demand for one batch after the other."""
+"""All observations of a run, drawn on demand for one batch after the other, and their strengths.
+
+One number, `SimConfig.signal` = s, sets all of them; tool and verifier can be set on their own.
+
+    confidence   right responses lead wrong ones by 2 s in units where the variance at even odds is
+                 1 and s is the correlation with being right there: AUROC = Phi(s sqrt(2 / (1-s^2)))
+                 to .003, the noise being nearly normal
+    tool         confirms right responses with (1 + s) / 2, wrong ones with (1 - s) / 2
+    verifier     the same
+    rewording    a share s of its errors are others than the question's
+    similarity   responses with one answer are more alike by an amount in proportion to s
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +21,72 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core import Votes
-from guard_core.rules import Need, Observations, Rule
+from guard_core.rules import Need, Observations, Rule, make_rule
 from sim.settings.config import SimConfig
-from sim.world.observe.confidence import CERTAINTY, ENTROPY, LOGPROB, Scale, draw_confidence
-from sim.world.observe.judged import draw_verdicts
-from sim.world.observe.responses import expand
-from sim.world.observe.second import Teacher, draw_second
-from sim.world.observe.similarity import draw_ordinary, similarities
-from sim.world.observe.strength import Strength
+from sim.world.observe.observations import (
+    CERTAINTY,
+    ENTROPY,
+    LOGPROB,
+    Scale,
+    Teacher,
+    draw_confidence,
+    draw_ordinary,
+    draw_second,
+    draw_verdicts,
+    expand,
+    similarities,
+)
 from sim.world.random import RULE, TOOL, VERDICT, fill_lanes, fold, stream
+
+READS: dict[Need, tuple[str, ...]] = {
+    Need.STEP_LOGPROB: ("signal", "confidence_share"),
+    Need.ENTROPY: ("signal", "confidence_share"),
+    Need.CERTAINTY: ("signal", "confidence_share"),
+    Need.SIMILARITY: ("signal",),
+    Need.PARAPHRASE: ("signal", "second_errors", "second_votes"),
+    Need.TEACHER: ("second_votes",),
+    Need.VERDICTS: ("signal", "verifier_tpr", "verifier_fpr"),
+    Need.TOOL: ("signal", "tool_tpr", "tool_fpr"),
+}
+"""Settings of `SimConfig` that an observation depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """The numbers of the observation models, all given."""
+
+    signal: float
+    """Of confidences, rewordings and similarities."""
+    confidence_share: float
+    tool_tpr: float
+    tool_fpr: float
+    verifier_tpr: float
+    verifier_fpr: float
+
+    @classmethod
+    def of(cls, config: SimConfig) -> Strength:
+        """Strengths of the settings; those left out follow from `signal`."""
+        s = config.signal
+        usual = {
+            "tool_tpr": (1 + s) / 2,
+            "tool_fpr": (1 - s) / 2,
+            "verifier_tpr": (1 + s) / 2,
+            "verifier_fpr": (1 - s) / 2,
+        }
+        given = {f.name: getattr(config, f.name) for f in fields(cls)}
+        return cls(**{n: float(usual[n] if v is None else v) for n, v in given.items()})
+
+
+def only_read(config: SimConfig) -> SimConfig:
+    """The settings with the defaults of all observations that the rule does not ask for.
+
+    Runs that cannot differ then have equal settings, by which a sweep knows them.
+    """
+    read = {name for need in make_rule(config.rule).needs for name in READS[need]}
+    usual = {f.name: f.default for f in fields(SimConfig)}
+    unread = {name for names in READS.values() for name in names} - read
+    return replace(config, **{name: usual[name] for name in unread})
+
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +173,7 @@ class Observer:
         return answers_RPV
 
     def confidence(self, visit: Visit, answers_RPV: NDArray[np.int32], scale: Scale) -> Floats:
-        """(R, P, V) confidence of the responses, see `sim.world.observe.confidence`."""
+        """(R, P, V) confidence of the responses, see `sim.world.observe.observations`."""
         out_RPV = np.empty(answers_RPV.shape)
         strength = (self.strength.signal, self.strength.confidence_share)
         draw_confidence(*self._at(visit), visit.p_RPA, answers_RPV, *strength, scale, out_RPV)
@@ -140,7 +208,7 @@ class Observer:
         return counts_RPA
 
     def ordinary(self, visit: Visit) -> Floats:
-        """(R, P, K) how ordinary each trained response is, see `sim.world.observe.similarity`."""
+        """(R, P, K) how ordinary each trained response is, see `sim.world.observe.observations`."""
         c = self._config
         u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
         draw_ordinary(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, u_RPK)

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 import lab
-from lab.compare.agreement import COPY, ERRORS, OTHER_HALF, mean_errors
-from lab.compare.ranking import rankings
+from lab.compare.agreement import (
+    COPY,
+    ERRORS,
+    OTHER_HALF,
+    cell_table,
+    mean_errors,
+    mean_table,
+    ranking_table,
+    rankings,
+)
 from lab.errors import UserError
-from lab.report.content.agreement import cell_table, mean_table, ranking_table
 from lab.trace.trace import Trace
 
 N, E = 5, 9
@@ -131,7 +138,7 @@ def test_mean_errors_and_text(real: list[Trace], make_trace: Make):
     )
     assert means.loc["measured", ["cells", "signs", "right_signs"]].tolist() == [2, 1, 1]
     first, *cells = cell_table(table).lines()
-    assert first.split()[:4] == ["lr", "arm", "real", "simulated"] and "TTRL-Guard" in cells[1]
+    assert first.split()[:4] == ["lr", "arm", "real", "sim."] and "TTRL-Guard" in cells[1]
     assert "+7.0 [" in cells[1] and cells[1].rstrip().endswith("+14.0")
     assert list(mean_table(table).markdown())[2].startswith("| measured | 2 | 3.5 |")
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.compare.equal_effort import beyond_effort
+from lab.compare.effort import beyond_effort
 from lab.errors import UserError
 
 

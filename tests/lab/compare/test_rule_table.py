@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import collect
-from lab.compare.rule_table import rule_rows, rule_table
+from lab.compare.step_sizes import rule_rows, rule_table
 from lab.report.rule_markdown import effort_markdown, rule_markdown, steps_markdown
 
 

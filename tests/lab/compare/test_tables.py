@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.headline import headline
-from lab.compare.tables import METRICS, comparison_table, metrics
+from lab.compare.tables import METRICS, comparison_table, headline, metrics
 from lab.measures.fate import FATES
 
 # Nine visits each, the first before training: one label accuracy history per fate.

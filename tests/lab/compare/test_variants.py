@@ -5,10 +5,10 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.compare.collection import gather
-from lab.compare.variants import arm_names
+from lab.compare.families import arm_names
 from lab.errors import UserError
-from lab.report.content import derived
-from lab.report.content.digest import digest
+from lab.report import derived
+from lab.report.digest import digest
 from lab.report.page import page
 from lab.settings import to_values
 

@@ -6,8 +6,8 @@ import pytest
 
 from lab import figures
 from lab.compare.tables import METRICS
-from lab.figures.curves import spread
 from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
+from lab.figures.training import spread
 from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.measures.fate import FATES
 from lab.stats.paired import paired_table

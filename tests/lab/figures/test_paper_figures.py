@@ -5,20 +5,13 @@ import pandas as pd
 import pytest
 
 from lab import Trace, fates
-from lab.compare.collection import gather
-from lab.compare.tables import metrics
-from lab.figures.change import change_heatmap
-from lab.figures.fates import fate_groups
-from lab.figures.migration import label_migration
-from lab.figures.runs import MOST_RUNS, run_lines
-from lab.figures.scissor import scissor_panels
+from lab.figures.outcome import label_migration
+from lab.figures.problems import scissor_panels
 from lab.figures.style import FATE_COLOURS, arm_style
-from lab.figures.window import WINDOW_TITLE, training_window
-from lab.measures.change import mean_change, migration
-from lab.measures.dynamics import dynamics
-from lab.measures.scissor import scissor
-from lab.measures.window import run_windows
-from lab.measures.window_share import window_share, window_width
+from lab.figures.training import MOST_RUNS, WINDOW_TITLE, run_lines, training_window
+from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
+from lab.measures.fate import migration
+from lab.measures.lost import scissor
 
 EPOCHS, PROBLEMS = 9, 12
 ARMS = ("ttrl", "guard")
@@ -100,48 +93,6 @@ def test_the_window_is_shaded_where_the_runs_are_in_it(traces, moved):
     assert figure.layout.yaxis.title.text == "%"
 
 
-def test_groups_of_fates(make_trace, make_visits):
-    both = [
-        make_trace_of
-        for world in ("sim", "real")
-        for make_trace_of in (grown(make_trace, make_visits, a, 2, world) for a in ARMS)
-    ]
-    comparisons, _ = gather(both)
-    table = metrics_of_all(comparisons)
-    figure = fate_groups(table)
-    assert [a.text for a in figure.layout.annotations] == [
-        f"<b>{comparison.title}</b>" for comparison in comparisons
-    ]
-    bars_of_all = [t for t in figure.data if t.type == "bar"]
-    assert len(bars_of_all) == 2 * len(FATE_COLOURS)
-    for row, comparison in enumerate(comparisons):
-        bars = bars_of_all[row * len(FATE_COLOURS) : (row + 1) * len(FATE_COLOURS)]
-        np.testing.assert_allclose(np.sum([t.x for t in bars], axis=0), 100)
-        right = next(t for t in bars if t.name == "Stable Always Right")
-        own = table.loc[comparison.title, "Stable Always Right"]
-        np.testing.assert_allclose(right.x, [own[arm].mean() for arm in ARMS])
-    assert sum(t.showlegend for t in figure.data) == len(FATE_COLOURS)
-    ratios = [t for t in figure.data if t.name == "L/D"]
-    assert len(ratios) == len(comparisons)
-    own = table.loc[comparisons[0].title, "L/D"]
-    means = [own[arm].mean() for arm in ARMS]
-    shown = ["none" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
-    assert all(want in text for want, text in zip(shown, ratios[0].text, strict=True))
-
-
-def metrics_of_all(comparisons):
-    parts = {comparison.title: metrics(comparison) for comparison in comparisons}
-    return pd.concat(parts, names=["comparison", "arm", "replicate"])
-
-
-def test_names_of_groups_are_escaped(make_trace, make_visits):
-    trace = grown(make_trace, make_visits, "ttrl", 1, "sim")
-    trace.run.task = "<img src=x>"
-    (comparisons, _) = gather([trace])
-    (heading,) = fate_groups(metrics_of_all(comparisons)).layout.annotations
-    assert "<img" not in heading.text
-
-
 def test_every_run_has_a_thin_line(traces, moved):
     figure = run_lines(moved)
     replicates = moved["replicate"].nunique()
@@ -168,23 +119,6 @@ def test_of_many_runs_some_are_drawn_and_the_legend_says_so(moved):
     assert f"({MOST_RUNS} of {MOST_RUNS + 5} runs)" in figure.data[0].name
     assert sum(y is None for y in figure.data[0].y) == MOST_RUNS
     assert set(figure.data[1].customdata) == {MOST_RUNS + 5}
-
-
-def test_heat_map_of_changes(traces):
-    table = stacked(traces, lambda trace: mean_change(fates(trace.visits)))
-    figure = change_heatmap(table)
-    (heat,) = figure.data
-    z = np.array(heat.z, float)
-    assert z.shape == (len(FATE_COLOURS), len(ARMS))
-    row = list(FATE_COLOURS).index("Degraded")
-    own = table.query("arm == 'ttrl' and fate == 'Degraded'")["change"]
-    assert z[row, 0] == pytest.approx(100 * own.mean())
-    spread = f"<br>±{100 * own.std():.0f}" if len(own) > 1 else ""
-    assert heat.text[row][0] == f"{100 * own.mean():+.0f}{spread}"
-    empty = list(FATE_COLOURS).index("Learned")
-    assert np.isnan(z[empty]).all()
-    assert heat.customdata[empty][0][0] == "no such problem"
-    assert (heat.zmin, heat.zmax) == (-100, 100)
 
 
 def test_scissor_panels(traces):

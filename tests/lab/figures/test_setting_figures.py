@@ -6,7 +6,7 @@ import pytest
 
 from lab.errors import UserError
 from lab.figures.calibration import calibration_errors
-from lab.figures.overhead import overhead_bars
+from lab.figures.outcome import overhead_bars
 from lab.figures.regimes import REGIMES, regime_map
 from lab.figures.sensitivity import plateaus, sensitivity_curves
 from lab.measures.overhead import STEP, step_seconds

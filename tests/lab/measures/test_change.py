@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.measures.change import mean_change, migration
+from lab.measures.fate import migration
 
 LOST, RIGHT = "Degraded", "Stable Always Right"
 FATES = pd.DataFrame(
@@ -15,17 +15,6 @@ FATES = pd.DataFrame(
         "fate": [LOST, RIGHT, RIGHT, LOST, RIGHT, "Marginal Stable"],
     }
 )
-
-
-def test_mean_change_per_replicate_and_fate():
-    table = mean_change(FATES).set_index(["replicate", "fate"])
-    assert table.loc[(0, "Degraded"), "change"] == pytest.approx(-0.5)
-    assert table.loc[(1, "Degraded"), "change"] == pytest.approx(-0.4)
-    assert table.loc[(0, "Stable Always Right"), "change"] == pytest.approx(0.1)
-    assert table.loc[(0, "Stable Always Right"), "n_problems"] == 2
-    # No row where a replicate has no such problem: nothing is no change of 0.
-    assert (0, "Marginal Stable") not in table.index
-    assert len(table) == 5
 
 
 def test_migration_counts_every_problem_once():
@@ -63,7 +52,6 @@ def test_one_replicate_has_no_spread():
     assert migration(FATES[FATES["replicate"] == 0])["sd"].isna().all()
 
 
-@pytest.mark.parametrize("function", [mean_change, migration])
-def test_missing_columns_are_named(function):
+def test_missing_columns_are_named():
     with pytest.raises(UserError, match="missing columns fla"):
-        function(FATES.drop(columns="fla"))
+        migration(FATES.drop(columns="fla"))

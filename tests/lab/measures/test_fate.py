@@ -77,7 +77,7 @@ def test_a_value_on_a_bound_is_not_decided_by_its_last_bit():
 histories_of_votes = st.lists(st.integers(0, 64), min_size=8, max_size=14)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(histories_of_votes, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
     tables = []

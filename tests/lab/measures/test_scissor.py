@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lab.errors import UserError
 from lab.measures.fate import FATES
-from lab.measures.scissor import scissor
+from lab.measures.lost import scissor
 
 
 def outcome(*rows):

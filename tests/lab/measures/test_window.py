@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.measures.window import competitive_windows, run_windows
+from lab.measures.dynamics import competitive_windows, run_windows
 
 
 def run(flips, scores, replicate=0):

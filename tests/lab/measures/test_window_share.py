@@ -3,9 +3,8 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
+from lab.measures.dynamics import run_windows, window_share, window_width
 from lab.measures.fate import fates
-from lab.measures.window import run_windows
-from lab.measures.window_share import window_share, window_width
 
 
 def dynamics(*rates: list[float]) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """The parts of a page: its outline, its text, the data of its figures."""
 
+import base64
 import json
 import re
+import zlib
 from html.parser import HTMLParser
 
 PER_WORLD = (
-    *("fates", "paired", "change", "migration", "progress", "window", "each-run", "lost"),
+    *("fates", "paired", "migration", "progress", "window", "each-run", "lost"),
     *("scissor", "routes", "guard"),
 )
 """Sections with a figure of each comparison."""
@@ -39,5 +41,5 @@ def without_scripts(content):
 
 
 def figures_of(content):
-    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', content)
-    return {name: json.loads(data) for name, data in found}
+    found = re.findall(r'<script type="text/plain" id="([^"]+-data)">(.*?)</script>', content)
+    return {name: json.loads(zlib.decompress(base64.b64decode(data))) for name, data in found}

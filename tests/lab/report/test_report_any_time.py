@@ -8,7 +8,7 @@ import pytest
 
 from lab.compare.tables import metrics
 from lab.report.cli import main
-from lab.report.content.digest import read
+from lab.report.digest import read
 from lab.trace.store import RunFolder
 
 FORMATS = ("html", "md", "csv")
@@ -77,7 +77,7 @@ def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
     write(n_visits=5)
     report(tmp_path, "html", tmp_path / "page.html", capsys)
     page = (tmp_path / "page.html").read_text()
-    for name in ("fates", "change", "migration", "lost", "scissor"):
+    for name in ("fates", "migration", "lost", "scissor"):
         section = page.split(f'id="{name}"')[1].split("</section>")[0]
         assert "needs at least 8 visits" in section
     for name in ("progress", "window", "each-run"):

@@ -40,16 +40,28 @@ def damaged_steps(folder):
     flipped_inside(folder, "steps")
 
 
+def killed(folder):
+    """Make the run one that did not finish, whose rows may be fewer than it noted."""
+    changed(status="running")(folder)
+
+
 def no_visits(folder):
+    killed(folder)
     part(folder).unlink()
 
 
 def no_evals(folder):
+    killed(folder)
     part(folder, "evals").unlink()
 
 
 def no_steps(folder):
+    killed(folder)
     part(folder, "steps").unlink()
+
+
+def evals_not_copied(folder):
+    part(folder, "evals").unlink()
 
 
 def foreign(folder):
@@ -97,6 +109,7 @@ def emptied(table, name, cells=slice(None)):
 
 
 def with_answers(folder):
+    killed(folder)
     cells = {c.name: [0, 0] for c in ANSWERS} | {"text": ["a", "b"], "replicate": [0, None]}
     pq.write_table(pa.table(cells), part(folder, "answers"))
 
@@ -112,6 +125,7 @@ def pipe_of_settings(folder):
 
 
 def same_visit_twice(folder):
+    killed(folder)
     table = pq.read_table(part(folder))
     pq.write_table(pa.concat_tables([table, table.slice(3, 1)]), part(folder))
 
@@ -149,6 +163,7 @@ BAD = {
     flipped_inside: "damaged",
     damaged_steps: "damaged",
     no_visits: "holds no visits",
+    evals_not_copied: "evals has 0 of ",
     foreign: "not of this program",
     half_manifest: "run.json is damaged",
     newer: "upgrade",

@@ -1,6 +1,6 @@
-"""Text is escaped unless a function of `lab.report.elements.html` made it."""
+"""Text is escaped unless a function of `lab.report.html` made it."""
 
-from lab.report.elements.html import Html, definitions, join, table, tag, text
+from lab.report.html import Html, definitions, join, table, tag, text
 
 
 def test_text_is_escaped_and_markup_is_not():

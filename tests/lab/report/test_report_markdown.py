@@ -3,7 +3,7 @@ import re
 import numpy as np
 
 from lab.compare.collection import gather
-from lab.report.content.digest import digest, read
+from lab.report.digest import digest, read
 from lab.report.markdown import markdown
 
 
@@ -19,12 +19,12 @@ def test_every_number_is_the_mean_with_its_spread(runs):
     finals = worlds[0].metrics["pass_final"].groupby("arm", sort=False)
     expected = [f"{own.mean():.1f} ± {own.std():.1f} ({len(own)})" for _, own in finals]
     assert cells(text, "pass@1 at the end (%)")[1:] == expected
-    assert "Every arm at its own best" not in text
+    assert "Step sizes" not in text
 
 
 def test_differences_beyond_noise_are_bold(runs):
     worlds, _ = read([runs.sim])
-    line = cells(markdown(worlds), "Frozen labels")
+    line = cells(markdown(worlds).split("Paired differences")[1], "Frozen labels")
     pair = worlds[0].pairs["ttrl"].set_index(["arm", "metric"]).loc[("frozen", "pass_final")]
     assert line[1] == f"**{pair['mean']:+.1f} \\[{pair['low']:+.1f}, {pair['high']:+.1f}]**"
 
@@ -42,12 +42,12 @@ def test_several_step_sizes_show_every_arm_at_its_best(make_trace):
         trace.run.config["step"] = step
         traces.append(trace)
     text = markdown([digest(comparison) for comparison in gather(traces)[0]])
-    best = text.split("at its own best")[1]
+    best = text.split("## Step sizes")[1]
     rows = [line for line in best.splitlines() if line.startswith("| TTRL")]
-    assert rows[0] == "| TTRL | 60.0 ± 0.0 (2) | 30.0 ± 0.0 (2) |"
-    assert rows[2].startswith("| TTRL | 0.1 | 60.0 ± 0.0 (2) |")
-    assert rows[3].startswith("| TTRL-Guard | 0.2 | 70.0 ± 0.0 (2) |")
-    assert "**+10.0 \\[+10.0, +10.0]**" in rows[2]
+    assert rows[0].startswith("| TTRL | 60.0 | 30.0 | 0.1 | 60.0 ± 0.0 |  |")
+    assert rows[1].startswith("| TTRL-Guard | 50.0 | 70.0 | 0.2 | 70.0 ± 0.0 |")
+    assert "**+10.0 \\[+10.0, +10.0]**" in rows[1]
+    assert "* TTRL-Guard at its best minus the best rival at its best (TTRL at 0.1)" in best
 
 
 def test_problems_without_answers_at_two_step_sizes(make_trace):
@@ -59,8 +59,8 @@ def test_problems_without_answers_at_two_step_sizes(make_trace):
             traces[-1].run.config["step"] = step
     text = markdown([digest(comparison) for comparison in gather(traces)[0]])
     assert "nan" not in text.lower()
-    chosen = text.split("at its own best")[1].split("Each half")[1]
-    assert cells(chosen, "TTRL ")[1:] == ["0.1", "", "", ""]
+    chosen = text.split("## Step sizes")[1]
+    assert cells(chosen, "TTRL ")[1:] == ["", "", "0.1", "", "", ""]
 
 
 def test_markup_of_a_trace_stays_text(add_run, tmp_path):

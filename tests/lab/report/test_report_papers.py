@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lab.compare.published import CELLS
-from lab.report.content.digest import read
-from lab.report.sections.papers import paper_tables
+from lab.report.digest import read
+from lab.report.papers import paper_tables
 
 
 def rows_of(part):

@@ -1,23 +1,22 @@
 """`guard-report --format png`: every figure of the page as a file."""
 
+import logging
 import struct
 import sys
 
 import pytest
 
 from lab.errors import UserError
-from lab.report import png
+from lab.report import files as png
 from lab.report.cli import main
-from lab.report.content.digest import read
+from lab.report.digest import read
+from lab.report.files import pictures
 from lab.report.page import page
-from lab.report.pictures import pictures
 
 
 @pytest.fixture(scope="module")
-def drawable():
+def drawable(chromium):
     pytest.importorskip("kaleido")
-    if png.browser() is None:
-        pytest.skip("no browser is installed")
 
 
 def size(path):
@@ -39,7 +38,7 @@ def test_figures_are_drawn(drawable, add_run, tmp_path, capsys, monkeypatch):
     wanted = ("sim-tiny-fates", "sim-tiny-progress")
     every = pictures(read([tmp_path])[0])
     figures = {name: figure for name, figure in every if name in wanted}
-    monkeypatch.setattr("lab.report.pictures.pictures", lambda worlds: iter(figures.items()))
+    monkeypatch.setattr("lab.report.files.pictures", lambda worlds: iter(figures.items()))
     target = tmp_path / "figures"
     assert main([str(tmp_path / "run"), "--format", "png", "-o", str(target)]) == 0
     assert capsys.readouterr().out.splitlines() == [str(target / f"{n}.png") for n in wanted]
@@ -48,6 +47,7 @@ def test_figures_are_drawn(drawable, add_run, tmp_path, capsys, monkeypatch):
         assert width == png.SCALE * png.WIDTH
         assert height == png.SCALE * figure.layout.height
         assert len((target / f"{name}.png").read_bytes()) > 10_000
+    assert not logging.getLogger("choreographer.channels.pipe").isEnabledFor(logging.ERROR)
 
 
 def test_without_kaleido_the_extra_is_named(runs, tmp_path, capsys, monkeypatch):

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from lab.compare.headline import Finding, Quantity
-from lab.report.content import words
+from lab.compare.tables import Finding, Quantity
+from lab.report import words
 from lab.stats.paired import Estimate
 
 
@@ -66,17 +66,3 @@ def test_damage():
 def test_what_was_not_measured_is_said_so(parts):
     finding = Finding("rival", "The rival", parts, "no run of Frozen labels")
     assert words.sentence(finding) == "The rival: not measured (no run of Frozen labels)."
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (BETTER, "better"),
-        (WORSE, "worse"),
-        (NOISE, "noise"),
-        (ONE_PAIR, "noise"),
-        (NONE, "noise"),
-    ],
-)
-def test_style(given, expected):
-    assert words.style(given.value) == expected

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.stats.auroc import auroc, pair_wins
-from lab.stats.bootstrap import percentile_interval, resample_counts
+from lab.stats.bootstrap import auroc, pair_wins, percentile_interval, resample_counts
 
 
 def by_pairs(score, lost):

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from lab.stats.paired import Estimate
-from lab.stats.words import (
+from lab.stats.paired import (
+    Estimate,
     counted,
     difference,
     interval,

@@ -6,9 +6,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from lab.trace import provenance
-from lab.trace.manifest import encode, read_manifest
-from lab.trace.provenance import machine, versions
+from lab.errors import UserError
+from lab.trace import manifest
+from lab.trace.manifest import encode, machine, read_manifest, versions
 
 
 def test_provenance_is_filled_in(make_manifest):
@@ -29,7 +29,7 @@ def test_the_machine_has_no_name_and_no_path():
 
 
 def test_versions_name_only_what_was_loaded():
-    code = "from lab.trace.provenance import versions; print(*versions())"
+    code = "from lab.trace.manifest import versions; print(*versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
     assert "python" in done.stdout.split()
@@ -41,8 +41,8 @@ def test_commit_is_of_this_code_alone(tmp_path, monkeypatch):
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
         subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True, capture_output=True)
 
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
-    find = provenance.commit.__wrapped__
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "provenance.py"))
+    find = manifest.commit.__wrapped__
     (tmp_path / "provenance.py").write_text("x")
     git("init")
     assert find() is None, "untracked: an installed copy inside another repository"
@@ -66,7 +66,7 @@ def test_commit_is_of_this_code_alone(tmp_path, monkeypatch):
 )
 def test_the_command_line_has_no_path_to_its_program(monkeypatch, argv, shown):
     monkeypatch.setattr(sys, "argv", argv)
-    assert provenance.command() == shown
+    assert manifest.command() == shown
 
 
 def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):
@@ -75,7 +75,7 @@ def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):
     back = read_manifest(tmp_path)
     assert back.extra == {"nan": None, "n": 3}
     assert back.title == "<b>µ</b>"
-    with pytest.raises(TypeError, match=r"cannot stand in run\.json"):
+    with pytest.raises(TypeError, match=r"cannot stand in JSON"):
         encode(make_manifest(extra={"what": object()}))
 
 
@@ -83,3 +83,11 @@ def test_unknown_fields_of_a_later_version_are_passed_over(tmp_path, make_manife
     text = encode(make_manifest()).decode().replace("{", '{"novel": 1,', 1)
     (tmp_path / "run.json").write_text(text)
     assert read_manifest(tmp_path).arm == "ttrl"
+
+
+def test_an_end_before_the_start_is_refused(tmp_path, make_manifest):
+    run = make_manifest()
+    run.started, run.ended = "2026-01-01T00:00:00+00:00", "2001-01-01T00:00:00+00:00"
+    (tmp_path / "run.json").write_bytes(encode(run))
+    with pytest.raises(UserError, match="before it started"):
+        read_manifest(tmp_path)

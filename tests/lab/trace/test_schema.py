@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from guard_core import Route
-from lab.trace.checked import checked
+from lab.trace.rows import checked
 from lab.trace.schema import EVALS, ROUTES, STEPS, TABLES, VISITS, names
 
 STEP = {

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from lab import files
 from lab.errors import UserError
-from lab.trace.encoding import Part
 from lab.trace.manifest import read_manifest
-from lab.trace.store import MemoryRun, RunFolder
+from lab.trace.store import MemoryRun, Part, RunFolder
 from lab.trace.trace import Trace, load
 
 STEP = {
@@ -199,6 +198,34 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     trace = load(tmp_path / "run")
     assert len(trace.visits) == 2
     assert trace.run.status == "running"
+
+
+def test_what_failed_is_written_once_there_is_room(
+    tmp_path, make_manifest, make_visits, monkeypatch
+):
+    write = Part.write
+
+    def full(_, file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
+    monkeypatch.setattr(Part, "write", full)
+    with pytest.raises(UserError, match="No space left"), run:
+        try:
+            run.write_visits(make_visits([[[0.5, 0.25]]]))
+        finally:
+            monkeypatch.setattr(Part, "write", write)
+    assert len(load(tmp_path / "run").visits) == 2
+    assert load(tmp_path / "run").run.status == "failed"
+
+
+def test_arrays_are_copied_unless_they_are_given_away(make_manifest, make_visits):
+    for copy in (True, False):
+        rows = {name: np.array(column) for name, column in make_visits([[[0.5, 0.25]]]).items()}
+        run = MemoryRun(make_manifest())
+        run.write_visits(rows, copy=copy)
+        rows["label"][...] = 7
+        assert (run.arrays("visits")["label"] == 7).all() == (not copy)
 
 
 WRITER = """

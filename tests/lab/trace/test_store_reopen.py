@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lab.errors import UserError
-from lab.trace.lock import LOCK_NAME, locked
-from lab.trace.manifest import Manifest
+from lab.trace.manifest import Extent, Manifest, read_manifest
+from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.store import RunFolder
 
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 1.0, "n_problems": 1, "n_skipped": 0}
@@ -52,6 +52,17 @@ def test_later_rows_go_and_new_ones_follow(folder: Path):
     assert sorted(p.name for p in (folder / "steps").iterdir()) == [
         f"part-{n:05d}.parquet" for n in range(3)
     ]
+
+
+def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder: Path):
+    assert read_manifest(folder).tables["steps"] == Extent(3, 5)
+    with RunFolder.reopen(folder, {"steps": 2}) as run:
+        assert read_manifest(folder).tables["steps"] == Extent(2, 3)
+        run.write_steps(row(7))
+        run.flush()
+        run.write_steps(row(8))
+    assert read_manifest(folder).tables["steps"] == Extent(4, 5)
+    assert read_manifest(folder).tables["evals"] == Extent(0, 0)
 
 
 def test_all_rows_go_where_nothing_is_kept(folder: Path):

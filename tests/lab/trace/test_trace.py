@@ -2,6 +2,7 @@ import json
 import pickle
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -87,8 +88,27 @@ def test_places_that_are_no_run(tmp_path):
     assert "not a folder" in refused(tmp_path / "file")
 
 
+def cut_row(part):
+    pq.write_table(pq.ParquetFile(part).read()[:-1], part)
+
+
+@pytest.mark.parametrize("table", ["visits", "steps", "evals"])
+@pytest.mark.parametrize("cut", [Path.unlink, cut_row])
+def test_a_finished_run_that_lacks_rows_is_refused_and_an_unfinished_one_is_read(
+    folder, table, cut
+):
+    cut(folder / table / "part-00000.parquet")
+    noted = json.loads((folder / "run.json").read_text())["tables"][table]
+    left = 0 if cut == Path.unlink else noted["rows"] - 1
+    assert f"{table} has {left} of {noted['rows']} rows" in refused(folder)
+    edit_manifest(folder, status="interrupted")
+    if left or table != "visits":
+        assert len(getattr(load(folder), table)) == left
+
+
 def test_a_run_without_visits(folder):
     (folder / "visits" / "part-00000.parquet").unlink()
+    edit_manifest(folder, status="failed")
     assert "holds no visits" in refused(folder)
 
 
@@ -126,6 +146,7 @@ def test_columns_of_a_wrong_type(folder):
 
 
 def test_steps_and_evals_may_be_absent(folder):
+    edit_manifest(folder, status="interrupted")
     for table in ("steps", "evals"):
         (folder / table / "part-00000.parquet").unlink()
     trace = load(folder)
@@ -177,6 +198,30 @@ def test_rows_that_are_damaged_inside_are_named(folder):
     trace = load(folder)
     with pytest.raises(UserError, match=r"visits/part-00000\.parquet is damaged"):
         _ = trace.visits
+
+
+def test_one_flipped_bit_of_a_number_is_found(folder):
+    part = folder / "evals" / "part-00000.parquet"
+    content = bytearray(part.read_bytes())
+    place = pq.ParquetFile(part).metadata.row_group(0).column(3)
+    assert place.path_in_schema == "pass_at_1"
+    content[place.dictionary_page_offset + place.total_compressed_size - 3] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(UserError, match=r"evals/part-00000\.parquet is damaged"):
+        _ = load(folder).evals
+
+
+def test_no_python_object_is_read_by_a_thread_that_may_outlive_python(folder, monkeypatch):
+    monkeypatch.setattr("lab.trace.trace._MANY_ROWS", 0)
+    opener, sources = pq.ParquetFile, []
+
+    def noting(source, **options):
+        sources.append(source)
+        return opener(source, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", noting)
+    assert len(load(folder).steps) == 16
+    assert sources and all(isinstance(source, pa.OSFile) for source in sources)
 
 
 def test_a_run_deleted_before_it_was_read(folder):

@@ -7,10 +7,10 @@ from measured_models import PROMPTS, TEMPERATURE, measured, small_model
 
 from real.measure.gradients import next_log_probs
 from real.measure.tree import grow
-from real.update.grpo import LossConfig, token_loss
+from real.settings.config import TrainConfig
+from real.update.grpo import token_loss
 from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
-from sim.world.measured.tree import edge_log_probs, leaf_probs, tree_of
-from sim.world.measured.weights import draw_weights
+from sim.world.measured.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 from sim.world.random import fold
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
@@ -117,7 +117,7 @@ def test_the_linear_simulator_is_the_linearised_trainer():
     start = theta.detach().clone()
     optimizer = torch.optim.AdamW([theta], lr=1.0, weight_decay=0.01)
     adam, norm, taken = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), np.empty(2), 0
-    config = LossConfig(clip_low=0.2, clip_high=0.2)
+    config = TrainConfig(temperature=1.0, clip_low=0.2, clip_high=0.2)
 
     def linear(n):
         z = torch.tensor(features[places[n]], dtype=torch.float64) @ (theta - start)

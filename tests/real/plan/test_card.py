@@ -14,7 +14,7 @@ import torch
 
 from lab.errors import UserError
 from real import TrainConfig
-from real.plan.card import card_held
+from real.model.prepare import card_held
 
 HOLD = """
 import fcntl, sys

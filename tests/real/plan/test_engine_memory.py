@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from live_tensors import LiveTensors
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from lab.errors import UserError
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.plan.advice import engine_memory
+from real.plan.fit import engine_memory
 from real.plan.memory import GIB, plan_memory
-from real.plan.model_size import PlannedModel, read_config
-from real.plan.rehearsal import LiveBytes
+from real.plan.sizes import PlannedModel, read_config
 from real.settings.config import TrainConfig
 from real.settings.presets import preset
 
@@ -41,7 +41,7 @@ def test_an_engine_in_this_process_holds_at_most_the_planned_bytes(
     least: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("real.engines.decoding._BLOCK", 16)  # so that buffers grow
+    monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 16)  # so that buffers grow
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
     shape = Qwen2Config(**sizes, **heads, vocab_size=vocabulary)
@@ -49,11 +49,11 @@ def test_an_engine_in_this_process_holds_at_most_the_planned_bytes(
     settings: dict[str, Any] = {"max_prompt_tokens": 40, "max_rows": 24, "eval_top_p": top_p}
     n_tokens = 150 if vocabulary == 50 else 3
     config = TrainConfig(**settings, max_response_tokens=n_tokens).settled()
-    plan = plan_memory(PlannedModel(shape), config, 1, GIB)
+    plan = plan_memory(PlannedModel(shape).size(), config, 1, GIB)
     (cache,) = (part.sampling for part in plan.parts if part.name == "engine: cache")
     engine = TransformersEngine(model, eos, max_rows=24)
     prompts = [[1] * length for length in lengths]
-    with LiveBytes(model.parameters()) as live:
+    with LiveTensors(model.parameters()) as live:
         engine.sample(prompts, 6, Sampling(n_tokens, top_p=top_p), torch.Generator())
     assert least * cache < live.peak < 1.05 * cache
 
@@ -76,7 +76,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) 
     assert notice.startswith("memory of each GPU in GiB: update 25, sampling 132 of 132 (weights ")
     assert notice.count("\n") == 0 and "engine: cache" in notice
     assert 0.7 < memory.share < 0.9
-    plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")), adapted, 1, total)
+    plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16), adapted, 1, total)
     assert memory.cache == plan.cache > 0
     assert plan.sampling <= plan.usable
 

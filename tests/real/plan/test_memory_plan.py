@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from held_bytes import held_bytes, storages
+from live_tensors import LiveTensors
 from rank_runs import Start
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from real.cli import main
-from real.plan.memory import GIB, HOST_PROCESS, plan_memory, state_parts
-from real.plan.model_size import PlannedModel, read_config
-from real.plan.rehearsal import LiveBytes
+from real.plan.memory import GIB, HOST_PROCESS, pass_bytes, plan_memory, state_parts
+from real.plan.sizes import PlannedModel, read_config
 from real.ranks.sharding import shard
 from real.record.batches import batches
 from real.run import prepare
@@ -72,11 +72,11 @@ def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
 
 
 def test_offloaded_state_is_counted_in_main_memory() -> None:
-    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
     near = preset("qwen2.5-7b/math500", "folder").settled()
     far = replace(near, offload_optimizer=True)
-    kept, moved = (plan_memory(model, config, 1, 141 * GIB) for config in (near, far))
-    n_weights = model.size().n_weights
+    kept, moved = (plan_memory(size, config, 1, 141 * GIB) for config in (near, far))
+    n_weights = size.n_weights
     assert not kept.fits and moved.fits
     assert kept.update - moved.update == 12 * n_weights
     assert moved.host - kept.host == 12 * n_weights
@@ -84,8 +84,8 @@ def test_offloaded_state_is_counted_in_main_memory() -> None:
 
 def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
     config = preset("qwen2.5-7b/math500", "folder").settled()
-    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
-    plans = [plan_memory(model, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
+    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
+    plans = [plan_memory(size, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
     weights = [next(p.sampling for p in plan.parts if "weights" in p[0][7:]) for plan in plans]
     assert weights == [weights[0], weights[0] // 4, weights[0] // 8]
     # Four heads of keys and values: eight GPUs hold two copies of each.
@@ -96,8 +96,8 @@ def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any) -> None:
     config = preset("qwen2.5-7b/math500", "folder", engine=engine, lora_rank=16).settled()
-    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
-    turns, ahead = (plan_memory(model, replace(config, ahead=n), 1, 140 * GIB) for n in (0, 1))
+    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16)
+    turns, ahead = (plan_memory(size, replace(config, ahead=n), 1, 140 * GIB) for n in (0, 1))
     beside = [part for part in ahead.parts if part.name.startswith("engine")]
     assert len(beside) == 3
     assert all(part.update == part.sampling for part in beside)
@@ -111,14 +111,14 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any
 
 
 def test_main_memory_holds_the_model_once_for_each_rank() -> None:
-    model = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
     config = preset("qwen2.5-7b/math500", "folder").settled()
     hosts = [
-        plan_memory(model, replace(config, engine=engine), 8, 80 * GIB).host
+        plan_memory(size, replace(config, engine=engine), 8, 80 * GIB).host
         for engine in ("transformers", "vllm")
     ]
     processes = 8 * HOST_PROCESS
-    assert hosts == [8 * 2 * model.size().n_weights + n * processes for n in (1, 2)]
+    assert hosts == [8 * 2 * size.n_weights + n * processes for n in (1, 2)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -149,16 +149,18 @@ def test_shards_of_eight_ranks_have_the_planned_bytes() -> None:
     assert held == pytest.approx(expected[0].update, rel=0.05)
 
 
+@pytest.mark.parametrize("shape", [LlamaConfig, Qwen3Config])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_pass_makes_the_planned_tensors(checkpointing: bool, dtype: torch.dtype) -> None:
-    """Held against a pass with torch's own attention kernel, on tensors with data."""
+def test_a_pass_makes_the_planned_tensors(
+    shape: Any, checkpointing: bool, dtype: torch.dtype
+) -> None:
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    shape = LlamaConfig(**sizes, **heads, vocab_size=3000)
-    chunk = 64 * 3000
-    expected = PlannedModel(shape).pass_bytes(dtype, 1024, 128, chunk, checkpointing, True)
-    model: Any = AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = shape(**sizes, **heads, vocab_size=3000)
+    chunk, size = 64 * 3000, PlannedModel(config).size()
+    expected = pass_bytes(size, dtype.itemsize, 1024, checkpointing, True, chunk)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     ids = torch.randint(0, 3000, (8, 128))
@@ -166,9 +168,9 @@ def test_a_pass_makes_the_planned_tensors(checkpointing: bool, dtype: torch.dtyp
     assert isinstance(scorer.head, Head)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
-    with LiveBytes(model.parameters()) as live:
+    with LiveTensors(model.parameters()) as live:
         scorer(PackedRows(ids, None, 128, ids.flatten()), 1.0).logprobs_n.sum().backward()
-    assert live.peak == pytest.approx(expected, rel=0.05)
+    assert live.peak == pytest.approx(expected, rel=0.15)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -176,23 +178,14 @@ def test_models_of_the_presets_have_the_published_numbers_of_weights(name: str) 
     assert PlannedModel(read_config(name)).size().n_weights == PUBLISHED[name]
 
 
-def test_layers_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = PlannedModel(LlamaConfig(hidden_size=64, num_hidden_layers=9, vocab_size=500))
-    other = PlannedModel(model.config)
-    arguments = (torch.bfloat16, 512, 64, 2**16, True, True)
-    few = model.pass_bytes(*arguments)
-    monkeypatch.setattr("real.plan.model_size._FEW", (50, 60))
-    assert other.pass_bytes(*arguments) == few
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("math500")])
 def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
     config = preset(name, "folder").settled()
     model = PlannedModel(read_config(next(n for n in SHAPES if n.lower().startswith(name[:5]))))
-    plan = plan_memory(model, config, 8, 80 * GIB)
+    plan = plan_memory(model.size(), config, 8, 80 * GIB)
     assert plan.fits
     assert plan.sampling <= plan.usable < plan.card
-    less = plan_memory(model, replace(config, micro_tokens=4096), 8, 80 * GIB)
+    less = plan_memory(model.size(), replace(config, micro_tokens=4096), 8, 80 * GIB)
     assert less.update < plan.update
 
 
@@ -201,9 +194,9 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "8 GPUs of 80 GiB" in said and "checkpoint: 91.4 GB" in said
-    assert "fits; about" in said and "none of these was measured" in said
+    assert "fits; about" in said and "no speed was measured" in said
     assert main([*words[:3], "--gpu", "h200"]) == 1
-    assert "does not fit; these would: " in capsys.readouterr().out
+    assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
 
 
 def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import from_values
-from sim.cli import Run, main
-from sim.explore.redraw import redraw
-from sim.explore.sliders import SLIDERS, as_command, as_toml, value_of, with_positions
+from sim.cli import main
+from sim.commands.runs import Run
+from sim.explore.sliders import SLIDERS, as_command, as_toml, redraw, value_of, with_positions
 from sim.settings.config import SimConfig
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
@@ -50,6 +50,68 @@ def test_requests_by_the_name_of_another_site_are_refused():
     client = make_app(SMALL).server.test_client()
     assert client.get("/", headers={"Host": "127.0.0.1:8050"}).status_code == 200
     assert client.get("/", headers={"Host": "evil.example:8050"}).status_code == 403
+
+
+@pytest.fixture
+def client():
+    pytest.importorskip("dash")
+    from sim.explore.app import make_app
+
+    return make_app(SimConfig(n_problems=20, epochs=9, replicates=1)).server.test_client()
+
+
+def body(client, **changes):
+    """An update as the page sends it, with changes."""
+    wanted = client.get("/_dash-dependencies", headers={"Host": "127.0.0.1:8050"}).get_json()[0][
+        "output"
+    ]
+    inputs = [
+        {"id": c.name.replace(".", "-"), "property": "value", "value": c.position(value)}
+        for c in SLIDERS
+        for value in [value_of(SimConfig(), c.name)]
+    ]
+    names = [name.rsplit(".", 1) for name in wanted.strip(".").split("...")]
+    outputs = [{"id": name, "property": value} for name, value in names]
+    sent = {"output": wanted, "outputs": outputs, "inputs": inputs, "changedPropIds": []}
+    return sent | changes
+
+
+def moved(client, value):
+    """The update's inputs with another value of the first slider."""
+    inputs = body(client)["inputs"]
+    return [inputs[0] | {"value": value}, *inputs[1:]]
+
+
+def update(client, sent):
+    return client.post("/_dash-update-component", json=sent, headers={"Host": "127.0.0.1:8050"})
+
+
+def test_an_update_of_the_page_is_answered(client):
+    answer = update(client, body(client))
+    assert answer.status_code == 200 and "words" in answer.get_json()["response"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda client: {"output": "nothing.children"},
+        lambda client: {"inputs": []},
+        lambda client: {"inputs": "all"},
+        lambda client: {"inputs": [1] * len(SLIDERS)},
+        *(lambda client, v=v: {"inputs": moved(client, v)} for v in (10**30, -1, 0.5, "1", None)),
+    ],
+)
+def test_updates_made_by_hand_are_refused_in_one_line(client, changes):
+    answer = update(client, body(client, **changes(client)))
+    assert answer.status_code == 400 and answer.text.count("\n") == 1
+    assert "Traceback" not in answer.text
+
+
+def test_malformed_requests_are_no_server_errors(client):
+    host = {"Host": "127.0.0.1:8050"}
+    for data in (b"", b"{", b"[]", b"null"):
+        assert client.post("/_dash-update-component", data=data, headers=host).status_code == 400
+    assert client.get("/_dash-component-suites/nothing/x.js", headers=host).status_code == 404
 
 
 def test_more_samples_than_votes_become_all_votes():
@@ -157,6 +219,8 @@ def test_the_page_fits_a_phone(browser, served):
     page.goto(served)
     page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    places = [page.locator(name).bounding_box()["y"] for name in ("h1", "#words", "#step")]
+    assert places == sorted(places)  # the figures stand above the sliders
     for name in ("command", "toml"):  # whose end the button to copy it must not cover
         right, button = page.evaluate(
             """name => {

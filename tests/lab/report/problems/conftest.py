@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
-from lab.report.content.digest import digest
+from lab.report.digest import digest
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><b>1/2</b>"
 REPLICATES, PROBLEMS, VISITS, ANSWERS, N_VOTES = 2, 10, 12, 8, 16

@@ -1,0 +1,116 @@
+"""Writes the tables of README and docs, which stand between two comments in their pages.
+
+python docs/tools/tables.py
+
+The first comment names the table and what it is made from, a file of docs/data or a part of the
+code, as in `<!-- table: columns visits -->`; the second is `<!-- end -->`. A test fails where a
+page differs from what this writes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from agreement_page import agreement
+from protocol_page import protocol, simulated_rules
+from readings_page import readings
+
+from guard_core.rules import RULES, Rule
+from lab.errors import UserError
+from lab.files import whole
+from lab.text_table import TextTable
+from lab.trace.schema import TABLES, Column, Table
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?^<!-- (end|table: .+) -->$", re.M)
+
+
+def main() -> int:
+    """Write the tables of all pages; return the exit code."""
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        try:
+            new = updated(old)
+        except UserError as error:
+            print(f"{page}: {error}", file=sys.stderr)
+            return 2
+        if new != old:
+            with whole(page) as file:
+                file.write_text(new, encoding="utf-8")
+            print(page)
+    return 0
+
+
+def updated(text: str) -> str:
+    """Return a page's text with its tables made again.
+
+    Raises:
+        UserError: a table has no end, or a name that `MAKERS` lacks.
+    """
+    return _TABLE.sub(_made, text)
+
+
+def _made(found: re.Match[str]) -> str:
+    name, *words = found[1].split()
+    if found[2] != "end":
+        raise UserError(f"table {found[1]}: has no <!-- end -->")
+    if name not in MAKERS:
+        raise UserError(f"table {found[1]}: unknown, give one of {', '.join(MAKERS)}")
+    made = "\n".join(MAKERS[name](*words).markdown())
+    return f"<!-- table: {found[1]} -->\n\n{made}\n\n<!-- end -->"
+
+
+def columns(table: Table) -> TextTable:
+    """The columns of a table of the trace."""
+    rows = [
+        [f"`{column.name}`", column.dtype, column.unit, _meaning(column)]
+        for column in TABLES[table]
+    ]
+    return TextTable(["column", "type", "unit", "meaning"], rows)
+
+
+def _meaning(column: Column) -> str:
+    marks = [] if column.required else ["optional"]
+    marks += ["needs the truth"] if column.needs_truth else []
+    return f"{column.meaning} ({', '.join(marks)})" if marks else column.meaning
+
+
+def rules() -> TextTable:
+    """One row per rule, in the order of `RULES`."""
+    head = ["name", "title", "needs", "pays", "label", "settings", "definition"]
+    return TextTable(head, [_rule(name, rule) for name, rule in RULES.items()])
+
+
+def _rule(name: str, rule: type[Rule]) -> list[str]:
+    needs = ", ".join(sorted(f"`{need}`" for need in rule.needs)) or "votes"
+    settings = ", ".join(f"`{f.name} = {f.default!r}`" for f in fields(rule)) or "none"
+    # Of the class's own docstring, since docstrings are not inherited.
+    summary = (rule.__doc__ or "").strip().split("\n")[0]
+    cells = [f"`{name}`", rule.title, needs, rule.pays, _label(rule), settings, summary]
+    return [cell.replace("|", "\\|") for cell in cells]
+
+
+def _label(rule: type[Rule]) -> str:
+    if not rule.has_label:
+        return "none"
+    return "one per problem" if rule.follows_label else "one per subgroup"
+
+
+MAKERS: dict[str, Callable[..., TextTable]] = {
+    "agreement": agreement,
+    "columns": columns,
+    "protocol": protocol,
+    "readings": readings,
+    "rules": rules,
+    "simulated-rules": simulated_rules,
+}
+"""Name of a table to its function, which takes the other words of the comment."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Rules that ask for more evidence: a second vote set, a tool, a verifier, similarities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from array_api_compat import device
+
+from guard_core.arrays import Array, namespace, sum_by_id, widen
+from guard_core.config import Count, Natural, NotNegative
+from guard_core.rules.rule import (
+    Need,
+    Observations,
+    Pays,
+    Rule,
+    count_second,
+    masked_mean,
+    per_response,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoRewarding1(Rule):
+    """TTRL with the label that wins the vote on a paraphrase of the problem.
+
+    Zhang et al., "Co-rewarding: Stable Self-supervised RL for Eliciting Reasoning in LLMs",
+    https://arxiv.org/abs/2508.00410, part I; read in the authors' code
+    (`reward_manager/co_reward.py`, n = 8). There the responses to the paraphrase are trained as
+    well, on the label of the original; the trainer does so, too. Where no response to the
+    paraphrase can be parsed, that code rewards nobody; here the label stays what it was.
+
+    Example: answers 0 0 1; second 1 1 0; rewards 0 0 1.
+    """
+
+    name: ClassVar[str] = "co_rewarding_1"
+    title: ClassVar[str] = "Co-rewarding I"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
+    trains_second: ClassVar[bool] = True
+
+    def scores(self, obs: Observations) -> Array:
+        return count_second(obs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoRewarding2(Rule):
+    """TTRL with the label that wins the vote of an exponential moving average of the model.
+
+    Part II of the same paper, https://arxiv.org/abs/2508.00410; read in the authors' code
+    (`reward_manager/co_rewarding_II.py`): the average's rate falls from .01 to 1e-5 along a cosine.
+    Without a parseable vote as in part I.
+
+    Example: answers 0 0 1; second 1 1 0; rewards 0 0 1.
+    """
+
+    name: ClassVar[str] = "co_rewarding_2"
+    title: ClassVar[str] = "Co-rewarding II"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEACHER})
+
+    def scores(self, obs: Observations) -> Array:
+        return count_second(obs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfHarmony(Rule):
+    """TTRL with y = argmax of the harmonic mean of an answer's shares on question and rewording.
+
+    Wang et al., "Self-Harmony: Learning to Harmonize Self-Supervision and Self-Play in Test-Time
+    Reinforcement Learning", https://arxiv.org/abs/2511.01191; only the abstract was read. Shares
+    are of all responses, unparseable ones included. An answer that one of the two vote sets lacks
+    scores 0; where the sets share no answer, the label stays what it was.
+
+    Example: answers 0 0 1 -; second 1 1 1 2; rewards 0 0 1 0.
+    """
+
+    name: ClassVar[str] = "self_harmony"
+    title: ClassVar[str] = "Self-Harmony"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
+
+    def scores(self, obs: Observations) -> Array:
+        xp = namespace(obs.votes.counts)
+        first = obs.shares
+        second = count_second(obs) / max(1, obs.of("second").shape[-1])
+        total = first + second
+        return 2 * first * second / xp.where(total > 0, total, xp.ones_like(total))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class T3RL(Rule):
+    """TTRL with y = argmax over a of sum_i (`verified_weight` if verified_i else 1) [a_i = a].
+
+    Liao et al., "Tool Verification for Test-Time Reinforcement Learning",
+    https://arxiv.org/abs/2603.02203. Only the abstract and a summary were read: the weight of 5 and
+    what a tool checks are from there, no code was seen.
+
+    Example: answers 0 0 1; tool 0 0 1; rewards 0 0 1.
+    """
+
+    name: ClassVar[str] = "t3rl"
+    title: ClassVar[str] = "T3RL"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TOOL})
+
+    verified_weight: NotNegative = 5.0
+    """Votes that a confirmed response counts for."""
+
+    def scores(self, obs: Observations) -> Array:
+        answers, tool = obs.of("answers"), obs.of("tool")
+        xp = namespace(tool)
+        weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, obs.real)
+        return sum_by_id(answers, obs.votes.counts.shape[-1], weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoVerRL(Rule):
+    """Reward format and match, unless a verifier doubts the majority.
+
+    Read in the authors' code (https://arxiv.org/abs/2603.17775, `recipe/cover_rl`; 32 responses, 16
+    trained, learning rate 5e-7, upper clip .28, temperature 1). The same model judges up to
+    `verifications` responses of the majority once each, and one response of the least frequent
+    other answer as often; where the majority has fewer, the largest even number of them. A problem
+    whose majority is judged wrong at least as often as right leaves the batch. One without a
+    readable verdict stays; nobody is asked where all agree, or where the majority is a single
+    response.
+
+    That code also trains the verifier, see `verifier_rewards`, and regenerates: where the problem
+    stays, every readable "wrong", also about the rival, is followed in the same conversation by
+    `regenerations` new solutions, see `regeneration_rewards`. Both are the world's to do.
+    Verifications are standardised among those of one answer, new solutions among those behind one
+    verdict. Unreadable verdicts are not asked for again.
+
+    That code differs in three things. It reads every verdict somehow, an unclear one as right
+    unless it speaks of a mistake. It asks for six new solutions, but rounds down to a multiple of
+    its GPUs: four on the four of its script. And an unparseable rival is compared with all such
+    rivals of the batch.
+
+    Example: verifications 1; answers 0 0 1; verdicts 0 1; weight 0.
+    """
+
+    name: ClassVar[str] = "coverrl"
+    title: ClassVar[str] = "CoVerRL"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VERDICTS})
+    pays: ClassVar[Pays] = "answer"
+
+    verifications: Count = 8
+    """Most responses of the majority that are verified."""
+    format_reward: NotNegative = 1.0
+    """Reward of a parseable response, on top of 1 for a match."""
+    regenerations: Natural = 6
+    """New solutions behind each verdict that a response is wrong; 0 asks for none."""
+
+    def questions(self, obs: Observations, label: Array) -> Array:
+        """Implement `Rule.questions`: one half about the majority, the other about the rival.
+
+        Of the majority the first responses are asked about. The rival is the first response among
+        those of the least frequent other answers; an unparseable one where there is no other.
+        """
+        return _questions(obs, label, self.verifications)
+
+    def weigh(self, obs: Observations, label: Array) -> Array:
+        trusted = self.trusts(obs.of("verdicts"))
+        return namespace(trusted).astype(trusted, obs.real)
+
+    def trusts(self, verdicts: Array) -> Array:
+        """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
+        majority = verdicts[..., : self.verifications]
+        xp = namespace(majority)
+        right = xp.sum(xp.astype(majority == 1, xp.int64), axis=-1)
+        wrong = xp.sum(xp.astype(majority == 0, xp.int64), axis=-1)
+        return (right > wrong) | (right + wrong == 0)
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        return self._format_and_match(obs.columns, label, obs.real)
+
+    def verifier_rewards(self, obs: Observations) -> Array:
+        """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote.
+
+        The majority's responses should be judged right, the rival's wrong. Entries whose question
+        was -1 mean nothing.
+        """
+        verdicts = obs.of("verdicts")
+        xp = namespace(verdicts)
+        index = xp.arange(verdicts.shape[-1], device=device(verdicts))
+        agrees = xp.where(index < self.verifications, verdicts == 1, verdicts == 0)
+        readable = xp.astype(verdicts >= 0, obs.real)
+        return self.format_reward * readable + xp.astype(agrees, obs.real)
+
+    def regeneration_rewards(self, answers: Array, label: Array) -> Array:
+        """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
+
+        Args:
+            answers: (..., M, N) answer ids, -1 unparseable.
+            label: (..., M) the label of the verdict's problem.
+        """
+        return self._format_and_match(answers, label, namespace(answers).float64)
+
+    def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
+        xp = namespace(ids)
+        match = xp.astype(ids == label[..., None], real)
+        return match + self.format_reward * xp.astype(ids >= 0, real)
+
+
+def _questions(obs: Observations, label: Array, verifications: int) -> Array:
+    """(..., P, 2 * verifications) places of responses, -1 asks nothing.
+
+    Args:
+        obs: of the batch, with `answers`.
+        label: (..., P) the majority's answer, -1 for none.
+        verifications: most responses of the majority that are asked about.
+    """
+    answers, V = obs.of("answers"), obs.votes.n_votes
+    xp = namespace(answers)
+    wins = (answers == label[..., None]) & (label >= 0)[..., None]
+    n_wins = xp.sum(xp.astype(wins, xp.int64), axis=-1, keepdims=True)
+    # The majority's places in order, and behind them V for everybody else.
+    order = xp.arange(V + verifications, dtype=xp.int16, device=device(answers))
+    places = xp.where(wins, order[:V], xp.full_like(order[:V], V))
+    places = xp.sort(places, axis=-1, stable=False)[..., : min(V, verifications)]
+    n_asked = _n_asked(n_wins, V, verifications)
+    asked = order[:verifications] < n_asked
+    nothing = xp.full(
+        (*n_wins.shape[:-1], verifications), -1, dtype=xp.int64, device=device(answers)
+    )
+    places = xp.astype(widen(places, verifications), xp.int64)
+    rival = xp.where(asked, _rival(obs, wins)[..., None], nothing)
+    return xp.concat([xp.where(asked, places, nothing), rival], axis=-1)
+
+
+def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
+    """(..., P, 1) responses of the majority that are asked about."""
+    xp = namespace(n_wins)
+    even = n_wins - n_wins % 2
+    asked = xp.where(n_wins >= verifications, verifications, even)
+    return xp.where(n_wins < n_votes, asked, 0)
+
+
+def _rival(obs: Observations, wins: Array) -> Array:
+    """(..., P) place of the response that stands for all that the majority is not."""
+    answers, V = obs.of("answers"), obs.votes.n_votes
+    counts = obs.votes.counts
+    xp = namespace(counts)
+    unparseable = xp.full_like(counts[..., :1], V + 1)
+    votes = per_response(xp.concat([counts, unparseable], axis=-1), answers)
+    return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolRL(Rule):
+    """Majority responses earn .5 to 1, others -1 to -.5, the more the less they resemble others.
+
+    Zhou et al., "Evolving Language Models without Labels: Majority Drives Selection, Novelty
+    Promotes Variation", https://arxiv.org/abs/2509.15194; read in the authors' code
+    (`reward_manager/semantic_novelty.py`; 64 votes, 32 trained, temperature 1, upper clip .28).
+    With s the cosine similarity of two parseable responses, cut to [0, 1], novelty is `u_i = 1 -
+    (mean of s_ij over the same side + max of s_ij over all others) / 2`, scaled to [0, 1] inside
+    {majority} and {rest}; equal novelties scale to .5. Majority `.5 + .5 u`, rest `-1 + .5 u`; a
+    lone majority response gets 1, a lone other -.5. An unparseable response gets -1 and is on no
+    side. A similarity that is not finite is 0.
+
+    That code calls a response invalid whose box holds no digit, embeds what follows the thinking,
+    and gives -1 to a response that is the only valid one among several; here it is a lone one.
+
+    Example: answers 0 1; similarity 1 .2 .2 1; rewards 1 -.5.
+    """
+
+    name: ClassVar[str] = "evol_rl"
+    title: ClassVar[str] = "EVOL-RL"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.SIMILARITY})
+    pays: ClassVar[Pays] = "response"
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        return self.rewards(obs, label, self._novelty(obs, *_sides(obs, label)))
+
+    def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:
+        """Return the rewards of responses of these novelties, (..., P, K) each."""
+        wins, loses = _sides(obs, label)
+        xp, parsed = namespace(novelty), wins | loses
+        won = xp.where(_lone(wins), xp.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
+        lost = -1 + 0.5 * _scaled(novelty, loses)
+        lost = xp.where(_lone(loses), xp.full_like(lost, -0.5), lost)
+        rewards = xp.where(wins, won, lost)
+        return xp.where(parsed, rewards, xp.full_like(rewards, -1.0))
+
+    @staticmethod
+    def _novelty(obs: Observations, wins: Array, loses: Array) -> Array:
+        """(..., P, K) how little a response resembles others."""
+        similarity = obs.of("similarity")
+        xp = namespace(similarity)
+        known = xp.where(xp.isfinite(similarity), similarity, xp.zeros_like(similarity))
+        known = xp.clip(xp.astype(known, obs.real), min=0.0, max=1.0)
+        response = xp.arange(obs.votes.n_samples, device=device(known))
+        parsed = wins | loses
+        other = (response[:, None] != response) & parsed[..., None, :]
+        same = wins[..., :, None] == wins[..., None, :]
+        mean = masked_mean(known, same & other)
+        # Similarities are at least 0, which is also the largest of none.
+        most = xp.max(xp.where(other, known, xp.zeros_like(known)), axis=-1)
+        return 1 - (mean + most) / 2
+
+
+def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
+    """(..., P, K) bool each: responses of the majority, and other parseable ones."""
+    answers = obs.of("answers")[..., : obs.votes.n_samples]
+    wins = (answers >= 0) & (answers == label[..., None])
+    return wins, (answers >= 0) & ~wins
+
+
+def _lone(side: Array) -> Array:
+    """(..., P, 1) whether a side has one member."""
+    xp = namespace(side)
+    return xp.sum(xp.astype(side, xp.int64), axis=-1, keepdims=True) == 1
+
+
+def _scaled(values: Array, side: Array) -> Array:
+    """(..., P, K) novelties of a side scaled to [0, 1], .5 where all are equal.
+
+    Novelties lie in [0, 1], so 2 and -1 stand outside of every side.
+    """
+    xp = namespace(values)
+    low = xp.min(xp.where(side, values, xp.full_like(values, 2.0)), axis=-1, keepdims=True)
+    high = xp.max(xp.where(side, values, xp.full_like(values, -1.0)), axis=-1, keepdims=True)
+    width = high - low
+    # Differences of rounding must not be blown up to the whole range.
+    differ = width > 1e-6
+    safe = xp.where(differ, width, xp.ones_like(width))
+    return xp.where(differ & side, (values - low) / safe, xp.full_like(values, 0.5))

@@ -1,0 +1,317 @@
+"""Rules that need the votes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from guard_core.arrays import Array, divide, floor_share, namespace, widen
+from guard_core.config import ConfigError, Interval, NotNegative, PositiveShare, Share
+from guard_core.rules.rule import Observations, Pays, Rule, at_label, per_response, with_unparseable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TTRL(Rule):
+    """`r_i = [a_i = y]`, y the answer with most votes.
+
+    Zuo et al., "TTRL: Test-Time Reinforcement Learning", https://arxiv.org/abs/2504.16084; read in
+    the authors' code (64 votes, 32 of them trained). Without a parseable response there is no label
+    and no reward.
+
+    Example: answers 0 0 1 -; rewards 1 1 0 0.
+    """
+
+    name: ClassVar[str] = "ttrl"
+    title: ClassVar[str] = "TTRL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MMUPT(Rule):
+    """`r_i = [a_i = y]`, where the unparseable responses are one more candidate for y.
+
+    Wei et al., "Unsupervised Post-Training for Multi-Modal LLM Reasoning via GRPO",
+    https://arxiv.org/abs/2505.22453; read in the authors' code (`verl/workers/reward/function.py`,
+    n = 10). Where the unparseable responses outnumber every answer of the visit, they are rewarded
+    and nothing else is. A tie goes to the answer; in that code to whichever came first.
+
+    Example: answers 0 - -; rewards 0 1 1.
+    """
+
+    name: ClassVar[str] = "mm_upt"
+    title: ClassVar[str] = "MM-UPT"
+    pays: ClassVar[Pays] = "answer"
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        xp = namespace(label)
+        none = obs.votes.n_votes - obs.n_parsed
+        wins = none > xp.max(obs.votes.counts, axis=-1)
+        rewarded = xp.where(wins, xp.full_like(label, -2), label)
+        return xp.astype(obs.columns == rewarded[..., None], obs.real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SRT(Rule):
+    """TTRL on the problems whose label has a large enough share of the parseable votes.
+
+    Shafayat et al., "Can Large Reasoning Models Self-Train?", https://arxiv.org/abs/2505.21444;
+    read in the authors' code (`verl/workers/reward_manager/self_learning.py`), where the threshold
+    is 0 and all problems are kept. A problem below the threshold, or not among those of highest
+    share in its batch, leaves the batch; equal shares are kept in batch order. In that code a
+    problem below the threshold stays with no reward and no KL term, which differs in the loss's
+    denominator alone.
+
+    Example: threshold .7; answers 0 0 1 -; weight 0.
+    """
+
+    name: ClassVar[str] = "srt"
+    title: ClassVar[str] = "SRT"
+
+    threshold: Share = 0.0
+    """Least share of the parseable votes."""
+    keep: PositiveShare = 1.0
+    """Share of the batch's problems that are kept, rounded down, at least one."""
+
+    def weigh(self, obs: Observations, label: Array) -> Array:
+        xp = namespace(label)
+        share = _share(obs, at_label(obs.votes.counts, label))
+        kept = share >= self.threshold
+        n_problems = label.shape[-1]
+        n_kept = max(1, floor_share(self.keep, n_problems))
+        if n_kept < n_problems:
+            order = xp.argsort(share, axis=-1, descending=True, stable=True)
+            rank = xp.argsort(order, axis=-1, stable=True)
+            kept = kept & (rank < n_kept)
+        return xp.astype(kept, obs.real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SRTSoft(Rule):
+    """`r_i` is the share of the parseable votes that response i's answer got, 0 if unparseable.
+
+    The soft form of SRT, https://arxiv.org/abs/2505.21444, read in the same code; there is no
+    threshold and no problem is left out.
+
+    Example: answers 0 0 0 1 -; rewards .75 .75 .75 .25 0.
+    """
+
+    name: ClassVar[str] = "srt_soft"
+    title: ClassVar[str] = "SRT (soft)"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        counts = obs.votes.counts
+        xp = namespace(counts)
+        share = _share(obs, xp.astype(counts, obs.real), obs.n_parsed[..., None])
+        return with_unparseable(share)
+
+
+def _share(obs: Observations, votes: Array, n_parsed: Array | None = None) -> Array:
+    """Share of the parseable votes, 0 where there is none."""
+    xp = namespace(votes)
+    total = obs.n_parsed if n_parsed is None else n_parsed
+    return xp.astype(votes, obs.real) / xp.clip(xp.astype(total, obs.real), min=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TTCS(Rule):
+    """TTRL, and only problems whose mean reward over the K trained responses lies in a band.
+
+    The solver's side of "TTCS: Test-Time Curriculum Synthesis for Self-Evolving" (Yang et al.),
+    https://arxiv.org/abs/2601.22628; read in the authors' code (`src/Solver_dapo_ray_trainer.py`,
+    band from `solver.sh`; temperature 1, learning rate 1e-6); the maker of new questions is out of
+    scope. Both ends belong to the band, a group of one response always passes, and a problem
+    outside leaves the batch. In that code further batches are sampled until enough problems passed.
+
+    Example: answers 0 0 0 0; weight 0.
+    """
+
+    name: ClassVar[str] = "ttcs"
+    title: ClassVar[str] = "TTCS filter"
+
+    least: Share = 0.25
+    """Lowest mean reward that is trained on."""
+    most: Share = 0.75
+    """Highest mean reward that is trained on."""
+
+    def check(self) -> None:
+        if self.least > self.most:
+            raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
+
+    def weigh(self, obs: Observations, label: Array) -> Array:
+        xp = namespace(label)
+        hits = xp.astype(at_label(obs.votes.samples, label), obs.real)
+        mean = divide(hits, obs.votes.n_samples)
+        passes = (mean >= self.least) & (mean <= self.most)
+        return xp.astype(passes | (obs.votes.n_samples == 1), obs.real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EMPO(Rule):
+    """`r_i` is the share of response i's class among all V, if the class entropy is below ln V.
+
+    Zhang et al., "Right Question is Already Half the Answer: Fully Unsupervised LLM Reasoning
+    Incentivization", https://arxiv.org/abs/2504.05812; read in the authors' code (n = 7). Here
+    classes are answers, and every unparseable response is a class of its own. The entropy is ln V
+    where no two responses agree, and then all get 0.
+
+    The authors' versions differ in what an unparseable response gets: nothing (`zero`), or the 1/V
+    of its class, with no bound on the entropy (`alone`, their verl recipe). An older one pays the
+    logarithm of the share.
+
+    Example: answers 0 0 1 -; rewards .5 .5 .25 0.
+    """
+
+    name: ClassVar[str] = "empo"
+    title: ClassVar[str] = "EMPO"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+
+    unparseable: Literal["zero", "alone"] = "zero"
+    """Reward of an unparseable response."""
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        share = obs.shares
+        xp = namespace(share)
+        if self.unparseable == "alone":
+            return with_unparseable(share, 1 / obs.votes.n_votes)
+        # The entropy of V classes of one response each is ln V; any pair makes it smaller.
+        agrees = xp.any(obs.votes.counts > 1, axis=-1, keepdims=True)
+        return with_unparseable(xp.where(agrees, share, xp.zeros_like(share)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiSCTT(Rule):
+    """Problems of high agreement are trained on their majority, the others by rewarded exploration.
+
+    Moradi and Mudur, "DiSCTT: Consensus-Guided Self-Curriculum for Efficient Test-Time Adaptation
+    in Reasoning", https://arxiv.org/abs/2603.05357. Only the abstract and a summary were read; the
+    agreement of 7/8 is from there. At or above it the majority's responses get advantage 1 and all
+    others 0, which at a probability ratio of 1 is the gradient of their log-likelihood (supervised
+    fine-tuning on y). Below it the reward is a consensus-regularised diversity, of which no formula
+    was seen; here it is `[a_i = y] + diversity * (1 - share(a_i))`, and 0 for unparseable
+    responses.
+
+    Example: answers 0 0 1 -; rewards 1.25 1.25 .375 0.
+    """
+
+    name: ClassVar[str] = "disctt"
+    title: ClassVar[str] = "DiSCTT"
+    pays: ClassVar[Pays] = "answer"
+
+    agreement: Share = 0.875
+    """Share of the V votes from which a problem is supervised."""
+    diversity: NotNegative = 0.5
+    """Size of the diversity reward; not stated."""
+
+    def is_direct(self, obs: Observations, label: Array) -> Array | None:
+        xp = namespace(label)
+        share = divide(xp.astype(at_label(obs.votes.counts, label), obs.real), obs.votes.n_votes)
+        return (share >= self.agreement) & (label >= 0)
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        xp = namespace(label)
+        match = xp.astype(obs.columns == label[..., None], obs.real)
+        rare = with_unparseable(self.diversity * (1 - obs.shares))
+        direct = self.is_direct(obs, label)
+        assert direct is not None
+        return xp.where(direct[..., None], match, match + rare)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DDRL(Rule):
+    """Advantage +1 for responses of the label, -1 for those of the rarest answers, 0 between.
+
+    Yu et al., "Understanding and Mitigating Spurious Signal Amplification in Test-Time
+    Reinforcement Learning for Math Reasoning", https://arxiv.org/abs/2604.21327; read in the
+    authors' code (https://github.com/yuyongcan/DDRL, `ttrl_utils.py`, `core_algos.py`; 64 votes,
+    learning rate 5e-7, temperature 1). With n kept responses, at most n // 2 of the label stay, and
+    for the rest those whose answers have the fewest of all votes, the unparseable ones first. A
+    label that leaves too few others fills up their places, with +1. Without a label nothing is
+    trained.
+
+    That code selects 32 of 64 votes and trains these; here the selection is among the K trained
+    responses, and those left out stay in the loss's denominator. Equally frequent ones are kept at
+    random; in that code by their place. Its later fine-tuning on the selected responses is no rule
+    and is not here.
+
+    Example: draws .1 .2 .3 .4 .5 .6 .7 .8; answers 0 0 0 0 0 1 1 2; rewards 1 1 0 0 0 0 -1 -1.
+    """
+
+    name: ClassVar[str] = "ddrl"
+    title: ClassVar[str] = "DDRL"
+    pays: ClassVar[Pays] = "response"
+
+    keep: PositiveShare = 0.5
+    """Share of the trained responses that are kept, rounded down, at least one."""
+
+    def n_draws(self, n_votes: int, n_samples: int) -> int:
+        return n_samples
+
+    def is_direct(self, obs: Observations, label: Array) -> Array | None:
+        """Implement `Rule.is_direct`: all are."""
+        return label == label
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        counts, K = obs.votes.counts, obs.votes.n_samples
+        answers, labelled = obs.of("answers")[..., :K], (label >= 0)[..., None]
+        xp = namespace(answers)
+        wins = (answers == label[..., None]) & labelled
+        votes = per_response(widen(counts, counts.shape[-1] + 1), answers)
+        # The label's responses come first, whatever else has as many votes.
+        votes = xp.where(wins, obs.votes.n_votes + 1, votes)
+        drawn = xp.argsort(obs.drawn(K), axis=-1, stable=True)
+        votes = xp.take_along_axis(votes, drawn, axis=-1)
+        order = xp.argsort(votes, axis=-1, descending=True, stable=True)
+        rank = xp.argsort(xp.take_along_axis(drawn, order, axis=-1), axis=-1)
+        n_kept = max(1, floor_share(self.keep, K))
+        n_wins = xp.sum(xp.astype(wins, xp.int64), axis=-1, keepdims=True)
+        n_wins = xp.clip(n_wins, max=n_kept // 2)
+        kept = ((rank < n_wins) | (rank >= K - n_kept + n_wins)) & labelled
+        return xp.astype(kept, obs.real) * (2 * xp.astype(wins, obs.real) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SNR(Rule):
+    """`r_i` is what response i adds to the vote's signal-to-noise ratio, -10 if unparseable.
+
+    Cordero-Encinar and Duncan, "Certified Self-Consistency: Statistical Guarantees and Test-Time
+    Training for Reliable Reasoning in LLMs", https://arxiv.org/abs/2510.17472; read in the authors'
+    code (https://github.com/paulaoak/certified_self_consistency, `condorcet_utils.py`,
+    `ttrl_math/__init__.py`; 64 votes, 32 trained, learning rate 5e-7). With m and r the votes of
+    the two most frequent answers among V, the ratio is `(m - r)^2 / (V (m + r))`, 0 without a vote;
+    the reward is the ratio minus that of the other V - 1 responses.
+
+    Where several answers share the second place, that code takes votes from the one it met first;
+    here one response less of them leaves r as it is, since the others keep the place.
+
+    Example: answers 0 0 0 1 1 2 - -; rewards .025 .025 .025 -.1179 -.1179 -.0036 -10 -10.
+    """
+
+    name: ClassVar[str] = "snr"
+    title: ClassVar[str] = "SNR reward"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+
+    unparseable: Annotated[float, Interval("(-inf, 0]")] = -10.0
+    """Reward of a response without a readable answer."""
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        V, counts = obs.votes.n_votes, obs.votes.counts
+        xp = namespace(counts)
+        votes = xp.astype(counts, obs.real)
+        top = xp.sort(widen(votes, 3), axis=-1, descending=True)
+        first, second, third = top[..., 0:1], top[..., 1:2], top[..., 2:3]
+        # The two most frequent of the other answers, beside this one with a vote less.
+        best = xp.where(votes < first, first, second)
+        other = xp.where(votes < second, second, third)
+        high = xp.maximum(votes - 1, best)
+        low = xp.maximum(xp.minimum(votes - 1, best), other)
+        gain = _snr(first, second, V) - _snr(high, low, V - 1)
+        return with_unparseable(gain, self.unparseable)
+
+
+def _snr(high: Array, low: Array, n_votes: int) -> Array:
+    """Signal-to-noise ratio of a vote whose two most frequent answers have these votes."""
+    lead = high - low
+    return lead * lead / namespace(high).clip(n_votes * (high + low), min=1.0)

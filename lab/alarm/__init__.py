@@ -1,1 +1,0 @@
-"""A label-free alarm for the extinction window, and how good it is."""

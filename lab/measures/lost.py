@@ -1,0 +1,324 @@
+"""Course of lost problems: the scissor of their votes, and their prediction from votes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
+from lab.errors import UserError
+from lab.measures.fate import FATES, LOST, histories, of_fate
+from lab.stats.bootstrap import pair_wins, percentile_interval, resample_counts
+
+THIRDS = 3
+PAPER_FATES = ("Degraded",)
+"""The problems that the paper's figure follows."""
+
+NEEDED = (
+    "replicate",
+    "problem",
+    "visit",
+    "label",
+    "match_rate",
+    "label_accuracy",
+    "label_correct",
+)
+"""Columns of the visits that `scissor` reads."""
+_FATES_NEEDED = ("replicate", "problem", "fate")
+
+
+def scissor(
+    visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str] = PAPER_FATES
+) -> pd.DataFrame:
+    """Wrong labels' match rates and correct labels of some fates, per third of the visits.
+
+    The visits of a problem are cut into three parts by their number, visit 0 left out; where three
+    does not divide it, the earlier parts are the longer ones. The match rate of the wrong label in
+    a part is the mean over those visits whose label is a wrong answer. A problem without such a
+    visit in a part has no wrong label there: it counts neither in `below_half` nor in `survival`.
+
+    Args:
+        visits: a trace's visits; problems without a known true answer are left out.
+        fates: from `lab.fates`.
+        wanted: names out of `lab.measures.fate.FATES`; the paper's figure takes Degraded.
+
+    Returns:
+        One row per replicate and third (1, 2, 3): `n_problems`; `n_wrong`, those of them with a
+        wrong label in this third; `below_half`, the share of these whose wrong label's mean match
+        rate is below 0.5; `survival`, 1 - the mean of these match rates; `visits` and `wins`,
+        visits per problem and those at which the correct answer is the label. All as shares or
+        counts of visits, NaN where no problem is left to take a mean of.
+
+    Raises:
+        UserError: a column is missing, or a visit is there twice.
+        ValueError: a wanted fate does not exist.
+    """
+    require(visits, NEEDED, "scissor")
+    require(fates, _FATES_NEEDED, "scissor")
+    if unknown := sorted(set(wanted) - set(FATES)):
+        raise ValueError(f"{', '.join(unknown)}: not among {', '.join(FATES)}")
+    known = np.isfinite(floats(visits, "label_accuracy"))
+    found = histories(visits, known & of_fate(visits, fates, wanted))
+    rows, n_histories = found.order, len(found.start)
+    history = np.repeat(np.arange(n_histories), found.length)
+    place = np.arange(len(rows)) - np.repeat(found.start, found.length)
+    # One cell per history and third, in that order.
+    cell = history * THIRDS + place * THIRDS // np.repeat(found.length, found.length)
+    cells = _per_cell(visits.take(rows), cell, n_histories * THIRDS)
+    replicates = np.unique(ints(visits, "replicate"))
+    own = np.searchsorted(replicates, ints(visits, "replicate")[rows[found.start]])
+    group = np.repeat(own * THIRDS, THIRDS) + np.tile(np.arange(THIRDS), n_histories)
+    return _per_third(cells, group, replicates)
+
+
+def _per_cell(visits: pd.DataFrame, cell: NDArray[np.intp], n_cells: int) -> dict[str, Floats]:
+    """(cells,) match rate of the wrong label, visits, and visits won."""
+    correct = flags(visits, "label_correct")
+    # Without a label nothing is wrong yet: that is no wrong label with a match rate of 0.
+    wrong = ~correct & (ints(visits, "label") >= 0)
+    rate = np.where(wrong, floats(visits, "match_rate"), np.nan)
+    return {
+        "wrong": group_mean(rate, cell, n_cells),
+        "visits": np.bincount(cell, minlength=n_cells).astype(np.float64),
+        "wins": np.bincount(cell[correct], minlength=n_cells).astype(np.float64),
+    }
+
+
+def _per_third(
+    cells: dict[str, Floats], group: NDArray[np.intp], replicates: NDArray[np.int64]
+) -> pd.DataFrame:
+    """Means over the problems of each replicate and third."""
+    wrong, n_groups = cells["wrong"], len(replicates) * THIRDS
+    has_wrong = np.isfinite(wrong)
+    below = np.where(has_wrong, wrong < 0.5 - ROUNDING, np.nan)
+    return pd.DataFrame(
+        {
+            "replicate": np.repeat(replicates, THIRDS),
+            "third": np.tile(np.arange(1, THIRDS + 1), len(replicates)),
+            "n_problems": np.bincount(group, minlength=n_groups),
+            "n_wrong": np.bincount(group[has_wrong], minlength=n_groups),
+            "below_half": group_mean(below, group, n_groups),
+            "survival": 1 - group_mean(wrong, group, n_groups),
+            "visits": group_mean(cells["visits"], group, n_groups),
+            "wins": group_mean(cells["wins"], group, n_groups),
+        }
+    )
+
+
+VISITS = (1, 3, 5, 8, 12, 20)
+"""Visits after which the scores are judged, as far as a run goes."""
+SCORES = {"votes": "all votes so far", "mr": "low match rate", "fr": "high flip rate"}
+"""The fitted predictor, and the two scores of the paper, which need no fit."""
+_VOTES = ("label", "flipped", "tie", "match_rate", "flip_rate", "n_unparseable", "n_votes")
+_SLOPE_VISITS = 5
+_RIDGE = 1.0
+
+
+class AtStake(NamedTuple):
+    """S problems that have something to lose, and their votes at visits 0 to T."""
+
+    replicate_S: Ints
+    lost_S: Bools
+    """The fate is Degraded or Marginal Degraded."""
+    last_win_S: Ints
+    """Last visit at which the correct answer was the label."""
+    votes: dict[str, Floats]
+    """(S, T + 1) of each column of votes; NaN where there was no visit."""
+
+
+def lost_problem_auroc(
+    visits: pd.DataFrame,
+    fates: pd.DataFrame,
+    rng: np.random.Generator,
+    at: Sequence[int] = (),
+    *,
+    folds: int = 4,
+    n_resamples: int = 1000,
+) -> pd.DataFrame:
+    """AUROC of scores of votes alone, for lost against kept problems of one run.
+
+    The predictor is one logistic regression per visit, fitted on the replicates of the other folds.
+    Intervals are 95 % percentiles of a bootstrap over whole replicates, the same for all scores;
+    they leave the fitted models as they are, and with few replicates are on the narrow side.
+
+    Args:
+        visits: a trace's visits, visit 0 included.
+        fates: from `lab.fates`.
+        rng: deals the folds and draws the bootstrap.
+        at: visits; those of `VISITS` that the run has if left out.
+        folds: at most the number of replicates.
+        n_resamples: bootstrap draws.
+
+    Returns:
+        One row per visit and score of `SCORES`: visit, score, auroc, low, high; `gain`, `gain_low`,
+        `gain_high`, the predictor's AUROC minus this score's; n_lost, n_kept. NaN without both.
+
+    Raises:
+        UserError: a column is missing, no problem is at stake, a visit lies outside the run, or
+            there are fewer than two replicates.
+
+    Example:
+        >>> trace = sim.simulate(sim.SimConfig(replicates=4))
+        >>> lost_problem_auroc(trace.visits, lab.fates(trace.visits), np.random.default_rng(0))
+    """
+    stake = at_stake(visits, fates)
+    last = stake.votes["label"].shape[1] - 1
+    at = tuple(at) or tuple(t for t in VISITS if t <= last)
+    if outside := [t for t in at if not 1 <= t <= last]:
+        raise UserError(f"prediction: visit {outside[0]}: the run has visits 1 to {last}")
+    numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
+    scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, folds, rng)))
+    draws_BR = resample_counts(len(numbers), n_resamples, rng)
+    ones_R = np.ones(len(numbers), np.int64)
+    rows = []
+    for place, t in enumerate(at):
+        there = np.isfinite(scores_TS["mr"][place])
+        lost, run = stake.lost_S[there], run_S[there]
+        wins = {
+            name: pair_wins(score_TS[place, there], lost, run, len(numbers))
+            for name, score_TS in scores_TS.items()
+        }
+        drawn = {name: won.auroc_same_run(draws_BR) for name, won in wins.items()}
+        whole = {name: float(won.auroc_same_run(ones_R)) for name, won in wins.items()}
+        for name in SCORES:
+            low, high = percentile_interval(drawn[name])
+            gain_low, gain_high = percentile_interval(drawn["votes"] - drawn[name])
+            row = {"visit": t, "score": name, "auroc": whole[name], "low": low, "high": high}
+            row |= {"gain": whole["votes"] - whole[name]}
+            row |= {"gain_low": gain_low, "gain_high": gain_high}
+            rows.append(row | {"n_lost": int(lost.sum()), "n_kept": int((~lost).sum())})
+    return pd.DataFrame(rows)
+
+
+def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame, tau: float = 0.3) -> float:
+    """Share of the lost problems whose flip rate exceeds tau before their last right label.
+
+    Args:
+        visits: a trace's visits, visit 0 included.
+        fates: from `lab.fates`.
+        tau: threshold of the flip rate.
+
+    Returns:
+        NaN where no problem at stake is lost.
+
+    Raises:
+        UserError: as `lost_problem_auroc`.
+    """
+    stake = at_stake(visits, fates)
+    before_SV = np.arange(stake.votes["flip_rate"].shape[1]) < stake.last_win_S[:, None]
+    seen_S = ((stake.votes["flip_rate"] > tau) & before_SV).any(axis=1)
+    return float(seen_S[stake.lost_S].mean()) if stake.lost_S.any() else np.nan
+
+
+def at_stake(visits: pd.DataFrame, fates: pd.DataFrame) -> AtStake:
+    """Return the problems whose label was right at visits 0 and 1.
+
+    Raises:
+        UserError: a column is missing, or there is no such problem.
+    """
+    require(visits, ("replicate", "problem", "visit", "label_correct", *_VOTES), "prediction")
+    replicate, problem, visit = (ints(visits, name) for name in ("replicate", "problem", "visit"))
+    width, n_visits = 1 + problem.max(initial=0), 1 + visit.max(initial=1)
+    ids, row = np.unique(replicate * width + problem, return_inverse=True)
+
+    def by_visit(values: Floats) -> Floats:
+        table_SV = np.full((len(ids), n_visits), np.nan)
+        table_SV[row, visit] = values
+        return table_SV
+
+    right_SV = by_visit(floats(visits, "label_correct")) == 1
+    known_S = np.isin(ids, ints(fates, "replicate") * width + ints(fates, "problem"))
+    chosen_S = right_SV[:, :2].all(axis=1) & known_S
+    if not chosen_S.any():
+        raise UserError(
+            "prediction: no problem is at stake: none had the correct label at visits 0 and 1"
+        )
+    lost_S = np.zeros(len(ids), bool)
+    lost_S[row[of_fate(visits, fates, LOST)]] = True
+    last_win_S = n_visits - 1 - np.argmax(right_SV[:, ::-1], axis=1)
+    votes = {name: by_visit(floats(visits, name))[chosen_S] for name in _VOTES}
+    return AtStake(ids[chosen_S] // width, lost_S[chosen_S], last_win_S[chosen_S], votes)
+
+
+def features(votes: dict[str, Floats], t: int) -> Floats:
+    """(S, 11) features of the votes up to visit t, NaN where a problem lacks a visit.
+
+    In order: match rate now, its mean, change since visit 0 and least-squares slope over the last
+    five visits; the votes of the first label if it still holds, and 1 if it does not; flips so far,
+    visits since the last one as a share, flip rate; shares of ties and of unparseable responses.
+    """
+    past = {name: values_SV[:, : t + 1] for name, values_SV in votes.items()}
+    rate, flipped, label = past["match_rate"], past["flipped"], past["label"]
+    recent = rate[:, -_SLOPE_VISITS:]
+    place = np.arange(recent.shape[1]) - (recent.shape[1] - 1) / 2
+    first = label[np.arange(len(label)), np.argmax(label >= 0, axis=1)]
+    moved = np.not_equal(label[:, -1], first).astype(np.float64)
+    since = t - (np.greater(flipped, 0) * np.arange(t + 1)).max(axis=1)
+    columns = (
+        rate[:, -1],
+        rate.mean(axis=1),
+        rate[:, -1] - rate[:, 0],
+        recent @ place / max(place @ place, 1.0),
+        rate[:, -1] * (1 - moved),
+        moved,
+        flipped.sum(axis=1),
+        since / max(t, 1),
+        past["flip_rate"][:, -1],
+        past["tie"].mean(axis=1),
+        past["n_unparseable"].sum(axis=1) / np.maximum(past["n_votes"].sum(axis=1), 1),
+    )
+    table_SF = np.stack(columns, axis=1)
+    table_SF[~np.isfinite(label).all(axis=1)] = np.nan
+    return table_SF
+
+
+def _deal(n_runs: int, run_S: Ints, folds: int, rng: np.random.Generator) -> Iterator[Bools]:
+    """(S,) the problems that each fold holds out, by whole replicates."""
+    if min(folds, n_runs) < 2:
+        raise UserError(
+            f"prediction: replicates = {n_runs}, folds = {folds}; at least two of each are needed, "
+            "since it is fitted on some replicates and judged on others"
+        )
+    for held in np.array_split(rng.permutation(n_runs), min(folds, n_runs)):
+        yield np.isin(run_S, held)
+
+
+def _scores(stake: AtStake, at: Sequence[int], folds: list[Bools]) -> dict[str, Floats]:
+    """(T, S) of every score, the higher the likelier lost; NaN where a visit is missing."""
+    scores = {name: np.full((len(at), len(stake.lost_S)), np.nan) for name in SCORES}
+    for place, t in enumerate(at):
+        seen_SF = features(stake.votes, t)
+        whole_S = np.isfinite(seen_SF).all(axis=1)
+        scores["mr"][place] = 1 - seen_SF[:, 0]
+        scores["fr"][place] = seen_SF[:, 8]
+        for held_S in folds:
+            fitted_S = whole_S & ~held_S
+            risk_S = _risk(seen_SF[fitted_S], stake.lost_S[fitted_S], seen_SF[held_S])
+            scores["votes"][place, held_S] = risk_S
+    return scores
+
+
+def _risk(fitted_NF: Floats, lost_N: Bools, asked_SF: Floats) -> Floats:
+    """(S,) risk by a logistic regression with a small ridge; NaN where it saw one class only."""
+    if lost_N.all() or not lost_N.any():
+        return np.full(len(asked_SF), np.nan)
+    mean_F, sd_F = fitted_NF.mean(axis=0), fitted_NF.std(axis=0)
+    # A constant column's spread is 0 up to rounding; dividing by that would make noise of it.
+    scale_F = np.where(sd_F > 1e-12, sd_F, np.inf)
+    x_NF = (fitted_NF - mean_F) / scale_F
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        score_N = weights[0] + x_NF @ weights[1:]
+        error_N = expit(score_N) - lost_N
+        value = (np.logaddexp(0, score_N) - lost_N * score_N).sum()
+        slope = np.append(error_N.sum(), error_N @ x_NF + _RIDGE * weights[1:])
+        return float(value + _RIDGE / 2 * weights[1:] @ weights[1:]), slope
+
+    found = minimize(loss, np.zeros(1 + x_NF.shape[1]), jac=True, method="L-BFGS-B").x
+    return expit(found[0] + ((asked_SF - mean_F) / scale_F) @ found[1:])

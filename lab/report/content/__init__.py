@@ -1,1 +1,0 @@
-"""The content of a report: one comparison reduced to tables, findings and sentences."""

@@ -1,1 +1,0 @@
-"""Building blocks of HTML pages: escaped markup, figures, pages of figures."""

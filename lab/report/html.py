@@ -1,0 +1,201 @@
+"""Escaped markup, numbers and figures as parts of a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from lab.figures.style import TEMPLATE
+from lab.stats.paired import mean_sd, plus_minus
+
+_VOID = frozenset({"meta", "br", "hr", "input", "col"})
+
+
+class Html(str):
+    """Markup made by this module: it is not escaped again."""
+
+    __slots__ = ()
+
+
+Child = str | int | float | None
+"""Content of an element; anything but `Html` is escaped."""
+
+
+def text(value: object) -> Html:
+    """A value as markup: `Html` as it is, everything else escaped."""
+    return value if isinstance(value, Html) else Html(html.escape(str(value)))
+
+
+def tag(name: str, *children: Child, **attributes: str | bool | None) -> Html:
+    """An element.
+
+    Args:
+        name: of the element, chosen in code and never taken from data.
+        children: text or markup; None is left out.
+        attributes: a trailing underscore is dropped (`class_`), others become hyphens; True gives a
+            bare attribute, None and False give none.
+    """
+    opening = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _VOID:
+        return Html(f"<{name}{opening}>")
+    return Html(f"<{name}{opening}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Child]) -> Html:
+    """Several pieces, one after the other."""
+    return Html("".join(text(child) for child in children if child is not None))
+
+
+def raw(trusted: str) -> Html:
+    """Markup, script or style that this package ships; never anything read from a run."""
+    return Html(trusted)
+
+
+def table(
+    head: Sequence[Child], rows: Iterable[Sequence[Child]], caption: Child = None, class_: str = ""
+) -> Html:
+    """A table whose first column names its rows; it scrolls by itself where it is too wide."""
+    top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
+    body = [
+        tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest))
+        for first, *rest in rows
+    ]
+    inner = tag(
+        "table",
+        tag("caption", caption) if caption else None,
+        tag("thead", top),
+        tag("tbody", *body),
+        class_=class_ or None,
+    )
+    return tag("div", inner, class_="scroll", tabindex="0")
+
+
+def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
+    """A list of names and what they hold."""
+    cells = (join((tag("dt", name), tag("dd", value))) for name, value in pairs)
+    return tag("dl", *cells)
+
+
+def _attribute(key: str, value: str | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{html.escape(value)}"'
+
+
+def mean_and_sd(mean: float, sd: float, digits: int = 1, missing: str = "not measured") -> Html:
+    """Return a mean with its standard deviation in small print.
+
+    Args:
+        mean: `missing` is shown where it is NaN.
+        sd: standard deviation; NaN for a single replicate.
+        digits: after the point.
+        missing: text for a mean that was not measured.
+    """
+    spread = "" if math.isnan(mean) else plus_minus(sd, digits)
+    return tag(
+        "span", mean_sd(mean, digits=digits, missing=missing), tag("span", spread, class_="spread")
+    )
+
+
+_DIGITS = 5
+"""Significant digits of a number in a figure, far below a pixel."""
+
+
+def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
+    """A figure together with its data.
+
+    Args:
+        figure: any plotly figure.
+        name: of the element, unique on the page, chosen in code.
+        alt: what is drawn, for readers who cannot see it.
+        caption: below the figure.
+    """
+    source = f"{name}-data"
+    place = tag(
+        "div", id=name, class_="plot", role="img", aria_label=alt, data_figure=source,
+        style=f"min-height:{figure.layout['height']}px",
+    )  # fmt: skip
+    data = packed(figure_json(figure), source)
+    return tag("figure", place, data, tag("figcaption", caption) if caption else None)
+
+
+def figure_json(figure: go.Figure) -> str:
+    """A figure's data and layout, numbers rounded, without the template that all figures share."""
+    values = figure.to_plotly_json()
+    values["layout"].pop("template", None)
+    return json.dumps(plain(values), separators=(",", ":"))
+
+
+def absent(why: str) -> Html:
+    """In place of a figure that cannot be drawn."""
+    return tag("figure", tag("p", why, class_="absent"))
+
+
+def library() -> Html:
+    """The plotting library and the script that draws with it, to stand once below all figures."""
+    template = packed(json.dumps(TEMPLATE.to_plotly_json()), "plotly-template")
+    code = stored(_library(), "plotly")
+    return join([template, code, tag("script", raw(_asset("report.js")))])
+
+
+def report_style() -> Html:
+    """The look of every page of figures."""
+    return tag("style", raw(_asset("report.css")))
+
+
+def packed(text: str, name: str) -> Html:
+    """A text for the page's script, deflated and in base64, which no browser runs or shows.
+
+    Args:
+        text: of any content.
+        name: of the element.
+    """
+    return stored(deflated(text), name)
+
+
+def stored(text: str, name: str) -> Html:
+    """A text of `deflated` for the page's script."""
+    return tag("script", raw(text), type="text/plain", id=name)
+
+
+def _asset(name: str) -> str:
+    return files("lab").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _library() -> str:
+    return deflated(get_plotlyjs())
+
+
+def deflated(text: str) -> str:
+    """Return a text deflated and in base64."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def plain(value: Any) -> Any:
+    """Values that JSON knows, numbers rounded; what is not finite becomes null."""
+    if isinstance(value, dict) and "bdata" in value:  # how plotly writes an array
+        flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+        shape = [int(n) for n in value.get("shape", "-1").split(",")]
+        return plain(flat.reshape(shape))
+    if isinstance(value, dict):
+        return {key: plain(own) for key, own in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(own) for own in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,374 @@
+"""The table of all problems, each of which opens its life; drawn by `assets/problems.js`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.figures.problems import area_title, life_figure, shortened
+from lab.figures.style import FATE_COLOURS, safe
+from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
+from lab.measures.life import areas
+from lab.report.digest import ReportedComparison
+from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, tag
+from lab.trace.schema import ROUTES
+from lab.trace.trace import Trace
+
+HOW = (
+    "One row per problem; click it, or press Enter on its number, for its life: the votes of each "
+    "visit, the label, the flip rate FR, the weight and the route. Over all replicates the fate is "
+    "the commonest one (the worse of two) and stands with how many share it, the other numbers are "
+    "means. The search takes a problem's number or a part of its name."
+)
+REDRAWN = (
+    "Every replicate of this simulation drew its own problems: the same number in two replicates "
+    "means two problems, but in one replicate it is the same problem under every arm. So the table "
+    "shows one replicate at a time."
+)
+WORST_FIRST = (
+    "Degraded",
+    "Marginal Degraded",
+    "Always Wrong",
+    "Unclassified",
+    "Marginal Stable",
+    "Learned",
+    "Stable Always Right",
+)
+"""Fates in the order in which the table sorts them."""
+BUDGET = 150_000
+"""Characters of all lives of a page."""
+TOP = 5
+"""Answers of a problem that keep an area of their own where a trace has votes."""
+Key = tuple[int, int]
+"""Place of the arm, and replicate."""
+_Line = list[Any]
+_KINDS = ("correct", *["answer"] * (1 + TOP), "other", "unparseable")
+"""Areas of `life_template`, from the bottom up; the wrong label of a trace without votes is drawn
+as the first answer."""
+_FIXED = ("correct", "other", "unparseable")
+_SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
+
+_SHARE_DIGITS = 3
+_FATE = ("fate", "fate", "commonest fate")
+_LABEL_ACCURACY = (
+    ("ila", "ILA", "initial label accuracy in percent (first three visits)"),
+    ("fla", "FLA", "final label accuracy in percent (last five visits)"),
+)
+_MATCH_RATE = (
+    ("first", "first MR", "match rate in percent (first three visits)"),
+    ("last", "last MR", "match rate in percent (last five visits)"),
+)
+_FLIPS = ("flips", "flips", "label changes in training")
+
+
+def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
+    """The table of each comparison, with the numbers and lives that its script draws from.
+
+    Args:
+        worlds: the comparisons, in the order of the page.
+        budget: characters for all lives; see `packed_lives` for which are left out.
+    """
+    lives = packed_lives(worlds, budget)
+    parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
+    look = packed(figure_json(life_template()), "life-template")
+    return join([tag("p", HOW, class_="how"), *parts, look])
+
+
+def problem_assets() -> tuple[str, str]:
+    """Style and script of the tables; the script wants to stand after the tables."""
+    folder = files("lab").joinpath("assets")
+    style, script = (folder.joinpath(f"problems.{kind}") for kind in ("css", "js"))
+    return style.read_text(encoding="utf-8"), script.read_text(encoding="utf-8")
+
+
+def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:
+    name = f"problem-table-{place}"
+    opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(world.comparison.arms))]
+    # Every arm has its own numbers wherever one arm's lives can be opened.
+    alone = sorted({r for own in opened for r in own}) if len(world.comparison.pairs) > 1 else []
+    columns = problem_columns(world, alone)
+    about = _about(world, place, opened, columns) | {"columns": plain(columns)}
+    hidden = tag("noscript", tag("p", "The table of problems needs JavaScript.", class_="absent"))
+    return join(
+        [
+            tag("h3", world.name),
+            tag("p", REDRAWN, class_="note") if redrawn(world) else None,
+            tag("p", _which(world, opened), class_="how"),
+            tag("div", hidden, id=name, class_="problems", data_table=f"{name}-about"),
+            packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
+            *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
+        ]
+    )
+
+
+def _about(
+    world: ReportedComparison,
+    place: int,
+    opened: list[list[int]],
+    columns: Mapping[str, NDArray[Any]],
+) -> dict[str, Any]:
+    """Data of the script other than the numbers; it treats all text as text."""
+    arms = world.comparison.arms
+    fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
+    kinds = [_FATE, *_LABEL_ACCURACY] if fates.any() else []
+    kinds += [] if fates.all() else _MATCH_RATE
+    return {
+        "world": place,
+        "title": world.name,
+        "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
+        "arms": [world.titles[arm] for arm in arms],
+        "ids": problem_ids(world),
+        "replicates": _replicates(world),
+        "lives": opened,
+        "redrawn": redrawn(world),
+        "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
+        "kinds": [dict(zip(("key", "name", "meaning"), k, strict=True)) for k in [*kinds, _FLIPS]],
+    }
+
+
+def _replicates(world: ReportedComparison) -> list[str]:
+    """A name per replicate number; the number is that of the trace of all seeds."""
+    pairs = world.comparison.pairs
+    alone = len({seed for seed, _ in pairs}) == len(pairs)
+    return [f"seed {seed}" if alone else f"{n} (seed {seed})" for n, (seed, _) in enumerate(pairs)]
+
+
+def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
+    """Lives that are on the page."""
+    n = len(world.comparison.pairs)
+    everyone = len(set(map(tuple, opened))) == 1
+    if everyone and len(opened[0]) == n:
+        return f"The lives of all {n} replicates can be opened." if n > 1 else ""
+    why = "to keep the page small; lab.measures.life reads the others from the run folder"
+    if everyone:
+        return f"The lives of {_span(opened[0])} of {n} replicates can be opened, {why}."
+    arms = zip(world.comparison.arms, opened, strict=True)
+    each = ", ".join(f"{world.titles[arm]} {_span(own)}" for arm, own in arms)
+    return f"The lives of these of {n} replicates can be opened, {why}: {each}."
+
+
+def _span(numbers: list[int]) -> str:
+    if not numbers:
+        return "none"
+    whole = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
+
+
+def problem_columns(
+    world: ReportedComparison, replicates: Collection[int]
+) -> dict[str, NDArray[Any]]:
+    """All problems under all arms.
+
+    Args:
+        world: the comparison.
+        replicates: those whose own numbers are wanted besides the means.
+
+    Returns:
+        `problem` (N,) and, for the arm at place k, (N,) each: `k.fate`, the commonest fate over
+        the replicates (place in `WORST_FIRST` plus one, the worse at equal counts, 0 where there
+        is none), `k.same` replicates share it of `k.known`; means over replicates: `k.ila`,
+        `k.fla`, `k.first` and `k.last` (match rate of the first three and last five visits, or of
+        those made so far), `k.flips` (label changes in training), NaN where not known. `k.fate.r`
+        and so on are those of replicate r alone. Shares are rounded to 0.001 and flips to 0.1.
+    """
+    arms = world.comparison.arms
+    traces = world.comparison.traces
+    problem = np.unique(np.concatenate([ints(traces[arm].visits, "problem") for arm in arms]))
+    columns: dict[str, NDArray[Any]] = {"problem": problem}
+    for place, arm in enumerate(arms):
+        rows = _rows(traces[arm].visits)
+        found = world.comparison.fates(arm)
+        rank = np.array([WORST_FIRST.index(name) for name in FATES])
+        fates = None if found.empty else found.assign(code=rank[fate_codes(found)])
+        own = _summary(rows, fates, problem)
+        for r in replicates:
+            one = None if fates is None else where(fates, replicate=r)
+            single = _summary(where(rows, replicate=r), one, problem)
+            own |= {f"{n}.{r}": v for n, v in single.items() if n not in ("same", "known")}
+        columns |= {f"{place}.{name}": values for name, values in own.items()}
+    return columns
+
+
+def problem_ids(world: ReportedComparison) -> list[str] | None:
+    """The problems' own names, where the runs noted them and agree; not escaped."""
+    noted = [run.extra.get("problem_ids") for run in world.comparison.manifests]
+    first = noted[0]
+    agree = isinstance(first, list) and all(ids == first for ids in noted)
+    return [str(name) for name in first] if agree and first else None
+
+
+def redrawn(world: ReportedComparison) -> bool:
+    """Every replicate has problems of its own, so that a problem's number means nothing across."""
+    return len(world.comparison.pairs) > 1 and any(
+        run.config.get("fixed_population") is False for run in world.comparison.manifests
+    )
+
+
+def _rows(visits: pd.DataFrame) -> pd.DataFrame:
+    """One row per replicate and problem: its match rates and flips."""
+    found = histories(visits)
+    rate = floats(visits, "match_rate")[found.order]
+    flipped = floats(visits, "flipped")[found.order]
+    rows = found.order[found.start]
+    return pd.DataFrame(
+        {
+            "replicate": ints(visits, "replicate")[rows],
+            "problem": ints(visits, "problem")[rows],
+            "first": _window_mean(rate, found.start, found, FIRST),
+            "last": _window_mean(rate, np.maximum(found.start, found.last - LAST + 1), found, LAST),
+            "flips": np.add.reduceat(flipped, found.start) if len(rows) else flipped,
+        }
+    )
+
+
+def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> Floats:
+    """(histories,) mean over a window from `first` on, or over what the history has of it."""
+    place = first[:, None] + np.arange(length)
+    there = place <= found.last[:, None]
+    sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
+    return sums / there.sum(axis=1)
+
+
+def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
+    n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
+    columns: dict[str, NDArray[Any]] = {
+        name: group_mean(floats(rows, name), place, n).round(digits)
+        for name, digits in (("first", _SHARE_DIGITS), ("last", _SHARE_DIGITS), ("flips", 1))
+    }
+    if fates is None:
+        return columns | {"fate": np.zeros(n, np.int64)}
+    place = np.searchsorted(problem, ints(fates, "problem"))
+    cell = place * len(FATES) + ints(fates, "code")
+    counts = np.bincount(cell, minlength=n * len(FATES)).reshape(n, len(FATES))
+    known = counts.sum(axis=1)
+    for name in ("ila", "fla"):
+        columns[name] = group_mean(floats(fates, name), place, n).round(_SHARE_DIGITS)
+    fate = np.where(known > 0, 1 + counts.argmax(axis=1), 0)
+    return columns | {"fate": fate, "same": counts.max(axis=1), "known": known}
+
+
+def packed_lives(
+    worlds: Sequence[ReportedComparison], budget: int = BUDGET
+) -> list[dict[Key, str]]:
+    """As many lives as fit: the first replicate of every arm, then the second, and so on.
+
+    The first arm of each world always has its first replicate; further arms of that replicate
+    come one by one, further replicates with all their arms or not at all, so that arms can be
+    compared.
+
+    Args:
+        worlds: the comparisons of the page.
+        budget: characters for all of them.
+
+    Returns:
+        One dictionary per world, of deflated JSON.
+    """
+    traces = [[w.comparison.traces[arm] for arm in w.comparison.arms] for w in worlds]
+    chosen: list[dict[Key, str]] = [{} for _ in worlds]
+    going = set(range(len(worlds)))
+    for replicate in range(max((len(w.comparison.pairs) for w in worlds), default=0)):
+        for place in sorted(going):
+            left = budget - sum(len(text) for own in chosen for text in own.values())
+            if not _add(traces[place], replicate, chosen[place], left):
+                going.discard(place)
+    return chosen
+
+
+def _add(traces: Sequence[Trace], replicate: int, chosen: dict[Key, str], left: int) -> bool:
+    """Add one replicate of all arms; False once there is no room."""
+    first = not chosen
+    found: dict[Key, str] = {}
+    for arm, trace in enumerate(traces):
+        lives = replicate_lives(trace, replicate)
+        if not lives:
+            continue
+        text = deflated(json.dumps(lives, separators=(",", ":")))
+        left -= len(text)
+        if left < 0 and not (first and not found):
+            if first:
+                chosen.update(found)
+            return False
+        found[arm, replicate] = text
+    chosen.update(found)
+    return True
+
+
+def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
+    """The lives of a replicate's problems, by problem; empty if it has none.
+
+    Each has `visit`, `flips` (in training) and `traces`: place in `life_template`, name or None for
+    the template's, x or None for all visits, y or None for zeros, text of the hover or None.
+    """
+    visits = where(trace.visits, replicate=replicate).sort_values(["problem", "visit"])
+    votes = where(trace.votes, replicate=replicate).sort_values("problem")
+    answers = where(trace.answers, replicate=replicate).sort_values("problem")
+    lives = {}
+    for problem in np.unique(ints(visits, "problem")).tolist():
+        known = _of_problem(answers, problem)
+        names = dict(zip(known["answer"].tolist(), known["text"].astype(str), strict=True))
+        life, own = _of_problem(visits, problem), _of_problem(votes, problem)
+        own = own.take(np.flatnonzero(np.isin(own["visit"], life["visit"])))
+        training = ints(life, "visit") > 0
+        lives[problem] = {
+            "visit": life["visit"].tolist(),
+            "flips": int((flags(life, "flipped") & training).sum()),
+            "traces": [*_areas(life, own, names), *_marks(life, training, names)],
+        }
+    return lives
+
+
+def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
+    """The rows of a problem in a table sorted by problem."""
+    start, end = np.searchsorted(table["problem"].to_numpy(), [problem, problem + 1])
+    return table.iloc[start:end]
+
+
+def _areas(life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str]) -> Iterator[_Line]:
+    spare = iter(_SPARE)
+    for name, kind, share in areas(life, votes, names, TOP):
+        if (share > ROUNDING).any():
+            place = _KINDS.index(kind) if kind in _FIXED else next(spare)
+            yield [place, safe(area_title(name, kind)), None, plain((100 * share).round(2)), None]
+
+
+def _marks(life: pd.DataFrame, training: Bools, names: Mapping[int, str]) -> Iterator[_Line]:
+    """Label, flip rate, weight and route under the areas, as `life_figure` draws them."""
+    visit, label, route = (ints(life, name) for name in ("visit", "label", "route"))
+    right, flipped = flags(life, "label_correct"), flags(life, "flipped")
+    texts = [safe(shortened(names.get(answer) or f"answer {answer}")) for answer in label.tolist()]
+    weights = plain(floats(life, "weight").round(3))
+    places = itertools.count(len(_KINDS))
+    for chosen in (right, ~right & (label >= 0), flipped):
+        yield from _chosen(next(places), chosen, visit, texts)
+    for name in ("flip_rate", "weight"):
+        values = np.where(training, floats(life, name), np.nan)
+        yield [next(places), None, None, plain(values.round(3)), None]
+    for code in ROUTES:
+        yield from _chosen(next(places), training & (route == code), visit, weights)
+
+
+def _chosen(place: int, chosen: Bools, visit: Ints, texts: Sequence[object]) -> Iterator[_Line]:
+    rows = np.flatnonzero(chosen)
+    if len(rows):
+        yield [place, None, visit[rows].tolist(), None, [texts[row] for row in rows.tolist()]]
+
+
+def life_template() -> go.Figure:
+    """`life_figure` of a life with every kind of area, label and route."""
+    visit = np.arange(1 + len(ROUTES))
+    life = pd.DataFrame({"visit": visit, "label": 0, "route": [0, *ROUTES]})
+    life = life.assign(label_correct=visit % 2 == 0, flipped=visit > 1, flip_rate=0.0, weight=1.0)
+    parts = [
+        pd.DataFrame({"visit": visit, "area": f"{place}", "kind": kind, "share": 0.1})
+        for place, kind in enumerate(_KINDS)
+    ]
+    return life_figure(life, pd.concat(parts, ignore_index=True))

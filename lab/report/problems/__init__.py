@@ -1,1 +1,0 @@
-"""The part of the page that lists every problem with its votes over training."""

@@ -1,0 +1,492 @@
+"""Sections of the page: one question each, what is drawn for it, and how to read that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lab import figures
+from lab.arms import BASELINE, GUARD
+from lab.columns import Floats, floats, group_mean, ints, select, where
+from lab.compare.tables import METRICS
+from lab.errors import UserError
+from lab.figures.outcome import label_migration, overhead_bars
+from lab.figures.problems import auroc_curves, scissor_panels
+from lab.figures.sensitivity import sensitivity_curves
+from lab.figures.training import MOST_RUNS, has_data, run_lines, training_window
+from lab.measures.dynamics import ROUTE_COLUMNS
+from lab.measures.lost import flip_rate_in_time, lost_problem_auroc
+from lab.measures.overhead import WARM_UP
+from lab.report import derived
+from lab.report.digest import ReportedComparison
+from lab.report.html import Child, Html, absent, join, plot, table, tag
+from lab.stats.paired import estimate, mean_sd
+from lab.trace.schema import ROUTES
+
+BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure with what belongs to it."""
+
+    figure: go.Figure
+    alt: str
+    """Description of the drawing, for readers who cannot see it; the comparison's name is added."""
+    caption: str = ""
+    heading: str = ""
+    """Above the figure, where a section has several."""
+    below: Html | None = None
+    """A small table with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """In place of a figure that cannot be drawn."""
+
+    why: str
+    heading: str = ""
+
+
+Piece = Drawing | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page."""
+
+    name: str
+    """Of its anchor."""
+    group: str
+    """Of the contents that it stands in."""
+    heading: str
+    how: str
+    """Explanation of the figures."""
+    draw: Callable[[ReportedComparison], Sequence[Piece]]
+    """Returns the drawings of one comparison."""
+
+
+def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]) -> Html:
+    """A small table below a figure, and above it what its numbers are."""
+    return join([tag("p", how, class_="small-how"), table(head, rows, class_="small")])
+
+
+def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
+    """The comparisons side by side, stacked where there is no room, and how to read them.
+
+    Where no comparison has the data, the reasons stand alone: there is nothing to read.
+    """
+    found = [section.draw(world) for world in worlds]
+    reasons = {p.why for pieces in found for p in pieces if isinstance(p, Absent)}
+    drawn = any(isinstance(piece, Drawing) for pieces in found for piece in pieces)
+    if not drawn and len(reasons) == 1:
+        return absent(reasons.pop())
+    columns = [
+        tag("div", tag("h3", world.name), *_pieces(pieces, f"{section.name}-{place}", world))
+        for place, (world, pieces) in enumerate(zip(worlds, found, strict=True))
+    ]
+    how = tag("p", section.how, class_="how") if drawn else None
+    return join([tag("div", *columns, class_="worlds"), how])
+
+
+def _pieces(pieces: Sequence[Piece], name: str, world: ReportedComparison) -> list[Html]:
+    return [_piece(piece, f"{name}-{place}", world) for place, piece in enumerate(pieces)]
+
+
+def _piece(piece: Piece, name: str, world: ReportedComparison) -> Html:
+    heading = tag("h4", piece.heading) if piece.heading else None
+    if isinstance(piece, Absent):
+        return tag("div", heading, absent(piece.why))
+    drawn = plot(piece.figure, name, f"{piece.alt}, {world.name}", piece.caption)
+    return tag("div", heading, drawn, piece.below)
+
+
+NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
+PAIR_METRICS = ("pass_final", "TotalDeg")
+_OUTCOME = "What came of it"
+
+
+def _fates(world: ReportedComparison) -> list[Piece]:
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
+    figure = figures.fate_bars(world.metrics, world.titles)
+    return [Drawing(figure, "Stacked bars of fates per arm")]
+
+
+def _paired(world: ReportedComparison) -> list[Piece]:
+    if not world.pairs:
+        return [Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")]
+    return list(_against(world))
+
+
+def _against(world: ReportedComparison) -> Iterator[Piece]:
+    for reference, pairs in world.pairs.items():
+        heading = f"Against {world.titles[reference]}"
+        measured = set(pairs["metric"][pairs["n"] > 0])
+        shown = [m for m in METRICS if m.name in PAIR_METRICS and m.name in measured]
+        if not shown:
+            yield Absent(NO_PAIR, heading)
+            continue
+        figure = figures.paired_differences(pairs, shown, world.titles)
+        alt = f"Paired differences against {world.titles[reference]} with intervals"
+        yield Drawing(figure, alt, heading=heading)
+
+
+def _migration(world: ReportedComparison) -> list[Piece]:
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
+    figure = label_migration(derived.migrations(world), world.titles)
+    return [Drawing(figure, "Bubbles of initial against final label accuracy per arm")]
+
+
+OUTCOME = (
+    Section(
+        "fates",
+        _OUTCOME,
+        "What became of the problems",
+        "Each bar is all problems of an arm, sorted by what training did to them, from always "
+        "right (left) to lost or always wrong (right). A fate compares a problem's label "
+        "accuracy, the share of votes for the true answer, over its first three visits with that "
+        "over its last five. L/D, at the end of the bar, is Learned by Degraded.",
+        _fates,
+    ),
+    Section(
+        "paired",
+        _OUTCOME,
+        "Paired differences",
+        "Each dot is an arm minus the reference on the same seeds, the bar its 95 % interval. "
+        "Hollow grey dots are within noise: their interval contains zero, or there is none.",
+        _paired,
+    ),
+    Section(
+        "migration",
+        _OUTCOME,
+        "Where the problems began and where they ended",
+        "Initial against final label accuracy. The area of a bubble is the share of the problems, "
+        "mean over the replicates. On the dotted line nothing changed; below it problems got "
+        "worse.",
+        _migration,
+    ),
+)
+"""In the order of the page."""
+
+
+_TRAINING = "What happened on the way"
+_MARKS = (
+    ("fr_peak", "highest FR", "% of problems", 100.0),
+    ("peak", "FR peaks", "epoch", 1.0),
+    ("collapse", "FR collapses", "epoch", 1.0),
+    ("drop", "pass@1 drops", "epoch", 1.0),
+    ("lead", "lead time", "epochs", 1.0),
+)
+
+
+def _progress(world: ReportedComparison) -> list[Piece]:
+    figure = figures.training_progress(world.dynamics, world.titles)
+    return [Drawing(figure, "FR, MR and pass@1 of all arms over training")]
+
+
+def _window(world: ReportedComparison) -> list[Piece]:
+    found = derived.windows(world)
+    shares = derived.window_shares(world, found)
+    figure = training_window(world.dynamics, shares, world.titles)
+    alt = "FR, MR and pass@1 per arm with the extinction window shaded"
+    return [Drawing(figure, alt, below=_window_table(world, found))]
+
+
+def _window_table(world: ReportedComparison, found: pd.DataFrame) -> Html:
+    arms = world.comparison.arms
+    rows = []
+    for name, title, unit, factor in _MARKS:
+        cells = []
+        for arm in arms:
+            own = factor * floats(where(found, arm=arm), name)
+            cells.append(_mark(own, len(own)))
+        rows.append([f"{title} ({unit})", *cells])
+    how = "Mean ± standard deviation over the runs in which it happened."
+    return small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
+
+
+def _mark(values: Floats, n_runs: int) -> str:
+    value = estimate(values)
+    if value.n == 0:
+        return "never"
+    some = "" if value.n == n_runs else f" ({value.n} of {n_runs})"
+    return f"{mean_sd(value.mean, value.sd)}{some}"
+
+
+def _runs(world: ReportedComparison) -> list[Piece]:
+    figure = run_lines(world.dynamics, world.titles)
+    return [Drawing(figure, "FR and pass@1 of every run over training")]
+
+
+TRAINING = (
+    Section(
+        "progress",
+        _TRAINING,
+        "Flips, agreement and accuracy over training",
+        "FR is the share of problems whose label changed since their last visit, MR the share of "
+        "votes that the label got, pass@1 the chance that one response is right. A flip rate that "
+        "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
+        _progress,
+    ),
+    Section(
+        "window",
+        _TRAINING,
+        "The extinction window",
+        "One panel per arm. The shade is the share of runs whose window is open: from the peak of "
+        "FR to the epoch from which it stays below half of it. After that labels no longer change, "
+        "and a wrong label is there to stay. " + BANDS,
+        _window,
+    ),
+    Section(
+        "each-run",
+        _TRAINING,
+        "Every single run",
+        "A thin line per run, the thick one is their mean: what a band of one standard deviation "
+        f"may hide. At most {MOST_RUNS} runs of an arm are drawn.",
+        _runs,
+    ),
+)
+"""In the order of the page."""
+
+
+_TRAP = "Why correct answers die out"
+
+
+def _lost(world: ReportedComparison) -> list[Piece]:
+    if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
+        return [Absent(derived.no_fates(world) or "No problem was lost.")]
+    figure = figures.lost_votes(world.dynamics, world.titles)
+    alt = "Correct-vote rate of lost problems over training"
+    return [Drawing(figure, alt, _lost_counts(world))]
+
+
+def _lost_counts(world: ReportedComparison) -> str:
+    """Number of problems behind each curve; a curve of few problems is noisy."""
+    lost = floats(world.summary.xs("TotalDeg", axis=1, level="metric"), "mean")
+    numbers = [
+        f"{world.titles[arm]} {share / 100 * world.comparison.runs[arm][0].n_problems:.1f}"
+        for arm, share in zip(world.summary.index, lost, strict=True)
+        if np.isfinite(share)
+    ]
+    return f"Lost problems per replicate on average: {', '.join(numbers)}."
+
+
+def _scissor(world: ReportedComparison) -> list[Piece]:
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
+    thirds = derived.thirds(world)
+    if not has_data(thirds, ["wins"]):
+        return [Absent("No problem was degraded.")]
+    figure = scissor_panels(thirds, derived.widths(world), world.titles)
+    return [Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")]
+
+
+def _predicted(world: ReportedComparison) -> list[Piece]:
+    if reason := derived.no_fates(world):
+        return [Absent(reason)]
+    return [_prediction(world, arm) for arm in (BASELINE, GUARD) if arm in world.comparison.arms]
+
+
+def _prediction(world: ReportedComparison, arm: str) -> Piece:
+    heading, visits = world.titles[arm], world.comparison.traces[arm].visits
+    fates = world.comparison.fates(arm)
+    try:
+        table = lost_problem_auroc(visits, fates, np.random.default_rng(0))
+        in_time = flip_rate_in_time(visits, fates)
+    except UserError as error:
+        return Absent(str(error), heading)
+    if not np.isfinite(floats(table, "auroc")).any():
+        return Absent("No problem at stake was lost, or none was kept.", heading)
+    caption = (
+        f"{100 * in_time:.0f} % of the lost problems had a flip rate above .3 before the last "
+        "visit at which their label was right."
+    )
+    alt = f"AUROC of the prediction of lost problems by visit under {heading}"
+    return Drawing(auroc_curves(table), alt, caption, heading)
+
+
+TRAP = (
+    Section(
+        "lost",
+        _TRAP,
+        "Do the lost problems still vote right?",
+        "Only problems that the arm itself made worse (Degraded or Marginal Degraded), so each arm "
+        "has its own set and all curves must end low; how early they fall, and whether they ever "
+        "rise again, is what to look at. " + BANDS,
+        _lost,
+    ),
+    Section(
+        "scissor",
+        _TRAP,
+        "The scissor: wrong labels gather votes, the correct answer loses its room",
+        "Degraded problems of each arm, by thirds of their visits. a: share of them whose wrong "
+        "label holds less than half of the votes. b: what the wrong label leaves to all other "
+        "answers. c: visits at which the correct answer is the label. d: share of a problem's "
+        "visits up to which the correct answer still holds a quarter of the votes. Bars are one "
+        "standard deviation over the replicates.",
+        _scissor,
+    ),
+    Section(
+        "prediction",
+        _TRAP,
+        "Do the votes tell which problems will be lost?",
+        "Only problems whose label was right before training and at the first visit. AUROC: chance "
+        "that a lost problem of a run scores above a kept one, .5 for a score without information. "
+        "All votes so far: a logistic regression, fitted on other replicates; it reads no true "
+        "answer when it scores. Bands are 95 % bootstraps over replicates.",
+        _predicted,
+    ),
+)
+"""In the order of the page."""
+
+
+_GUARD = "The guard"
+_USE = (
+    ("truncated", "responses cut at their limit", "% of votes", 100.0),
+    ("entropy", "policy entropy", "nats per token", 1.0),
+    ("gpu_memory_gb", "peak memory of the trainer", "GB", 1.0),
+    ("tokens_per_gpu_second", "sampled by the whole step", "tokens per GPU second", 1.0),
+    ("share_of_peak", "peak speed used in the update", "%", 100.0),
+)
+"""Column of the steps, name, unit, and factor from the one to the other."""
+
+
+def _routes(world: ReportedComparison) -> list[Piece]:
+    return _per_guard(world, figures.routes, "Routes of the visits over training", _route_shares)
+
+
+def _guard(world: ReportedComparison) -> list[Piece]:
+    alt = "Weights, touched visits and minority share over training"
+    return _per_guard(world, figures.guard_action, alt, _activity)
+
+
+def _per_guard(
+    world: ReportedComparison,
+    draw: Callable[[pd.DataFrame], go.Figure],
+    alt: str,
+    caption: Callable[[pd.DataFrame], str],
+) -> list[Piece]:
+    if not world.guarded:
+        return [Absent("No arm of this comparison has a guard.")]
+    if not has_data(world.dynamics, ["weight"]):
+        return [Absent("No visit of training so far.")]
+    return [
+        Drawing(
+            draw(world.of_arm(arm)),
+            f"{alt}, {world.titles[arm]}",
+            f"{world.titles[arm]}: over the whole training {caption(world.of_arm(arm))}.",
+        )
+        for arm in world.guarded
+    ]
+
+
+def _activity(own: pd.DataFrame) -> str:
+    """Share of the training visits that the guard acted on."""
+    weighted, minority, skipped = (
+        _percent(own, column) for column in ("weighted_share", "minority_share", "skipped")
+    )
+    return (
+        f"{weighted} of the visits had a weight below 1, {minority} a minority candidate, and "
+        f"{skipped} were skipped"
+    )
+
+
+def _route_shares(own: pd.DataFrame) -> str:
+    shares = [f"{_percent(own, c)} {ROUTES[code].lower()}" for code, c in ROUTE_COLUMNS.items()]
+    return ", ".join(shares)
+
+
+def _percent(own: pd.DataFrame, column: str) -> str:
+    """Share over the whole training with its spread over the replicates."""
+    return f"{_mean(own, column, 100.0)} %"
+
+
+def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
+    """Mean over the replicates' means, and their spread; nothing where it was not measured."""
+    _, place = np.unique(ints(own, "replicate"), return_inverse=True)
+    value = estimate(group_mean(factor * floats(own, column), place, 1 + int(place.max())))
+    return mean_sd(value.mean, value.sd) if value.n else ""
+
+
+def _overhead(world: ReportedComparison) -> list[Piece]:
+    if world.comparison.world != "real":
+        return [Absent("Only real runs are timed: a simulated step has no model to wait for.")]
+    try:
+        seconds = derived.seconds(world)
+    except UserError as error:
+        return [Absent(f"Not measured: {error}.")]
+    figure = overhead_bars(seconds, titles=world.titles)
+    return [Drawing(figure, "Time per training step by phase and arm", below=_use(world))]
+
+
+def _use(world: ReportedComparison) -> Html | None:
+    """Table of what the steps tell of responses and of the GPUs; None where they tell nothing."""
+    arms = world.comparison.arms
+    steps = {arm: world.comparison.traces[arm].steps for arm in arms}
+    warm = {arm: select(table, ints(table, "step") > WARM_UP) for arm, table in steps.items()}
+    found: list[list[str]] = []
+    for column, title, unit, factor in _USE:
+        own = [warm[arm].reindex(columns=["replicate", column]) for arm in arms]
+        cells = [_mean(part, column, factor) if len(part) else "" for part in own]
+        if any(cells):
+            found.append([f"{title} ({unit})", *cells])
+    if not found:
+        return None
+    how = "Mean ± standard deviation over the replicates, the first step left out."
+    return small_table(how, ("", *(world.titles[arm] for arm in arms)), found)
+
+
+def _sensitivity(world: ReportedComparison) -> list[Piece]:
+    try:
+        table = derived.sensitivities(world)
+    except UserError:
+        return [Absent("No run of a guard with another value of tau_FR, W or beta_max.")]
+    figure = sensitivity_curves(table, world.titles)
+    return [Drawing(figure, "Metrics over the guard's settings, one at a time")]
+
+
+GUARDING = (
+    Section(
+        "routes",
+        _GUARD,
+        "Where the guard sends the problems",
+        "Share of visits on each route: at risk (flips often), high risk (flipped often before and "
+        "is now confident), skipped, stable (all others). Means over the replicates; the spread "
+        "stands below and in the hover.",
+        _routes,
+    ),
+    Section(
+        "guard",
+        _GUARD,
+        "What the guard did",
+        "From the top: the mean weight of a problem's loss (1 is plain TTRL); the share of visits "
+        "that each rule touched; the mean share of the loss that went to minority answers. "
+        + BANDS,
+        _guard,
+    ),
+    Section(
+        "overhead",
+        _GUARD,
+        "What a training step costs",
+        "Mean time of a step by phase, as a share of the whole step of TTRL on the same machine "
+        "and seed; the first step is left out. The black bar is one standard deviation of the "
+        "whole step over the seeds. Runs that shared their machine with others disturb each other.",
+        _overhead,
+    ),
+    Section(
+        "sensitivity",
+        _GUARD,
+        "How much the guard's settings matter",
+        "One setting at a time, the others at their defaults (dotted line). A grey area joins "
+        "values that are one and the same algorithm, for FR is a multiple of 1/W: what differs "
+        "within it is noise. Bands are one standard deviation over the replicates.",
+        _sensitivity,
+    ),
+)
+"""In the order of the page."""

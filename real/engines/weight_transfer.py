@@ -1,0 +1,162 @@
+"""Buckets: memory that two processes see, a mapped file or a GPU's memory through CUDA IPC.
+
+What crosses over is a handle of plain values: a path, or torch's description of shared device
+memory, which is bytes and integers. An engine's process imports this module, and no transformers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from lab.errors import UserError
+
+ADAPTERS = "adapters"
+"""Folder of adapters within that of the exchange, in the format of peft."""
+Handle = dict[str, Any]
+"""What opens a bucket in another process; plain values."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Replace the error of a write into the exchange folder.
+
+    Raises:
+        UserError: the folder has no room, or cannot be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"engine: {path} cannot be written ({error}); name a folder with room by "
+            "engine_exchange"
+        ) from error
+
+
+class Entry(NamedTuple):
+    """One tensor in a bucket."""
+
+    name: str
+    dtype: str
+    """Name in torch, such as `bfloat16`."""
+    shape: list[int]
+    start: int
+    """Its first byte."""
+
+    def view(self, memory: Tensor) -> Tensor:
+        """Return the tensor, a view of the bucket's bytes."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        end = self.start + n_bytes(self.shape, dtype)
+        return memory[self.start : end].view(dtype).view(self.shape)
+
+
+class Sent(NamedTuple):
+    """A bucket's contents, as plain values that go to all processes of an engine."""
+
+    buckets: list[Handle]
+    """One, or the bucket of each process."""
+    entries: list[Entry]
+    last: bool
+    """No weights follow. Else the buckets are filled again when these have been taken."""
+
+    def weights(self, process: int = 0) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight.
+
+        Args:
+            process: number of the engine's process that takes them.
+        """
+        memory = opened(self.buckets[process if len(self.buckets) > 1 else 0])
+        for entry in self.entries:
+            weight = entry.view(memory)
+            # An engine may wait for the rest of a layer; until then the bucket is filled again.
+            yield entry.name, weight if self.last else weight.clone()
+        if memory.is_cuda:
+            torch.cuda.synchronize()
+
+
+class Delivery:
+    """Weights as they arrive, bucket by bucket."""
+
+    def __init__(self, parts: Iterator[Sent], progress: Callable[[], None]) -> None:
+        """Set up.
+
+        Args:
+            parts: waits for the next bucket.
+            progress: called for every weight.
+        """
+        self._parts, self._progress = parts, progress
+
+    def parts(self) -> Iterator[Sent]:
+        """Yield the buckets' contents, for processes that open them."""
+        return self._parts
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight, for this process."""
+        for part in self._parts:
+            for weight in part.weights():
+                self._progress()
+                yield weight
+
+
+def file_handle(path: Path, size: int) -> Handle:
+    """Return the handle of a file's memory."""
+    return {"path": str(path), "bytes": size}
+
+
+def device_handle(memory: Tensor) -> Handle:
+    """Return the handle of a GPU's (bytes,) uint8 memory, without the number of its device."""
+    _, *fields = memory.untyped_storage()._share_cuda_()
+    return {"cuda": [_plain(field) for field in fields], "bytes": len(memory)}
+
+
+def opened(handle: Handle) -> Tensor:
+    """Return the (bytes,) uint8 memory of a bucket of another process.
+
+    Raises:
+        RuntimeError: the system keeps the GPU's memory of the other process from this one.
+    """
+    if "cuda" not in handle:
+        return _mapped(Path(handle["path"]), handle["bytes"])
+    fields = [_from_plain(field) for field in handle["cuda"]]
+    kind: Any = torch.UntypedStorage
+    # The engine sees one GPU, the trainer's, under a number of its own.
+    storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)
+    return _bytes_of(storage)[: handle["bytes"]]
+
+
+def n_bytes(shape: Iterable[int], dtype: torch.dtype) -> int:
+    """Return the bytes of a tensor."""
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    return size
+
+
+def map_file(path: Path, size: int) -> Tensor:
+    """Return the (bytes,) uint8 contents of a file, which change with it."""
+    kind: Any = torch.UntypedStorage
+    return _bytes_of(kind.from_file(str(path), True, size))
+
+
+_mapped = lru_cache(maxsize=1)(map_file)
+"""The same, once for all updates."""
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _plain(field: Any) -> Any:
+    return {"bytes": base64.b64encode(field).decode()} if isinstance(field, bytes) else field
+
+
+def _from_plain(field: Any) -> Any:
+    return base64.b64decode(field["bytes"]) if isinstance(field, dict) else field

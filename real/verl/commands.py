@@ -1,0 +1,201 @@
+"""The commands of `guard-verl`: problem files for verl, and the paper's cells as shell scripts.
+
+They need neither verl nor Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from guard_core import GuardConfig
+from guard_core.config import Count, Natural, Positive, check_fields
+from lab.errors import UserError
+from lab.options import POSITIONAL
+from lab.settings import to_values
+from lab.trace.parts import check_new
+from real.problems import NAMED, load_problems
+from real.requirements import require_torch
+from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
+from real.settings.presets import model_of, settings_of
+from real.verl.settings import LOSSES, TEMPLATE, check_plugin
+
+
+@dataclass(kw_only=True)
+class ConfigCommand:
+    """Print a shell script that runs one of the paper's cells on verl, with its sources.
+
+    Examples:
+        guard-verl config --preset qwen2.5-7b/math500 > run.sh
+        guard-verl config --preset qwen2.5-7b/math500 --arm ttrl > ttrl.sh
+        guard-verl config --preset qwen3-4b/amc --nodes 2 --gpus 8 > cluster.sh
+    """
+
+    preset: str
+    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+    arm: str = "guard"
+    """Arm of the comparison: ttrl, guard, frozen, memory, truth, ..."""
+    step_factor: Positive | None = None
+    """Factor on the learning rate; that of the arm at matched effort is found by
+    `guard-train compare`."""
+    nodes: Count = 1
+    gpus: Count = 8
+    """GPUs of each node."""
+    gpu_memory: Positive = 80.0
+    """GiB of each GPU."""
+    model: str | None = None
+    """Folder of the model, on a disk that all nodes see."""
+    problems: str | None = None
+    """Parquet file of `guard-verl problems`, on such a disk; named after the set if None."""
+    out: str = "runs/verl"
+    """Run folder, on such a disk."""
+    seed: Natural = 0
+    """Of the votes, of the guard and of the problems' order."""
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_fields(self, error=UserError)
+
+    def run(self) -> None:
+        """Print the script."""
+        require_torch()
+        print(cell_script(self), end="")
+
+
+def cell_script(cell: ConfigCommand) -> str:
+    """Return a script that reproduces a cell of the paper on verl.
+
+    Raises:
+        UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
+            mini-batch, or the run folder exists without a checkpoint to go on from.
+    """
+    from real.plan.sizes import PlannedModel, read_config  # imports torch
+
+    factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
+    options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
+    config = replace(settings_of(options, with_model=True), step_factor=cell.step_factor or 1.0)
+    check_plugin(config)
+    out = Path(os.path.abspath(cell.out))
+    if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
+        check_new(out)
+    model, data = model_of(cell.preset), config.problems or ""
+    size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
+    n_batches, left_out = divmod(NAMED[data].n_problems, config.batch_size)
+    values: dict[str, Any] = {
+        **asdict(cell),
+        **to_values(config),
+        **_spread(size.n_weights, size.n_heads, rows, cell),
+        "rows": rows,
+        "seed": cell.seed,
+        "model": cell.model or f"path/to/{model}",
+        "model_name": model,
+        "problem_file": os.path.abspath(cell.problems or f"{data}.parquet"),
+        "out": out,
+        "checkpoints": out / "checkpoints",
+        "loss": LOSSES[config.loss],
+        "uses_kl": config.kl_coef > 0,
+        "n_batches": n_batches,
+        "left_out": left_out,
+    }
+    shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
+    shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
+    shown["address"] = "RAY_ADDRESS=auto " if cell.nodes > 1 else ""
+    return TEMPLATE.format_map(shown)
+
+
+def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:
+    """Return how many GPUs share rows, weights and state.
+
+    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU, and
+    FSDP's state half of one; else it is kept on the host.
+
+    Raises:
+        UserError: so many GPUs cannot share the rows evenly.
+    """
+    world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
+    shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]
+    even = next((n for n in shared if rows % (world // n) == 0), None)
+    if even is None:
+        raise UserError(
+            f"nodes, gpus: the {rows} rows of a mini-batch cannot be dealt evenly to {world} GPUs; "
+            "take a power of two"
+        )
+    copies = [n for n in shared if cell.gpus % n == 0]
+    fits = (n for n in copies if 2 * n_weights / n <= 0.25 * card)
+    return {
+        "data_ranks": world // even,
+        "sequence_ranks": even,
+        "tensor_ranks": next(fits, copies[-1]),
+        # A weight, its gradient and AdamW's moments, in single precision.
+        "offload": 16 * n_weights / world > 0.5 * card,
+    }
+
+
+def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
+    """Return the profile closest to the run's guard, what differs from it, and other settings."""
+    wanted, usual = config.guard.to_dict().items(), TrainConfig()
+    guards = (
+        [("profile", name), *sorted(wanted - GuardConfig.profile(name).to_dict().items())]
+        for name in ("paper", "release", "off", "recommended")
+    )
+    others = ((name, getattr(config, name)) for name in ("labels", "rule", "step_factor"))
+    return min(guards, key=len) + [(n, v) for n, v in others if v != getattr(usual, n)]
+
+
+def _written(value: Any) -> str:
+    """Return a value in Hydra's grammar of overrides."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    quoted = "'" + text.replace("'", "\\'") + "'"
+    return text if re.fullmatch(r"[\w/.:@+-]+", text) else quoted
+
+
+@dataclass(kw_only=True)
+class ProblemsCommand:
+    """Write problem sets as one Parquet file for verl, with an index that is unique in it.
+
+    Examples:
+        guard-verl problems math500 --out math500.parquet
+        guard-verl problems aime24 amc --out both.parquet
+        guard-verl problems mine.jsonl --fields.prompt question --out mine.parquet
+    """
+
+    sources: Annotated[tuple[str, ...], POSITIONAL]
+    """aime24, aime25, amc, math500, files (.json .jsonl .parquet) or hf:NAME, as --problems of
+    guard-train takes them."""
+    out: Path
+    """Parquet file to make; must not exist yet."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Fields of problem files; those left out are found by their usual names."""
+    data_dir: str | None = None
+    """Folder of aime24.json, aime25.json, amc.json, math500.json; GUARD_DATA if None."""
+    hub: bool = False
+    """Fetch a named problem set without a file from the Hugging Face hub."""
+    prompt_suffix: str = BOX_REQUEST
+    """Text put behind every prompt; by default none where the prompt itself asks for a box."""
+    system_prompt: str | None = None
+    """First message of every prompt, in place of one in the problem file."""
+
+    def run(self) -> None:
+        """Write the file, and say how many problems it holds."""
+        from real.verl.problems import write_problems
+
+        if not self.sources:
+            raise UserError(f"sources: name a problem file, or one of {', '.join(NAMED)}")
+        sets = [load_problems(name, self.fields, self.data_dir, self.hub) for name in self.sources]
+        n_problems = write_problems(self.out, sets, self.prompt_suffix, self.system_prompt)
+        print(f"{self.out}: {n_problems} problems, extra_info.index 0 to {n_problems - 1}")
+
+
+COMMANDS = {"problems": ProblemsCommand, "config": ConfigCommand}
+
+ABOUT = """Files and commands for TTRL-Guard as a plugin of verl, on one GPU or a cluster.
+
+Examples:
+    guard-verl problems math500 --out math500.parquet
+    guard-verl config --preset qwen2.5-7b/math500 > run.sh
+    bash run.sh
+"""

@@ -1,0 +1,62 @@
+"""`guard-sim calibrate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.settings.options import Loss
+
+
+@dataclass(kw_only=True)
+class Calibrate:
+    """Fit the paper's TTRL fate rows, freeze, predict its guard rows and compare with baselines.
+
+    Examples:
+        guard-sim calibrate --quick --out runs/quick
+        guard-sim calibrate --rows llama-math500 --mechanisms attractor --out runs/llama
+        guard-sim calibrate --out runs/calibration
+    """
+
+    out: Path
+    """Folder: new, empty, or with an unfinished calibration of the same settings. Commands with
+    other mechanisms may share it."""
+    rows: tuple[str, ...] = ()
+    """Rows of the paper such as llama-math500; all six if left out."""
+    mechanisms: tuple[str, ...] = ()
+    """independent, attractor, spread and features if left out; also mixture and adam."""
+    readings: tuple[str, ...] = ()
+    """Readings of label accuracy, share of votes or majority is right; both if left out."""
+    replicates: int = 16
+    """Runs per row and arm of the prediction."""
+    fits: int = 2
+    """Fits per mechanism and reading, each with seeds of its own."""
+    seed: int = 0
+    """Seed of fits and predictions."""
+    loss: Loss = "points"
+    """Error that a fit minimises: points per cell, or the distance of the roots, in which rare
+    fates count as much as common ones."""
+    quick: bool = False
+    """A coarse fit and four runs per prediction, to see that it works."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def run(self) -> None:
+        """Calibrate, then print the tables."""
+        from sim.studies.calibrate.calibration import Calibration, run_calibration
+        from sim.studies.calibrate.fitting import QUICK, Budget, readings_named
+        from sim.studies.calibrate.mechanisms import mechanisms_named
+        from sim.studies.calibrate.published import rows_named
+
+        calibration = Calibration(
+            rows=rows_named(self.rows),
+            mechanisms=mechanisms_named(self.mechanisms),
+            readings=readings_named(self.readings),
+            budget=QUICK if self.quick else Budget(),
+            replicates=min(self.replicates, 4) if self.quick else self.replicates,
+            fits=1 if self.quick else self.fits,
+            seed=self.seed,
+            loss=self.loss,
+        )
+        print(run_calibration(calibration, self.out, progress=not self.quiet))
+        print(self.out)

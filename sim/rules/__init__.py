@@ -1,1 +1,0 @@
-"""Rewards of rules in compiled code, where the rule on arrays is far too slow."""

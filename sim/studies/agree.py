@@ -1,0 +1,332 @@
+"""Real runs and a response file in, the table of their agreement out.
+
+Real runs are simulated by the measured policy, and by the classical ones as a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from guard_core import GuardConfig
+from guard_core.rules import make_rule
+from lab.arm_settings import arm_of
+from lab.arms import BASELINE
+from lab.columns import floats, ints
+from lab.compare.agreement import MEASURED, compare_cells
+from lab.compare.collection import Comparison
+from lab.errors import UserError
+from lab.measures.fate import MIN_VISITS
+from lab.progress import Bar
+from lab.trace.manifest import Manifest
+from lab.trace.response import Facts, Response
+from lab.trace.trace import Trace
+from sim.engine.run import simulate
+from sim.settings.config import SimConfig
+from sim.settings.machine_code import compilation_shown
+from sim.settings.options import Classical
+from sim.settings.populations import STEP, check_measured
+
+CLASSICAL: tuple[Classical, ...] = get_args(Classical)
+STEPS = tuple(0.02 * 2**k for k in range(10))
+"""Step sizes that a classical policy is calibrated over, .02 to 10.24."""
+
+_TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
+_TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
+"""Settings of both worlds that a simulation takes from the real run."""
+_READ = (*_TAKEN, "guard", "lr", "kl_coef", "average", "max_grad_norm")
+"""Settings of the real run that the simulation has."""
+_FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
+_FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0, "ahead": 0}
+_FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
+"""Settings of the trainer at the only values that the measured policy has."""
+_MEASURED = """
+model tiny_task tiny_verifies problem_seed chat_template template_options system_prompt problems
+fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check max_response_tokens
+stop temperature eval_temperature
+"""
+"""Settings of model, problems and responses, which the response file stands for."""
+_WITHOUT_EFFECT = """
+answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
+engine_tp engine_adapters max_rows max_unread max_num_gen_batches micro_tokens max_refused
+lora_alpha lora_targets gradient_checkpointing attention offload_optimizer keep_votes eval_every
+eval_steps eval_samples checkpoint_every
+checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads rank_timeout
+"""
+"""Settings that change cost, precision, records or random numbers, or that act only beside a value
+which `_FIXED` excludes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Settings of the simulations that the real runs do not have."""
+
+    response: Response
+    path: Path
+    """Of the response file."""
+    growth: float | None = None
+    """As in `SimConfig`."""
+    replicates: int
+    """Simulated runs per cell."""
+    seed: int = 0
+
+    def of(self, runs: Sequence[Manifest]) -> SimConfig:
+        """Return the settings of the measured policy for the runs of one arm.
+
+        Raises:
+            UserError: they have another model or other problems, or settings that the policy does
+                not have.
+        """
+        run = runs[0]
+        check_same(run, self.response.facts, self.path)
+        return SimConfig(
+            **self._shared(runs),
+            policy=MEASURED,
+            response=str(self.path),
+            growth=self.growth,
+            lr=run.config["lr"],
+            kl_coef=run.config.get("kl_coef", 0.0),
+            average=run.config.get("average", 0.0),
+            max_grad_norm=run.config["max_grad_norm"],
+            n_answers=self.response.n_answers,
+        )
+
+    def classical(
+        self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
+    ) -> SimConfig:
+        """Return the settings of a classical policy for the runs of one arm.
+
+        Args:
+            runs: of the arm.
+            policy: which one.
+            step: its step size.
+            folder: run folder that has the label accuracies before training.
+
+        Raises:
+            UserError: a setting cannot be simulated.
+        """
+        return SimConfig(
+            **self._shared(runs),
+            policy=policy,
+            step=step,
+            population="trace",
+            trace=str(folder),
+            fixed_population=True,
+        )
+
+    def _shared(self, runs: Sequence[Manifest]) -> dict[str, Any]:
+        run = runs[0]
+        return {name: run.config[name] for name in _TAKEN} | {
+            "guard": GuardConfig.from_dict(run.config["guard"]),
+            "n_problems": run.n_problems,
+            "replicates": self.replicates,
+            "seed": self.seed,
+        }
+
+
+def not_classical(run: Manifest) -> str | None:
+    """Returns the setting of a run that only the measured policy has, None where it has none."""
+    brake = GuardConfig.from_dict(run.config["guard"]).brake
+    for name, value, without in (
+        ("kl_coef", run.config.get("kl_coef", 0.0), 0.0),
+        ("average", run.config.get("average", 0.0), 0.0),
+        ("guard.brake", brake, 1.0),
+    ):
+        if value != without:
+            return f"{name} = {value}"
+    return None
+
+
+def check_same(run: Manifest, facts: Facts, path: Path) -> None:
+    """Refuse a response file of another model or other problems, and what `check_settings` does.
+
+    Args:
+        run: a real run.
+        facts: of the response file.
+        path: of the response file.
+
+    Raises:
+        UserError: they differ, or the measured policy cannot have the run's settings.
+    """
+    where = f"real: {run.title}, seed {run.seeds[0]}"
+    check_settings(run.config, where)
+    sources = run.extra.get("sources", {})
+    for name, own in (("model", facts.model), ("problems", facts.problems)):
+        if sources.get(name) != own:
+            other = "another model" if name == "model" else "other problems"
+            raise UserError(
+                f"response: {path} was measured with {other} than the run of {run.title}, seed "
+                f"{run.seeds[0]}; measure the run's own with guard-train measure"
+            )
+    temperature = {"temperature": facts.temperature, "eval_temperature": facts.temperature}
+    _check_fixed(run.config, temperature, where)
+
+
+def check_settings(config: Mapping[str, Any], where: str) -> None:
+    """Refuse settings of the trainer that the measured policy does not have or does not know.
+
+    Args:
+        config: of a real run, as plain values.
+        where: begins the message.
+
+    Raises:
+        UserError: naming the first such setting.
+    """
+    known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
+    for name in sorted(config.keys() - known):
+        raise UserError(
+            f"{where} has {name} = {config[name]}, a setting that guard-sim agree does not know; "
+            "leave that run out"
+        )
+    _check_fixed(config, _FIXED, where)
+    rule = make_rule(config["rule"], config["rule_options"])
+    check_measured(rule, response="", lr=0.0, step=STEP, unparseable=0.0, sampled=True)
+
+
+def _check_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
+    for name, own in fixed.items():
+        if (value := config.get(name, own)) != own:
+            raise UserError(
+                f"{where} has {name} = {value}, the measured policy only {own}; leave that run out"
+            )
+
+
+def simulate_arms(
+    comparison: Comparison, prediction: Prediction, folder: Path | None
+) -> Iterator[tuple[str, Trace]]:
+    """Simulate every arm of one comparison with the measured policy.
+
+    Args:
+        comparison: real runs.
+        prediction: settings.
+        folder: every arm gets a folder of its name in it; in memory if None.
+
+    Yields:
+        Arm and trace.
+
+    Raises:
+        UserError: see `Prediction.of`; or a folder is in use.
+    """
+    for arm, runs in comparison.runs.items():
+        config = prediction.of(runs)
+        target = None if folder is None else folder / arm
+        yield arm, simulate(config, target, arm=arm_of(config, runs[0].arm))
+
+
+def simulate_classical(
+    comparison: Comparison, prediction: Prediction, policy: Classical
+) -> dict[str, Trace]:
+    """Simulate the arms that a classical policy can, its step size calibrated on TTRL.
+
+    The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one. It
+    needs no true answer, but a real run at every learning rate.
+
+    Args:
+        comparison: real runs; TTRL is among them, and `not_classical` finds nothing in it.
+        prediction: settings.
+        policy: which one.
+    """
+    folder, base = comparison.traces[BASELINE].folder, comparison.runs[BASELINE]
+    assert folder is not None  # collected from folders
+    target = _final_match(comparison.traces[BASELINE])
+
+    def gap(step: float) -> float:
+        trace = simulate(prediction.classical(base, policy, step, folder))
+        return abs(_final_match(trace) - target)
+
+    step = min(STEPS, key=gap)
+    configs = {
+        arm: prediction.classical(runs, policy, step, folder)
+        for arm, runs in comparison.runs.items()
+        if not_classical(runs[0]) is None
+    }
+    return {arm: simulate(config) for arm, config in configs.items()}
+
+
+def _final_match(trace: Trace) -> float:
+    """Match rate of the last visits."""
+    visit = ints(trace.visits, "visit")
+    return float(floats(trace.visits, "match_rate")[visit == visit.max()].mean())
+
+
+TABLE = "agreement.csv"
+
+
+def agree(
+    real: Sequence[Comparison],
+    prediction: Prediction,
+    out: Path | None = None,
+    classical: Sequence[Classical] = CLASSICAL,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Simulate real comparisons and compare both.
+
+    Args:
+        real: comparisons of the trainer.
+        prediction: settings of the simulations.
+        out: new folder for the runs of the measured policy; in memory if None.
+        classical: other policies, whose runs are not kept.
+        progress: show a progress bar.
+
+    Returns:
+        As `lab.agreement`.
+
+    Raises:
+        UserError: model, problems or settings of a real run are not those of the response file.
+    """
+    for comparison in real:  # before the first run
+        for runs in comparison.runs.values():
+            prediction.of(runs)
+    several = len({comparison.family for comparison in real}) > 1
+    parts = []
+    bar = Bar(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)
+    with bar, compilation_shown(bar.set_postfix_str):
+        for comparison in real:
+            folder = None if out is None else out / _place(comparison, several)
+            predictions: dict[str, dict[str, Trace]] = {MEASURED: {}}
+            for arm, trace in simulate_arms(comparison, prediction, folder):
+                predictions[MEASURED][arm] = trace
+                bar.update()
+            for policy in classical if _calibrates(comparison) else ():
+                predictions[policy] = simulate_classical(comparison, prediction, policy)
+            parts.append(compare_cells(comparison, predictions))
+    return pd.concat(parts, ignore_index=True)
+
+
+def left_out(real: Sequence[Comparison], classical: Sequence[Classical]) -> list[str]:
+    """Return what the table of `agree` lacks, with the reasons, each once.
+
+    Args:
+        real: comparisons of the trainer.
+        classical: other policies that were asked for.
+    """
+    found: dict[str, list[str]] = {}
+    for comparison in real:
+        at = "" if comparison.step_size is None else f" at lr {comparison.step_size:g}"
+        whole = classical and not _calibrates(comparison)
+        if whole:
+            reason = "classical policies (their step size needs a TTRL run without KL penalty"
+            found.setdefault(f"{reason}, average or brake)", []).append(f"all arms{at}")
+        for arm, runs in comparison.runs.items():
+            if classical and not whole and (setting := not_classical(runs[0])):
+                found.setdefault(f"classical policies ({setting})", []).append(f"{arm}{at}")
+            if not len(comparison.fates(arm)):
+                short = f"fates and r (fewer than {MIN_VISITS} visits)"
+                found.setdefault(short, []).append(f"{arm}{at}")
+    return [f"{reason}: {', '.join(cells)}" for reason, cells in found.items()]
+
+
+def _calibrates(comparison: Comparison) -> bool:
+    """The step size of a classical policy can be found on the comparison's TTRL runs."""
+    runs = comparison.runs.get(BASELINE)
+    return runs is not None and not_classical(runs[0]) is None
+
+
+def _place(comparison: Comparison, several: bool) -> str:
+    """Folder of one comparison's simulations."""
+    name = "runs" if comparison.step_size is None else f"lr-{comparison.step_size:g}"
+    return f"set-{comparison.family}/{name}" if several else name

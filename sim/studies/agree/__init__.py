@@ -1,1 +1,0 @@
-"""Simulated runs with the settings of real ones, and how well they predict them."""

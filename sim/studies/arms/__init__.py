@@ -1,1 +1,0 @@
-"""Arms and their controls, the differences between them, and both in words."""

@@ -1,0 +1,228 @@
+"""The jobs of a sweep: one run each, shared by all cells whose runs cannot differ.
+
+Plain TTRL is run once for all values of the guard's thresholds. A job is known by a hash of all its
+settings and of the content of the files that they name, which is how a sweep is continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from guard_core import ConfigError, GuardConfig
+from lab.arm_settings import with_arm
+from lab.arms import arm
+from lab.errors import UserError, first_line
+from lab.files import file_digest
+from lab.settings import to_values
+from sim.engine.rows import MEASURES
+from sim.engine.run import measure
+from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
+from sim.studies.axes import Assignments, assign
+from sim.studies.controls import Control, control, find, guard_among
+from sim.world.measured.tree import read_measured
+from sim.world.observe.observer import only_read
+from sim.world.populations import ability_sampler
+
+FILES = ("histogram", "trace", "response")
+"""Settings of `SimConfig` that name a file, or a run folder."""
+FACTS = ("step_factor", "skip_rate", "achieved_ratio")
+"""Columns other than the measures: the number of a control and the match that it achieved."""
+_WITHOUT_PARTS = (
+    *("tie_break", "label_from", "discount", "hysteresis", "skip_by", "advantage_scale"),
+    *("negative_scale", "brake", "brake_on", "brake_above"),
+)
+"""Settings of a guard that count with all its parts off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run, or the search for a control's number."""
+
+    key: str
+    """Hash of all settings and files."""
+    config: SimConfig
+    control: Control | None = None
+    guard_key: str = ""
+    """Job of the guarded arm that a control is matched to."""
+    unguarded_key: str = ""
+    """Job of the arm that a control runs before its number is set."""
+    reason: str = ""
+    """Why the settings contradict each other: such a job cannot be run."""
+
+    @property
+    def visits(self) -> int:
+        """Visits of one run: how much work it is."""
+        c = self.config
+        return c.replicates * c.n_problems * (c.epochs + 1)
+
+    def failed(self, reason: str) -> pd.DataFrame:
+        """The outcome of a job that failed: as of `perform`, without numbers."""
+        first, number = self.config.first_replicate, self.config.replicates
+        table = pd.DataFrame({"replicate": range(first, first + number)})
+        return table.assign(status="failed", reason=reason, key=self.key)
+
+
+def job_of(
+    base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
+) -> Job:
+    """The job of one arm in one cell.
+
+    Args:
+        base: settings that all cells share.
+        values: those of the cell.
+        name: of the arm.
+        files: path to hash, see `contents`.
+    """
+
+    def plain(config: SimConfig) -> dict[str, Any]:
+        paths = {name: getattr(config, name) for name in FILES}
+        return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
+
+    try:
+        found = control(name)
+        if found is None:
+            config = _arm_config(base, values, name)
+            return Job(_key("", plain(config)), config)
+        config = _arm_config(base, values, found.unguarded)
+        guard = _arm_config(base, values, found.target)
+    except (UserError, ConfigError) as error:
+        settings = {"arm": name, **values, "definition": to_values(base)}
+        return Job(_key("impossible", settings), base, reason=str(error))
+    both = {"unguarded": plain(config), "guard": plain(guard)}
+    keys = {"guard_key": _key("", both["guard"]), "unguarded_key": _key("", both["unguarded"])}
+    return Job(_key(found.kind, both), config, found, **keys)
+
+
+def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
+    """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
+    own = arm(name)
+    factor = base.step_factor * own.step_factor
+    own = replace(own, guard=guard_among(name, base), step_factor=factor)
+    config = assign(with_arm(base, own), {**_size(base, values), **values})
+    return only_read(replace(config, guard=_needed(config.guard)))
+
+
+def _needed(guard: GuardConfig) -> GuardConfig:
+    """The guard without settings that cannot reach the run: with all parts off, most."""
+    usual = GuardConfig()
+    if guard.label_from != "memory":
+        guard = replace(guard, discount=usual.discount)
+    if guard.label_from == "frozen":
+        guard = replace(guard, hysteresis=usual.hysteresis)
+    if guard.brake == 1:
+        guard = replace(guard, brake_on=usual.brake_on, brake_above=usual.brake_above)
+    if guard.acts:
+        return guard
+    counting = {name: getattr(guard, name) for name in _WITHOUT_PARTS}
+    return GuardConfig(frs=False, mps=False, rcsu=False, **counting)
+
+
+def _size(base: SimConfig, values: Assignments) -> Assignments:
+    """A varied population brings its size and length, unless the sweep's own were set by hand."""
+    name = values.get("population")
+    usual = NAMED.get(base.population)
+    law = NAMED.get(name) if isinstance(name, str) else None
+    if law is None or usual is None:
+        return {}
+    sizes = ("n_problems", "epochs")
+    return {n: getattr(law, n) for n in sizes if getattr(base, n) == getattr(usual, n)}
+
+
+def _key(kind: str, values: Mapping[str, Any]) -> str:
+    text = msgspec.json.encode([kind, values], order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A job with the outcomes that a control is matched to."""
+
+    job: Job
+    guard: pd.DataFrame | None = None
+    unguarded: pd.DataFrame | None = None
+
+
+def perform(task: Task) -> pd.DataFrame:
+    """Do a job; a run that cannot be computed is an outcome, not an error.
+
+    Returns:
+        One row per replicate: replicate, status ("done" or "failed"), reason, the columns of
+        `MEASURES` and `FACTS`, key.
+    """
+    try:
+        with warnings.catch_warnings():
+            # A step that explodes passes through infinity before the engine names it.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            table = _perform(task)
+    except (UserError, ValueError, ArithmeticError) as error:
+        return task.job.failed(first_line(error))
+    return table.reset_index().assign(status="done", reason="", key=task.job.key)
+
+
+def _perform(task: Task) -> pd.DataFrame:
+    job = task.job
+    config, ratio = job.config, float("nan")
+    if job.control is None:
+        table = measure(config)
+    else:
+        assert task.guard is not None and task.unguarded is not None
+        guard, unguarded = (t.set_index("replicate") for t in (task.guard, task.unguarded))
+        found = find(job.control.kind, config, guard, unguarded, measure)
+        config, ratio = found.config, found.achieved_ratio
+        table = found.table[list(MEASURES)]
+    return table.assign(
+        step_factor=config.step_factor, skip_rate=config.skip_rate, achieved_ratio=ratio
+    )
+
+
+def contents(files: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Path of every file to a hash of what is in it.
+
+    Args:
+        files: name of the setting and path; None where it names none.
+
+    Raises:
+        UserError: a file is missing or cannot be read.
+    """
+    named = {(name, path) for name, path in files if path is not None}
+    return {path: _digest(name, Path(path)) for name, path in sorted(named)}
+
+
+def check_files(configs: Iterable[SimConfig]) -> None:
+    """Refuse a sweep of which no run can read its files.
+
+    Raises:
+        UserError: the defect that the first run met.
+    """
+    read = ("policy", "population", *FILES, "n_problems", "fixed_population")
+    first: UserError | None = None
+    for config in {tuple(getattr(c, name) for name in read): c for c in configs}.values():
+        try:
+            if config.response is None:
+                ability_sampler(config)
+            else:
+                read_measured(config.response, config.n_problems, config.n_answers)
+            return
+        except UserError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _digest(name: str, path: Path) -> str:
+    """Of a file, or of the visits of a run folder."""
+    parts = sorted((path / "visits").glob("*.parquet")) if path.is_dir() else [path]
+    try:
+        found = [file_digest(part) for part in parts]
+    except OSError as error:
+        raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:20]

@@ -1,0 +1,223 @@
+"""Search over arms and settings: random candidates, halved after every round.
+
+Successive halving (Jamieson and Talwalkar 2016, https://arxiv.org/abs/1502.07943): every round adds
+paired replicates and keeps the better half. The plain arms stay in all rounds, as references.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lab.columns import floats, groups, unique
+from lab.errors import UserError
+from lab.settings import to_values
+from lab.stats.paired import LEVEL, estimate
+from lab.trace.parts import locked
+from sim.settings.config import SimConfig
+from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective
+from sim.studies.axes import Value, check_axis, read
+from sim.studies.jobs import FILES, check_files, contents, job_of
+from sim.studies.sweep import check_workers, claim, run_jobs
+
+AXES: Mapping[str, tuple[Value, ...]] = {
+    "kl_coef": (0.0, 0.05, 0.2, 1.0),
+    "guard.negative_scale": (1.0, 0.5, 0.0),
+    "guard.hysteresis": (0.0, 0.25),
+    "guard.discount": (1.0, 0.8),
+}
+"""Settings that are combined with every arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An arm with the settings that differ from those that all candidates share."""
+
+    arm: str
+    values: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The arm and its settings in one line."""
+        changed = (f"{name.rpartition('.')[2]}={value}" for name, value in self.values)
+        return " ".join((self.arm, *changed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The settings of a search.
+
+    Raises:
+        UserError: the budget is too small for the plain arms, or a setting is impossible.
+    """
+
+    base: SimConfig
+    """Settings that all candidates share; its replicates are those of the last round."""
+    arms: tuple[str, ...] = SEARCH_ARMS
+    axes: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: dict(AXES))
+    lrs: tuple[float, ...] = SEARCH_LRS
+    objective: Objective = "mean"
+    """Over the learning rates, of the final pass@1: its mean, or its lowest mean over seeds."""
+    budget: int = 1000
+    """Most runs: one candidate at one learning rate in one replicate each."""
+
+    def __post_init__(self) -> None:
+        """Check the axes and the budget."""
+        for name, values in self.axes.items():
+            check_axis(name, values)
+            if name == "lr":
+                raise UserError("vary lr: give learning rates by --lrs")
+        if not self.lrs or len(set(self.lrs)) < len(self.lrs):
+            raise UserError("lrs: give learning rates, each once")
+        if (least := self.n_runs(len(self.arms))) > self.budget:
+            raise UserError(f"budget = {self.budget}: the plain arms alone need {least} runs")
+
+    @property
+    def ends(self) -> list[int]:
+        """Replicates after each round: 1, 2, 4 and so on up to all."""
+        n = self.base.replicates
+        return [*(2**k for k in range((n - 1).bit_length())), n]
+
+    def sizes(self, n: int) -> list[int]:
+        """Return the candidates of every round, of n in the first."""
+        return [max(len(self.arms), -(-n // 2**k)) for k in range(len(self.ends))]
+
+    def n_runs(self, n: int) -> int:
+        """Return the runs of a search that begins with n candidates."""
+        added = np.diff([0, *self.ends])
+        return len(self.lrs) * int(np.dot(self.sizes(n), added))
+
+    def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
+        """Return the candidates of the first round, as many as the budget allows.
+
+        All plain arms come first, then others in random order; the runs of any two differ.
+
+        Raises:
+            UserError: a plain arm cannot be run.
+        """
+        made = [
+            Candidate(arm, tuple((n, v) for n, v in pairs if v != read(self.base, n)))
+            for arm in self.arms
+            for values in itertools.product(*self.axes.values())
+            for pairs in [list(zip(self.axes, values, strict=True))]
+        ]
+        # Few settings first: of candidates with the same runs the simplest name stays.
+        made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
+        found: dict[str, Candidate] = {}
+        for candidate in made:
+            values = {**dict(candidate.values), "lr": self.lrs[0]}
+            job = job_of(self.base, values, candidate.arm, files)
+            if not job.reason:
+                found.setdefault(job.key, candidate)
+            elif not candidate.values:
+                raise UserError(f"arm {candidate.arm}: {job.reason}")
+        plain = [c for c in found.values() if not c.values]
+        others = [c for c in found.values() if c.values]
+        # Spawned apart from the seed of the runs, whose random numbers these must not repeat.
+        rng = np.random.default_rng(np.random.SeedSequence(self.base.seed, spawn_key=(0, 0, 2)))
+        shuffled = [*plain, *(others[place] for place in rng.permutation(len(others)))]
+        n = max(n for n in range(len(plain), len(found) + 1) if self.n_runs(n) <= self.budget)
+        return shuffled[:n]
+
+
+def run_search(
+    search: Search, folder: Path | str, workers: int | None = None, *, progress: bool = False
+) -> pd.DataFrame:
+    """Run a search, or what is left of it.
+
+    Args:
+        search: what to run.
+        folder: new or empty, or with an unfinished run of the same search, which is continued.
+        workers: see `sim.studies.sweep.run_sweep`.
+        progress: show a bar for every round.
+
+    Returns:
+        One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from
+        replicate on.
+    """
+    check_workers(workers)
+    files = contents((name, getattr(search.base, name)) for name in FILES)
+    left = search.candidates(files)
+    check_files([search.base])
+    names = ("arms", "lrs", "objective", "budget", "axes")
+    own = {name: getattr(search, name) for name in names}
+    definition = {"search": own, "settings": to_values(search.base), "files": files}
+    folder = claim(Path(folder), definition)
+    pairs, rows, start = [], pd.DataFrame(), 0
+    with locked(folder):
+        rounds = zip(search.ends, search.sizes(len(left)), strict=True)
+        for number, (end, size) in enumerate(rounds):
+            left = left if number == 0 else _better(left, rows, search, size)
+            first = search.base.first_replicate + start
+            base = replace(search.base, first_replicate=first, replicates=end - start)
+            pairs += [
+                (
+                    {"round": number, "candidate": c.title, "arm": c.arm, "lr": lr},
+                    job_of(base, {**dict(c.values), "lr": lr}, c.arm, files),
+                )
+                for c in left
+                for lr in search.lrs
+            ]
+            rows, start = run_jobs(pairs, folder, workers, progress), end
+    return rows
+
+
+def _better(
+    left: Sequence[Candidate], rows: pd.DataFrame, search: Search, size: int
+) -> list[Candidate]:
+    """The plain arms and the best of the others, `size` together."""
+    score = scores(rows, search.lrs)[search.objective].to_dict()
+    plain = [c for c in left if not c.values]
+    # A candidate that failed at some learning rate has no score and comes last.
+    others = sorted(
+        (c for c in left if c.values), key=lambda c: score.get(c.title, -np.inf), reverse=True
+    )
+    return [*plain, *others[: size - len(plain)]]
+
+
+def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
+    """Return the scores of candidates that were run at every learning rate.
+
+    Args:
+        rows: of `run_search`.
+        lrs: the learning rates.
+
+    Returns:
+        One row per candidate, by its title: final pass@1 in percent at every learning rate (mean
+        over its replicates), mean and minimum of them, and replicates.
+    """
+    table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
+    table = table.reindex(columns=list(lrs)).dropna()
+    counts = {name: len(unique(part, "replicate")) for (name,), part in groups(rows, ["candidate"])}
+    return table.assign(
+        mean=table.mean(axis=1),
+        minimum=table.min(axis=1),
+        replicates=[counts[name] for name in table.index],
+    )
+
+
+def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:
+    """Return the table of a search, those of the most replicates and the best score first.
+
+    `gain` is the mean over the learning rates minus that of the first candidate, paired by
+    replicate. Its t-interval `low` to `high` holds for all candidates at once with 95 %
+    (Bonferroni's correction), also for those that were chosen because they were best.
+
+    Args:
+        rows: of `run_search`.
+        lrs: the learning rates.
+        objective: column of `scores` to sort by.
+    """
+    table = scores(rows, lrs)
+    level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)
+    means = rows.pivot_table(index="replicate", columns="candidate", values="pass_final")
+    first = floats(means, rows["candidate"].iloc[0])
+    gains = [estimate(floats(means, name) - first, level) for name in table.index]
+    table["gain"] = [gain.mean for gain in gains]
+    table["low"], table["high"] = [gain.low for gain in gains], [gain.high for gain in gains]
+    return table.sort_values(["replicates", objective], ascending=False, kind="stable")

@@ -1,0 +1,410 @@
+"""Sweeps: many settings, several arms, paired seeds, one table that can be continued.
+
+Example:
+    rows = run_sweep(Sweep(groups=({"guard.tau_FR": (0.1, 0.3, 0.5)},)), "runs/tau", workers=2)
+
+A folder has `sweep.json`, the definition, and `results.csv`, to which every job adds its rows as
+soon as it is finished.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import multiprocessing.resource_tracker
+import signal
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import joblib
+import msgspec
+import pandas as pd
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from guard_core.rules import RULES
+from lab.arms import BASELINE, GUARD
+from lab.columns import groups, where
+from lab.compare.collection import RESULTS
+from lab.errors import UserError
+from lab.files import TEMPORARY, whole
+from lab.progress import Bar
+from lab.settings import flattened, to_values
+from lab.signals import stop_with_parent, stops_held
+from lab.trace.manifest import command, commit, machine, now, versions
+from lab.trace.parts import LOCK_NAME, locked
+from sim.engine.rows import MEASURES
+from sim.settings.config import SimConfig
+from sim.settings.machine_code import compilation_shown, nothing_compiled
+from sim.settings.options import Preset
+from sim.studies.axes import Assignments, Value, check_axis, read
+from sim.studies.controls import check_arms
+from sim.studies.jobs import FACTS, FILES, Job, Task, check_files, contents, job_of, perform
+
+FILE = "sweep.json"
+_MAX_CELLS = 1_000_000
+_DIFFERENCES = 5
+_OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
+
+Pairs = Sequence[tuple[Mapping[str, Value], Job]]
+"""What a row is called, by column, and the job that its numbers come from."""
+
+STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Step sizes from which an arm chooses its best: from almost no training to where labels that are
+kept for ever have gained all they can."""
+
+_PAPER = {
+    "tau_FR": (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),
+    "W": (2, 3, 5, 8, 12, 20),
+    "beta_max": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5),
+}
+"""The paper varies one setting of the guard at a time, on Qwen2.5-7B and MATH-500, and prints the
+range but not the points of tau_FR and beta_max: those are ours. With W = 5 the flip rate moves in
+steps of .2, so all tau_FR in [.2, .4) are one and the same algorithm here."""
+
+RULE_ARMS = ("ttrl", "guard", "memory", "frozen", "truth", *(n for n in RULES if n != BASELINE))
+"""Every rule by itself and the named arms; `--arms` also takes RULE+guard and RULE+memory."""
+_RULES = {
+    "population": ("llama-math500", "qwen-math500"),
+    "signal": (0.0, 0.3),
+    "step": STEPS,
+}
+"""Two models, observations that know nothing and a little, and the steps every arm chooses from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The settings that are run.
+
+    Raises:
+        UserError: an axis names no setting or has values of a wrong type, an arm is unknown or
+            lacks the arms that it is matched to, or there is nothing to vary.
+    """
+
+    base: SimConfig = field(default_factory=SimConfig)
+    """All that is not varied; its guard is that of the arm `guard`."""
+    arms: tuple[str, ...] = (GUARD,)
+    groups: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
+    """Grids: all combinations of the values in a group, one group after the other."""
+
+    def __post_init__(self) -> None:
+        """Check names, values and arms."""
+        check_arms(self.arms)
+        for name, axis in (item for group in self.groups for item in group.items()):
+            check_axis(name, axis)
+        if not self.names:
+            raise UserError("sweep: nothing to vary; give --vary name=values or --preset")
+        n_cells = sum(math.prod(map(len, group.values())) for group in self.groups)
+        if n_cells > _MAX_CELLS:
+            raise UserError(f"sweep: {n_cells} cells, at most {_MAX_CELLS}; give fewer values")
+
+    @property
+    def names(self) -> list[str]:
+        """Varied settings in order."""
+        return list(dict.fromkeys(name for group in self.groups for name in group))
+
+    def cells(self) -> list[tuple[str, Assignments]]:
+        """Name of the group and values of the varied settings, of every cell in order."""
+        return [
+            (" x ".join(group), dict(zip(group, values, strict=True)))
+            for group in self.groups
+            for values in itertools.product(*group.values())
+        ]
+
+    def pairs(self, files: Mapping[str, str]) -> Pairs:
+        """Every cell and arm with its job; a group keeps the settings that it does not vary."""
+        usual = {name: read(self.base, name) for name in self.names}
+        return [
+            (
+                {"cell": number, "group": group, **usual, **values, "arm": arm},
+                job_of(self.base, values, arm, files),
+            )
+            for number, (group, values) in enumerate(self.cells())
+            for arm in self.arms
+        ]
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """The population, size and replicates that a preset is meant for."""
+    if name == "rules":
+        # Fewer problems than the data sets have: the numbers are means over paired replicates.
+        return {"n_problems": 200, "replicates": 16}
+    return {"population": "qwen-math500", "replicates": 20}
+
+
+def preset(name: Preset, base: SimConfig, arms: tuple[str, ...] = ()) -> Sweep:
+    """A named sweep.
+
+    Args:
+        name: `sensitivity` (all three rows of the paper, 24 settings), one of its rows, or `rules`
+            (every rule over step size, two populations and two strengths of what rules observe).
+        base: all that is not varied, at best from `preset_settings`.
+        arms: in place of TTRL and the guard, or all rules.
+    """
+    if name == "rules":
+        return Sweep(base=base, arms=arms or RULE_ARMS, groups=(_RULES,))
+    rows = _PAPER if name == "sensitivity" else {name: _PAPER[name]}
+    groups = tuple({f"guard.{n}": v} for n, v in rows.items())
+    return Sweep(base=base, arms=arms or (BASELINE, GUARD), groups=groups)
+
+
+def run_sweep(
+    sweep: Sweep, folder: Path | str, workers: int | None = None, *, progress: bool = False
+) -> pd.DataFrame:
+    """Run a sweep, or what is left of it; cells that failed are tried again.
+
+    Args:
+        sweep: what to run.
+        folder: new or empty, or with an unfinished run of the same sweep, which is continued.
+        workers: processes on this machine. If left out, joblib's active configuration decides:
+            inside `joblib.parallel_config("dask")` the jobs run on a Dask cluster, by default one
+            after the other in this process. Results do not depend on it.
+        progress: show a bar with the remaining time.
+
+    Returns:
+        One row per cell, arm and replicate: cell, group, the varied settings, arm, replicate,
+        status ("done" or "failed"), reason, the columns of `sim.engine.rows.MEASURES`,
+        step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
+        NaN numbers.
+
+    Raises:
+        UserError: the folder holds something else, or was made with files that have changed; a
+            file of the settings is missing, or none can be used; or a worker was lost. All but
+            the last are found before anything is written.
+    """
+    check_workers(workers)
+    varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
+    files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
+    pairs = sweep.pairs(files)
+    check_files(job.config for _, job in pairs if not job.reason)
+    definition = {
+        "arms": sweep.arms,
+        "groups": {" x ".join(group): group for group in sweep.groups},
+        "settings": to_values(sweep.base),
+        "files": files,
+    }
+    folder = claim(Path(folder), definition)
+    with locked(folder):
+        return run_jobs(pairs, folder, workers, progress)
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of processes below 1.
+
+    Raises:
+        UserError: naming it.
+    """
+    if workers is not None and workers < 1:
+        raise UserError(f"workers = {workers}: must be at least 1")
+
+
+def read_sweep(folder: Path | str) -> pd.DataFrame:
+    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`.
+
+    Raises:
+        UserError: the folder holds no sweep, or a damaged one.
+    """
+    path = Path(folder) / RESULTS
+    try:
+        text = path.read_text(encoding="utf-8")
+        # The last line of a killed sweep may be torn.
+        rows = pd.read_csv(
+            io.StringIO(text[: text.rfind("\n") + 1]),
+            dtype={"key": str, "reason": str, "status": str},
+            float_precision="round_trip",
+            keep_default_na=False,
+            na_values=[""],
+        )
+        return rows.assign(reason=rows["reason"].fillna(""))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+
+
+def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
+    """Make the folder of a sweep, or check that it holds the same one.
+
+    Args:
+        folder: new, empty, or of a sweep.
+        definition: plain values that must agree for the sweep to be continued.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: the folder holds something else; a different sweep is named by its fields.
+    """
+    path = folder / FILE
+    own = (FILE, LOCK_NAME, TEMPORARY)
+    if path.exists():
+        old, new = _definition(path), msgspec.to_builtins(definition)
+        if differing := _differing(old, msgspec.json.decode(msgspec.json.encode(new))):
+            raise UserError(
+                f"{folder}: holds another sweep: {differing}; repeat its command or choose "
+                "another folder"
+            )
+        return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(not entry.name.endswith(own) for entry in folder.iterdir()):
+            raise UserError(f"{folder}: exists and holds no sweep; choose another folder")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
+    made = {"started": now(), "command": command(), "commit": commit(), "versions": versions()}
+    facts = {"definition": definition, **made, "machine": machine()}
+    with whole(path) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    return folder
+
+
+def run_jobs(
+    pairs: Pairs, folder: Path, workers: int | None = None, progress: bool = False
+) -> pd.DataFrame:
+    """Run the jobs that are left: first plain arms, then the controls, which need their numbers.
+
+    Args:
+        pairs: rows and their jobs, with the same columns in every row.
+        folder: of the sweep; each job's rows stand in its `results.csv` as soon as it ends, and
+            all are in the order of `pairs` at the end.
+        workers: see `run_sweep`.
+        progress: show a bar.
+    """
+    path = folder / RESULTS
+    jobs = {job.key: job for _, job in pairs}
+    rows: dict[str, list[Mapping[str, Value]]] = {key: [] for key in jobs}
+    for labels, job in pairs:
+        rows[job.key].append(labels)
+    outcomes = _finished(folder, jobs)
+    try:
+        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
+        with _bar(jobs, outcomes, progress) as bar, path.open("a", encoding="utf-8") as file:
+            for outcome in _outcomes(jobs, outcomes, workers):
+                key = str(outcome["key"].iloc[0])
+                outcomes[key] = outcome
+                file.write(_csv(rows[key], outcome))
+                file.flush()
+                bar.set_postfix_str(f"{len(outcomes)} runs", refresh=False)
+                bar.update(jobs[key].visits)
+    finally:
+        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
+    return read_sweep(folder)
+
+
+@contextmanager
+def _bar(jobs: Mapping[str, Job], outcomes: Mapping[str, object], progress: bool) -> Iterator[Bar]:
+    """A bar of visits, not cells: cells differ in size, and the remaining time is a rate's."""
+    total = sum(job.visits for job in jobs.values())
+    initial = sum(jobs[key].visits for key in outcomes)
+    options = {"unit": "visit", "unit_scale": True, "disable": not progress}
+    with (
+        Bar(total=total, initial=initial, **options) as bar,
+        compilation_shown(bar.set_postfix_str),
+    ):
+        if nothing_compiled():  # workers compile unseen
+            bar.set_postfix_str("compiling")
+        yield bar
+
+
+def _outcomes(
+    jobs: Mapping[str, Job], outcomes: Mapping[str, pd.DataFrame], workers: int | None
+) -> Iterator[pd.DataFrame]:
+    """Yield the outcome of every job that has none; a control whose arms failed fails with them."""
+    for controls in (False, True):
+        tasks = []
+        for job in jobs.values():
+            if job.key in outcomes or (job.control is not None) != controls:
+                continue
+            matched = [outcomes.get(key) for key in (job.guard_key, job.unguarded_key) if key]
+            reasons = [str(t["reason"].iloc[0]) for t in matched if t is not None]
+            failed = next(filter(None, reasons), "")
+            if job.control is not None and failed:
+                yield job.failed(f"{job.control.name}: its arms failed: {failed}")
+            elif job.reason:
+                yield job.failed(job.reason)
+            else:
+                tasks.append(Task(job, *matched))
+        # Closed at once on Ctrl-C, so that the workers end before the results are written.
+        with closing(_unordered(tasks, workers)) as found:
+            yield from found
+
+
+def _unordered(tasks: Sequence[Task], workers: int | None) -> Generator[pd.DataFrame]:
+    """Outcomes in the order in which the jobs end."""
+    if not tasks:
+        return
+    config = nullcontext()
+    if workers is not None:
+        # One thread each: the workers themselves use the cores. They write nothing, and SIGTERM
+        # is blocked in them.
+        end = partial(stop_with_parent, signal.SIGKILL)
+        own = {"inner_max_num_threads": 1, "initializer": end} if workers > 1 else {}
+        config = joblib.parallel_config("loky", n_jobs=workers, **own)
+    # Their first start unblocks signals, so they start before those are held back.
+    for tracker in (multiprocessing.resource_tracker, loky_tracker):
+        tracker.ensure_running()
+    try:
+        with config, stops_held():
+            # One job at a time, so that each is kept as soon as it ends.
+            options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+            outcomes: Any = joblib.Parallel(**options)(joblib.delayed(perform)(t) for t in tasks)
+        with closing(outcomes):
+            yield from outcomes
+    except BrokenProcessPool as error:
+        raise UserError(
+            "sweep: a worker was lost, perhaps for lack of memory; take fewer --workers or "
+            "--replicates and repeat the command to continue"
+        ) from error
+
+
+def _finished(folder: Path, jobs: Mapping[str, Job]) -> dict[str, pd.DataFrame]:
+    """The outcomes that the folder holds; failed jobs and torn ones are run again."""
+    if not (folder / RESULTS).exists():
+        return {}
+    done = where(read_sweep(folder), status="done").drop_duplicates(subset=["key", "replicate"])
+    tables = {str(key): part for (key,), part in groups(done.reindex(columns=_OUTCOME), ["key"])}
+    return {
+        key: table
+        for key, table in tables.items()
+        if key in jobs and len(table) == jobs[key].config.replicates
+    }
+
+
+def _write(path: Path, rows: Sequence[tuple[Mapping[str, Value], pd.DataFrame | None]]) -> None:
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(pd.DataFrame(columns=[*rows[0][0], *_OUTCOME]).to_csv(index=False))
+        file.writelines(_csv([label], table) for label, table in rows if table is not None)
+
+
+def _csv(labels: Sequence[Mapping[str, Value]], outcome: pd.DataFrame) -> str:
+    outcome = outcome.reindex(columns=_OUTCOME)
+    parts = []
+    for label in labels:
+        named = pd.DataFrame({n: [v] * len(outcome) for n, v in label.items()}, outcome.index)
+        parts.append(pd.concat([named, outcome], axis=1))
+    return pd.concat(parts).to_csv(index=False, header=False)
+
+
+def _definition(path: Path) -> Any:
+    try:
+        facts = msgspec.json.decode(path.read_bytes())
+        return facts["definition"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+
+
+def _differing(old: Any, new: Any) -> str:
+    """Name the fields in which two definitions differ."""
+    before, after = flattened(old), flattened(new)
+    names = [n for n in {**before, **after} if before.get(n) != after.get(n)]
+    shown = [
+        f"{n} is {before.get(n, 'absent')!r} there and {after.get(n, 'absent')!r} here"
+        for n in names[:_DIFFERENCES]
+    ]
+    more = [f"{len(names) - _DIFFERENCES} more"] if len(names) > _DIFFERENCES else []
+    return "; ".join(shown + more)

@@ -1,0 +1,452 @@
+"""What rules observe of single responses, as models of known strength.
+
+Bell-shaped random numbers by position: a random word's eight bytes, summed.
+
+Minus `MIDDLE` and over `WIDTH` they have mean 0 and variance 1, lie within +-4.88, and differ from
+normal numbers by an excess kurtosis of -.15. Sums of whole numbers are exact: what several of them
+add up to does not depend on the order.
+
+Confidence of a response: one number, read as log-prob, entropy or certainty.
+
+    x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i bell-shaped
+
+s is `signal`, h `confidence_share`, and l(a) the answer's log-probability, standardised
+over the problem's A answers (0 for unparseable responses, which count as wrong). What the answer
+contributes is cut where x could leave the scales below, which takes h > .5. The scales are of the
+size that language models show; rules that standardise or compare do not depend on them.
+
+Similarity of two responses.
+
+    s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j),    s_ii = 1
+
+b is `signal` and u_i, uniform in [-1, 1], how ordinary a response is: some resemble all
+others, some none. Unparseable responses share no answer. All lies in [.3, 1]; at b = 0 novelty
+knows nothing of the answer. The truth has no part in it.
+
+The single responses behind a visit's counts.
+
+Given the counts, the V responses are exchangeable within the K trained ones and within the rest, so
+any fixed order will do: the trained ones first, each part by answer, unparseable ones at its end.
+
+Two judges of single responses: a tool that confirms, and a verifier that answers questions.
+
+Both say yes to a right response with the true positive rate and to a wrong one, unparseable ones
+among them, with the false positive rate, independently for every response and question. Where the
+rates are equal they know nothing.
+
+A second vote set: answers to a rewording of the problem, or of a slower teacher.
+
+Rewording: V2 answers from (1 - d) p + d p', with d = `signal`. p' keeps the right
+answer's probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one
+per problem for the whole run (`permuted`) or one per visit (`fresh`). At d = 0 it makes the very
+errors of the question, so it adds votes and no news; at d = 1 the most popular errors of the two
+agree by chance alone.
+
+Teacher: V2 answers from q, the exponential moving average of the problem's answer probabilities,
+started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
+batch by batch. A problem's average is brought up to date when it is visited: the batches since its
+last visit count as if its probabilities had been today's all along.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sim.settings.config import SimConfig
+from sim.world.random import CONFIDENCE, ODDNESS, SECOND, SECOND_ORDER, fold, stream, unit, word
+
+MIDDLE = 4 * 255
+"""Mean of a sum of eight bytes."""
+WIDTH = float(np.sqrt(8 * (256**2 - 1) / 12))
+"""Its standard deviation."""
+MOST = MIDDLE / WIDTH
+"""The largest of the standardised numbers."""
+
+_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_LAST = np.uint64(0xFFFF)
+_S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
+
+
+@njit(inline="always")
+def bell(key: Any, draw: Any) -> Any:
+    """A sum of eight bytes minus `MIDDLE`, a whole number: draw 0, 1, ... of a key."""
+    x = word(key, draw)
+    x = (x & _BYTES) + ((x >> _S8) & _BYTES)
+    x = x + (x >> _S32)
+    return np.int64((x + (x >> _S16)) & _LAST) - MIDDLE
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Scale = tuple[float, float]
+LOGPROB: Scale = (-0.8, 0.12)
+"""Mean log-prob of a response's steps: mean and slope in x, in nats; below 0 for any x."""
+ENTROPY: Scale = (0.8, -0.12)
+"""Mean token entropy; above 0 for any x."""
+CERTAINTY: Scale = (17.0, 1.5)
+"""Mean divergence of the uniform law from the tokens' law."""
+_FARTHEST = 0.8 / 0.12
+"""No x is farther from 0."""
+_LEAST = 1e-300
+
+
+@njit(cache=True, nogil=True)
+def draw_confidence(
+    seed: int,
+    first: int,
+    epoch: int,
+    problems_RP: NDArray[np.int64],
+    truth_RP: NDArray[np.int32],
+    p_RPA: Floats,
+    answers_RPM: NDArray[np.int32],
+    signal: float,
+    share: float,
+    scale: Scale,
+    out_RPM: Floats,
+) -> None:
+    """Draw the confidence of the first M responses of every problem.
+
+    Args:
+        seed: of the run.
+        first: number of the first replicate.
+        epoch: 0 before training.
+        problems_RP: the batch.
+        truth_RP: true answers.
+        p_RPA: answer probabilities.
+        answers_RPM: the responses' answers.
+        signal: s.
+        share: h.
+        scale: how x is read, for example `LOGPROB`.
+        out_RPM: output.
+    """
+    R, P, A = p_RPA.shape
+    M = out_RPM.shape[2]
+    mean, slope = scale
+    level_A1, noise_M = np.empty(A + 1), np.empty(M)
+    unit = noise_of(signal, share)
+    for r in range(R):
+        key = stream(seed, first + r, CONFIDENCE, epoch)
+        for p in range(P):
+            levels(p_RPA[r, p], truth_RP[r, p], signal, share, level_A1)
+            leaf = fold(key, problems_RP[r, p])
+            for m in range(M):
+                noise_M[m] = unit * bell(leaf, m)
+            for m in range(M):
+                answer = answers_RPM[r, p, m]
+                level = level_A1[answer if answer >= 0 else A]
+                out_RPM[r, p, m] = mean + slope * (level + noise_M[m])
+
+
+@njit(inline="always")
+def noise_of(signal: Any, share: Any) -> Any:
+    """Change of x per unit of `bell`."""
+    return np.sqrt(max(1 - signal * signal - share * share, 0.0)) / WIDTH
+
+
+@njit(inline="always")
+def levels(p_A: Any, truth: Any, signal: Any, share: Any, level_A1: Any) -> None:
+    """The x without its noise, of every answer and of unparseable responses, last.
+
+    Args:
+        p_A: answer probabilities.
+        truth: the true answer.
+        signal: s.
+        share: h.
+        level_A1: output.
+    """
+    for a in range(level_A1.shape[0]):
+        level_A1[a] = signal if a == truth else -signal
+    if share > 0:
+        _add_share(p_A, share, level_A1)
+        farthest = _FARTHEST - MOST * WIDTH * noise_of(signal, share)
+        for a in range(level_A1.shape[0]):
+            level_A1[a] = min(max(level_A1[a], -farthest), farthest)
+
+
+@njit
+def _add_share(p_A: Floats, share: float, level_A1: Floats) -> None:
+    """`share` times the log-probabilities minus their mean over their standard deviation."""
+    A = p_A.shape[0]
+    mean, square = 0.0, 0.0
+    log_A = np.empty(A)
+    for a in range(A):
+        log_A[a] = np.log(max(p_A[a], _LEAST))
+        mean += log_A[a] / A
+    for a in range(A):
+        log_A[a] -= mean
+        square += log_A[a] * log_A[a] / A
+    if square > 1e-18:
+        for a in range(A):
+            level_A1[a] += share / np.sqrt(square) * log_A[a]
+
+
+BASE, SAME, SPREAD = 0.5, 0.3, 0.1
+STEP = 2.0**-15
+EDGE = 1 - STEP / 2
+"""u is `STEP` times a whole number below 65536, minus `EDGE`."""
+_S48 = np.uint64(48)
+
+
+@njit(inline="always")
+def rank(key: Any, draw: Any) -> Any:
+    """The number u as a whole one from 0 to 65535: draw 0, 1, ... of a key."""
+    return np.int64(word(key, draw) >> _S48)
+
+
+@njit(cache=True, nogil=True)
+def draw_ordinary(
+    seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPK: Floats
+) -> None:
+    """Draw u for every trained response.
+
+    Args:
+        seed: of the run.
+        first: number of the first replicate.
+        epoch: of the visit.
+        problems_RP: the batch.
+        out_RPK: output.
+    """
+    R, P, K = out_RPK.shape
+    for r in range(R):
+        key = stream(seed, first + r, ODDNESS, epoch)
+        for p in range(P):
+            leaf = fold(key, problems_RP[r, p])
+            for k in range(K):
+                out_RPK[r, p, k] = STEP * rank(leaf, k) - EDGE
+
+
+def similarities(answers_RPK: NDArray[np.int32], u_RPK: Floats, strength: float) -> Floats:
+    """(R, P, K, K) of s_ij."""
+    same = (answers_RPK[..., :, None] == answers_RPK[..., None, :]) & (answers_RPK >= 0)[..., None]
+    s_RPKK = BASE + SAME * strength * same + SPREAD * (u_RPK[..., :, None] + u_RPK[..., None, :])
+    K = answers_RPK.shape[-1]
+    s_RPKK[..., np.arange(K), np.arange(K)] = 1.0
+    return s_RPKK
+
+
+@njit(cache=True, nogil=True)
+def expand(
+    counts_RPA: NDArray[np.int64],
+    samples_RPA: NDArray[np.int64],
+    n_samples: int,
+    answers_RPV: NDArray[np.int32],
+) -> None:
+    """Write the answers of all responses, -1 for unparseable ones.
+
+    Args:
+        counts_RPA: votes per answer.
+        samples_RPA: those among the first K.
+        n_samples: K.
+        answers_RPV: output; with K columns only the trained ones are written.
+    """
+    R, P, A = counts_RPA.shape
+    V = answers_RPV.shape[2]
+    for r in range(R):
+        for p in range(P):
+            v = 0
+            for a in range(A):
+                for _ in range(samples_RPA[r, p, a]):
+                    answers_RPV[r, p, v] = a
+                    v += 1
+            while v < n_samples:
+                answers_RPV[r, p, v] = -1
+                v += 1
+            if v == V:
+                continue
+            for a in range(A):
+                for _ in range(counts_RPA[r, p, a] - samples_RPA[r, p, a]):
+                    answers_RPV[r, p, v] = a
+                    v += 1
+            while v < V:
+                answers_RPV[r, p, v] = -1
+                v += 1
+
+
+@njit(cache=True, nogil=True)
+def draw_verdicts(
+    purpose: int,
+    seed: int,
+    first: int,
+    epoch: int,
+    problems_RP: NDArray[np.int64],
+    truth_RP: NDArray[np.int32],
+    answers_RPQ: NDArray[Any],
+    tpr: float,
+    fpr: float,
+    out_RPQ: NDArray[np.int8],
+) -> None:
+    """Draw a judge's verdict on each response: 1 right, 0 wrong, -1 not asked.
+
+    Args:
+        purpose: names the judge's random numbers.
+        seed: of the run.
+        first: number of the first replicate.
+        epoch: 0 before training.
+        problems_RP: the batch.
+        truth_RP: true answers.
+        answers_RPQ: answers of the responses, -2 where nothing is asked.
+        tpr: chance that a right response is judged right.
+        fpr: chance that a wrong one is.
+        out_RPQ: output.
+    """
+    R, P, Q = answers_RPQ.shape
+    for r in range(R):
+        key = stream(seed, first + r, purpose, epoch)
+        for p in range(P):
+            leaf = fold(key, problems_RP[r, p])
+            for q in range(Q):
+                answer = answers_RPQ[r, p, q]
+                chance = tpr if answer == truth_RP[r, p] else fpr
+                out_RPQ[r, p, q] = -1 if answer == -2 else unit(leaf, q) < chance
+
+
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""Rates of the teacher's average at the first and the last batch."""
+
+_HALF = np.uint64(0xFFFFFFFF)
+_MOST = 2.0**32 - 1
+
+
+@njit(cache=True, nogil=True)
+def draw_second(
+    seed: int,
+    first: int,
+    epoch: int,
+    order_epoch: int,
+    problems_RP: Ints,
+    truth_RP: NDArray[np.int32],
+    p_RPA: Floats,
+    parseable: float,
+    independence: float,
+    n_votes: int,
+    counts_RPA: Ints,
+) -> None:
+    """Draw the votes of a second set.
+
+    Args:
+        seed: of the run.
+        first: number of the first replicate.
+        epoch: 0 before training.
+        order_epoch: names the permutation: 0 for one that stays, else the epoch.
+        problems_RP: the batch.
+        truth_RP: true answers.
+        p_RPA: answer probabilities of who answers.
+        parseable: chance that a response holds an answer.
+        independence: d.
+        n_votes: V2.
+        counts_RPA: output; votes per answer.
+    """
+    R, P, A = p_RPA.shape
+    # Half a word a response is enough, and twice as many of them are compared at once.
+    half_V, q_A, other_A = np.empty(n_votes + 1, np.uint32), np.empty(A), np.empty(A)
+    for r in range(R):
+        key = stream(seed, first + r, SECOND, epoch)
+        order_key = stream(seed, first + r, SECOND_ORDER, order_epoch)
+        for p in range(P):
+            for a in range(A):
+                q_A[a] = p_RPA[r, p, a]
+            if independence > 0:
+                leaf = fold(order_key, problems_RP[r, p])
+                _mix_in_permuted(leaf, truth_RP[r, p], independence, q_A, other_A)
+            leaf = fold(key, problems_RP[r, p])
+            for pair in range((n_votes + 1) // 2):
+                both = word(leaf, pair)
+                half_V[2 * pair] = np.uint32(both & _HALF)
+                half_V[2 * pair + 1] = np.uint32(both >> _S32)
+            bound, below = 0.0, 0
+            for a in range(A):
+                # Not the rounded sum at last, which may fall short of all that can be parsed.
+                bound = bound + parseable * q_A[a] if a < A - 1 else parseable
+                limit, found = np.uint32(min(bound * 2.0**32, _MOST)), np.uint32(0)
+                for v in range(n_votes):
+                    found = np.uint32(found + np.uint32(half_V[v] < limit))
+                if bound >= 1:
+                    found = np.uint32(n_votes)
+                counts_RPA[r, p, a] = np.int64(found) - below
+                below = np.int64(found)
+
+
+@njit
+def _mix_in_permuted(
+    leaf: np.uint64, truth: int, independence: float, q_A: Floats, other_A: Floats
+) -> None:
+    """(1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates)."""
+    A = q_A.shape[0]
+    for a in range(A):
+        other_A[a] = q_A[a]
+    for place in range(A - 2, 0, -1):
+        at = int(unit(leaf, place) * (place + 1))
+        # Places among the wrong answers; those from the truth on lie one further.
+        i, j = place + (place >= truth), at + (at >= truth)
+        other_A[i], other_A[j] = other_A[j], other_A[i]
+    for a in range(A):
+        q_A[a] = (1 - independence) * q_A[a] + independence * other_A[a]
+
+
+class Teacher:
+    """The moving average of every problem's answer probabilities."""
+
+    def __init__(self, config: SimConfig) -> None:
+        """Know the schedule; the average itself starts at visit 0."""
+        batches = max(config.epochs * config.n_batches, 1)
+        along_B = np.arange(batches) / max(batches - 1, 1)
+        low, high = LAST_RATE, FIRST_RATE
+        rate_B = low + (high - low) * (1 + np.cos(np.pi * along_B)) / 2
+        with np.errstate(divide="ignore"):
+            self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))
+        self._q_RNA = np.zeros((config.replicates, config.n_problems, config.n_answers))
+        self._last_RN = np.zeros(self._q_RNA.shape[:2], np.int64)
+
+    def follow(self, batch: int, problems_RP: Ints, p_RPA: Floats) -> Floats:
+        """The teacher's probabilities of a batch, brought up to date.
+
+        Args:
+            batch: number of the batch over the whole run from 1; 0 before training.
+            problems_RP: the batch.
+            p_RPA: the model's probabilities.
+
+        Returns:
+            (R, P, A).
+        """
+        q_RPA = np.empty_like(p_RPA)
+        _follow(self._kept_B, batch, problems_RP, p_RPA, self._last_RN, self._q_RNA, q_RPA)
+        return q_RPA
+
+
+@njit(cache=True, nogil=True)
+def _follow(
+    kept_B: Floats,
+    batch: int,
+    problems_RP: Ints,
+    p_RPA: Floats,
+    last_RN: Ints,
+    q_RNA: Floats,
+    out_RPA: Floats,
+) -> float:
+    """Bring a batch's averages up to date; what is returned means nothing.
+
+    They lie scattered. The first loop, which has nothing to decide, waits for many of them at once.
+    """
+    R, P, A = p_RPA.shape
+    met = 0.0
+    for r in range(R):
+        for p in range(P):
+            n = problems_RP[r, p]
+            met += q_RNA[r, n, 0] + q_RNA[r, n, A - 1] + last_RN[r, n]
+    for r in range(R):
+        for p in range(P):
+            n = problems_RP[r, p]
+            kept = 0.0
+            if batch > 0 and kept_B[batch] > -np.inf:
+                kept = np.exp(kept_B[batch] - kept_B[last_RN[r, n]])
+            last_RN[r, n] = batch
+            for a in range(A):
+                q = kept * q_RNA[r, n, a] + (1 - kept) * p_RPA[r, p, a]
+                q_RNA[r, n, a] = q
+                out_RPA[r, p, a] = q
+    return met

@@ -1,0 +1,147 @@
+"""Numbers in the text of README and findings are those that the rows of docs/data give."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lab.compare.agreement import MEASURED, OTHER_HALF
+from lab.stats.paired import with_interval
+from sim.theory import lock_in
+
+ROOT = Path(__file__).parents[2]
+TASKS = ("arithmetic", "collatz")
+
+
+def text_of(*names):
+    return " ".join(" ".join((ROOT / name).read_text(encoding="utf-8") for name in names).split())
+
+
+@pytest.fixture(scope="module")
+def pages(tool):
+    """The module that makes the tables, and the rows of every file, read once."""
+    page = tool("protocol_page")
+    files = [f"confirm-{task}" for task in TASKS]
+    return page, {name: page.read(name) for name in (*files, "sim-llama", "sim-null")}
+
+
+def shown(estimate):
+    return with_interval(estimate.mean, estimate.low, estimate.high)
+
+
+def saved(estimate):
+    """A difference of TotalDeg as the points that it saves."""
+    return f"{-estimate.mean:.1f} points [{-estimate.high:.1f}, {-estimate.low:.1f}]"
+
+
+def test_differences_of_the_tiny_tasks(pages):
+    page, rows = pages
+    text = text_of("README.md")
+    for arm, lr in (("guard", 5e-5), ("guard", 3e-4), ("frozen", 3e-4), ("memory", 3e-4)):
+        for task in TASKS:
+            own = page.where(rows[f"confirm-{task}"], lr=lr)
+            words = shown(page.over_sets(own, arm))
+            assert words in text.replace(" points [", " ["), (arm, lr, task)
+    for arm in ("guard", "frozen", "memory"):
+        for task in TASKS:
+            own = page.where(rows[f"confirm-{task}"], lr=5e-5)
+            assert page.over_sets(own, arm).within_noise, (arm, task)
+            assert page.over_sets(own, "guard").high < 2
+
+
+def test_means_of_the_tiny_tasks(pages):
+    page, rows = pages
+    text = text_of("README.md")
+    ends = {}
+    for task in TASKS:
+        table = rows[f"confirm-{task}"]
+        for arm in ("recommended", "ttrl"):
+            means = page.where(table, arm=arm).groupby("lr")["pass_final"].mean()
+            ends[task, arm] = f"{means.min():.0f}", f"{means.max():.0f}", f"{means.min():.1f}"
+        met = page.conditions(table).rows
+        assert [row[2] for row in met] == ["yes", "no", "yes", "no"]
+        assert met[1][1].partition(";")[0] in text and met[3][1].strip("*") in text
+        assert f"start {table['pass_start'].mean():.1f}" in met[1][1]
+    first, second = (ends[task, "recommended"] for task in TASKS)
+    assert f"of {first[0]} to {first[1]} % at" in text
+    assert f"task it is {second[0]} to {second[1]} %" in text
+    first, second = (ends[task, "ttrl"] for task in TASKS)
+    assert f"TTRL falls from {first[1]} to {first[0]} and" in text
+    assert f"TTRL falls from {second[1]} to {second[0]}." in text
+    start = rows["confirm-arithmetic"]["pass_start"].mean()
+    assert f"TTRL falls from {start:.1f} to {first[2]} %" in text
+
+
+def test_own_best_rates_of_the_first_tiny_task(pages):
+    page, rows = pages
+    text = text_of("docs/findings.md")
+    best = {row[0]: row[-1] for row in page.means(rows["confirm-arithmetic"]).rows}
+    for arm in ("TTRL", "TTRL-Guard", "Vote memory", "True labels (ceiling)"):
+        assert best[arm].replace(" \\[", " [") in text.replace(" % [", " ["), arm
+
+
+def test_the_simulator(pages):
+    page, rows = pages
+    both, findings = text_of("README.md", "docs/findings.md"), text_of("docs/findings.md")
+    llama = page.where(rows["sim-llama"], lr=0.06)
+    assert llama.groupby("arm").size().eq(20).all()
+    mean = llama.groupby("arm")[["TotalDeg", "lost_once"]].mean()
+    total, half = mean["TotalDeg"], page.where(rows["sim-llama"], lr=0.03, arm="ttrl")
+    effort = saved(page.over_sets(llama, "guard", "matched", "TotalDeg"))
+    assert both.count(effort) == 2 and f"of {total['ttrl']:.1f} %" in both
+    words = f"from {total['ttrl']:.1f} to {half['TotalDeg'].mean():.1f} %"
+    assert words in findings and f"lowers it to {total['guard']:.1f} %" in findings
+    for arm in ("frozen", "memory"):
+        assert saved(page.over_sets(llama, arm, "guard", "TotalDeg")) in findings
+    assert both.count(f"{mean['lost_once']['ttrl']:.0f} % of") == 2
+    null = page.where(rows["sim-null"], arm="ttrl").groupby("task").mean(numeric_only=True)
+    assert null["TotalDeg"]["independent llama-math500"] < 0.1
+    degraded = null["Degraded"]["features llama-math500"]
+    assert f"TTRL degrades {degraded:.1f} % of the problems".replace(" 0.", " .") in findings
+
+
+def test_the_readings_of_the_guard(tool):
+    page, both = tool("readings_page"), text_of("README.md", "docs/findings.md")
+    table = pd.read_csv(page.PAPER, comment="#")
+    errors = page.paper_errors(table).set_index("arm")["fates"]
+    guards = ("guard", "guard,flip_rate=instant", "guard_release")
+    one, two = ([f"{errors[name]:.{digits}f}" for name in guards] for digits in (1, 2))
+    assert "{} points for the text, {} with the one-step flip rate and {} for".format(*one) in both
+    assert "{}, {} (one-step flip rate) and {} points".format(*two) in both
+    own = table[(table["row"] == page.HARDEST) & (table["cell"] == "Degraded")]
+    own = own.set_index("kind")["predicted"]
+    shown = [f"{own[name]:.1f}" for name in guards]
+    assert "{}, {} and {} % Degraded, the paper 24.0".format(*shown) in both
+
+
+def test_step_sizes_of_the_simulator(pages):
+    _, rows = pages
+    text = text_of("docs/findings.md")
+    means = rows["sim-llama"].groupby(["arm", "lr"])["pass_final"].mean()
+    start = rows["sim-llama"]["pass_start"].mean()
+    for arm in ("ttrl", "guard", "matched", "memory"):
+        assert means[arm].max() < start and len(means[arm]) == 8
+    for words in (f"{start:.1f} %, at any", f"reach {means['frozen'].max():.1f} %"):
+        assert words in text
+    assert f"true labels {means['truth'].max():.1f} %" in text
+
+
+def test_the_chain_of_two_answers():
+    text = text_of("docs/findings.md")
+    wrong = lock_in(0.55, 0.1, 64, 32)
+    assert f"wrong with probability {100 * wrong:.1f} %" in text
+
+
+def test_the_measured_model(tool):
+    page, text = tool("agreement_page"), text_of("README.md")
+    errors = {}
+    for name in ("seed0", "seed23", "seed24", "seed25"):
+        found = page.mean_errors(page.read(name)).set_index("prediction")["final"]
+        errors[name] = f"{found[MEASURED]:.1f}", f"{found[OTHER_HALF]:.1f}"
+    (own, other), *held_out = errors.values()
+    assert (
+        f"error is {own} points, where half of the real seeds misses the other half by {other}"
+        in text
+    )
+    own, other = zip(*held_out, strict=True)
+    assert "{}, {} and {} points ({}, {} and {})".format(*own, *other) in text

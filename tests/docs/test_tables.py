@@ -1,0 +1,55 @@
+"""Tables stand in the pages as text, and are those that the data and the code give."""
+
+import re
+
+import pytest
+
+from guard_core.rules import RULES
+from lab.errors import UserError
+
+MACRO = re.compile(r"^[A-Z]{4,} [\w.+-]+( [\w.+-]+)?$", re.MULTILINE)
+
+
+@pytest.fixture
+def tables(tool):
+    return tool("tables")
+
+
+def test_no_table_of_a_page_is_stale(tables):
+    pages = {page.name: page.read_text(encoding="utf-8") for page in tables.PAGES}
+    stale = [name for name, text in pages.items() if tables.updated(text) != text]
+    assert stale == [], "run: python docs/tools/tables.py"
+    assert sum(text.count("<!-- table: ") for text in pages.values()) >= 15
+    assert [name for name, text in pages.items() if MACRO.search(text)] == []
+
+
+def test_a_table_is_replaced_and_a_wrong_one_refused(tables):
+    page = "a\n\n<!-- table: columns votes -->\nold\n<!-- end -->\n\nb"
+    made = tables.updated(page)
+    assert "| `count` |" in made and "old" not in made and made.endswith("<!-- end -->\n\nb")
+    assert tables.updated(made) == made
+    with pytest.raises(UserError, match="columns votes: has no <!-- end -->"):
+        tables.updated(page.replace("<!-- end -->", page))
+    with pytest.raises(UserError, match="nothing: unknown, give one of agreement,"):
+        tables.updated(page.replace("columns votes", "nothing"))
+
+
+def test_a_wrong_page_is_named_and_stays_as_it_is(tables, monkeypatch, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: nothing -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "PAGES", [page])
+    assert tables.main() == 2 and "nothing" in page.read_text()
+    assert capsys.readouterr().err.startswith(f"{page}: table nothing: unknown")
+    page.write_text("<!-- table: rules -->\n<!-- end -->\n")
+    assert tables.main() == 0 and page.read_text().count("\n") > len(RULES)
+
+
+def test_every_rule_has_a_row(tables):
+    head, _, *rows = tables.rules().markdown()
+    columns = len(re.findall(r"(?<!\\)\|", head))
+    assert columns == 8 and len(rows) == len(RULES)
+    for row, (name, kind) in zip(rows, RULES.items(), strict=True):
+        assert row.startswith(f"| `{name}` | {kind.title} | ")
+        assert row.removesuffix(" |").endswith((".", ":"))
+        assert len(re.findall(r"(?<!\\)\|", row)) == columns
+    assert any("`threshold = 0.0`, `keep = 1.0`" in row for row in rows)

@@ -1,0 +1,197 @@
+"""Prediction of lost problems: features by hand, held-out replicates, AUROC, refusals."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.errors import UserError
+from lab.figures.problems import auroc_curves
+from lab.measures.fate import fates
+from lab.measures.lost import (
+    SCORES,
+    at_stake,
+    features,
+    flip_rate_in_time,
+    lost_problem_auroc,
+)
+from lab.stats.bootstrap import auroc
+from lab.trace.schema import VISITS
+
+RIGHT, WRONG, W = 3, 5, 5
+TRUTH = [column.name for column in VISITS if column.needs_truth]
+
+
+@pytest.fixture(scope="module")
+def voted(make_visits):
+    """Two-answer votes from label accuracies (R, N, 1 + visits): the larger share is the label."""
+
+    def table(accuracy, **columns):
+        accuracy = np.asarray(accuracy, float)
+        correct = accuracy >= 0.5
+        flipped = np.diff(correct, axis=-1, prepend=correct[..., :1])
+        windows = [
+            flipped[..., max(0, t - W + 1) : t + 1].sum(-1) for t in range(flipped.shape[-1])
+        ]
+        return pd.DataFrame(
+            make_visits(
+                accuracy,
+                label=np.where(correct, RIGHT, WRONG),
+                flipped=flipped,
+                flip_rate=np.stack(windows, axis=-1) / W,
+                match_rate=np.maximum(accuracy, 1 - accuracy),
+                label_correct=correct,
+                **columns,
+            )
+        )
+
+    return table
+
+
+@pytest.fixture(scope="module")
+def world(voted):
+    """Four runs of 60 problems: some fall from their start, others rise, all with noisy votes."""
+    rng = np.random.default_rng(7)
+    start = rng.uniform(0.3, 0.95, (4, 60, 1))
+    falls = rng.random((4, 60, 1)) < 0.4
+    t = np.arange(13)
+    mean = np.where(falls, start - 0.05 * t, start + 0.02 * t).clip(0.05, 0.97)
+    visits = voted(rng.binomial(64, mean) / 64)
+    return visits, fates(visits)
+
+
+def judged(visits, found, *at, seed=0, **options):
+    """The table indexed by visit and score."""
+    table = lost_problem_auroc(visits, found, np.random.default_rng(seed), at, **options)
+    return table.set_index(["visit", "score"])
+
+
+def test_features_by_hand(voted):
+    visits = voted([[[0.75, 0.75, 0.25, 0.125], [1.0, 1.0, 1.0, 1.0]]])
+    visits["n_unparseable"] = [16, 0, 0, 16, 0, 0, 0, 0]
+    visits["tie"] = [False, True] + [False] * 6
+    found = pd.DataFrame({"replicate": 0, "problem": [0, 1], "fate": ["Degraded", "Learned"]})
+    votes = at_stake(visits, found).votes
+    wrong, right = features(votes, 3)
+    assert wrong[:3] == pytest.approx([0.875, (0.75 * 3 + 0.875) / 4, 0.125])
+    # Least squares of .75 .75 .75 .875: 1.5 * .125 / 5.
+    assert wrong[3] == pytest.approx(0.0375)
+    assert wrong[4:].tolist() == [0, 1, 1, 1 / 3, 0.2, 0.25, 0.125]
+    assert right[4:].tolist() == [1, 0, 0, 1, 0, 0, 0]
+    assert features(votes, 0)[:, [3, 7]].tolist() == [[0, 0], [0, 0]]
+
+
+def test_at_stake_was_right_twice_at_first(voted):
+    up, down, kept = [0.4] + [0.9] * 9, [0.9, 0.9, 0.6, 0.6] + [0.1] * 6, [0.9] * 10
+    late = [0.9, 0.4] + [0.9] * 8
+    visits = voted([[up, down, kept, late], [kept, kept, kept, down]])
+    found = at_stake(visits.sample(frac=1, random_state=0), fates(visits))
+    assert found.replicate_S.tolist() == [0, 0, 1, 1, 1, 1]
+    assert found.lost_S.tolist() == [True, False, False, False, False, True]
+    assert found.last_win_S.tolist() == [3, 9, 9, 9, 9, 3]
+
+
+def test_the_table_is_the_mean_auroc_of_the_runs(world):
+    visits, found = world
+    table = judged(visits, found, 1, 4, 9, n_resamples=200)
+    assert table.index.tolist() == [(t, name) for t in (1, 4, 9) for name in SCORES]
+    stake = at_stake(visits, found)
+    now = visits[visits["visit"] == 4].set_index(["replicate", "problem"])["match_rate"]
+    first = visits[(visits["visit"] <= 1) & visits["label_correct"]]
+    both = first.groupby(["replicate", "problem"]).size() == 2
+    score_S = 1 - now[both[both].index].to_numpy()
+    runs = [stake.replicate_S == r for r in range(4)]
+    pairs = np.array([stake.lost_S[r].sum() * (~stake.lost_S[r]).sum() for r in runs])
+    each = np.array([auroc(score_S[r], stake.lost_S[r]) for r in runs])
+    row = table.loc[(4, "mr")]
+    assert row["auroc"] == pytest.approx(pairs @ each / pairs.sum())
+    assert row["low"] <= row["auroc"] <= row["high"]
+    assert (row["n_lost"], row["n_kept"]) == (stake.lost_S.sum(), (~stake.lost_S).sum())
+    wide = table["auroc"].unstack()
+    for name in SCORES:
+        assert np.allclose(table["gain"].unstack()[name], wide["votes"] - wide[name])
+
+
+def test_the_votes_tell_what_no_single_score_does(world):
+    table = judged(*world, 9).loc[9]
+    assert table.loc["votes", "auroc"] > 0.95
+    assert (table["gain_low"].drop("votes") > 0).all()
+
+
+def test_other_outcomes_change_the_table_and_later_visits_do_not(world):
+    visits, found = world
+    lie = found.copy()
+    own = (lie["replicate"] == 2).to_numpy()
+    swap = {"Degraded": "Stable Always Right"}
+    lie.loc[own, "fate"] = [
+        swap.get(fate, "Degraded") for fate in found.loc[own, "fate"].astype(str)
+    ]
+    one = visits[(visits["replicate"] == 2) | (visits["replicate"] == 0)]
+    past = one[one["visit"] <= 5]
+    whole, cut = judged(one, found, 5), judged(past, found, 5)
+    pd.testing.assert_frame_equal(whole.drop(columns="n_kept"), cut.drop(columns="n_kept"))
+    assert not judged(one, lie, 5)["auroc"].equals(whole["auroc"])
+
+
+def test_the_truth_only_chooses_and_grades(world):
+    visits, found = world
+    stake = at_stake(visits, found)
+    scored = features(stake.votes, 4)
+    later = visits["visit"] > 1
+    order = np.random.default_rng(0).permutation(int(later.sum()))
+    mixed = visits.copy()
+    for name in TRUTH:
+        mixed.loc[later, name] = visits.loc[later, name].to_numpy()[order]
+    assert np.array_equal(features(at_stake(mixed, found).votes, 4), scored)
+
+
+def test_same_seed_same_table_in_any_row_order(world):
+    visits, found = world
+    mixed = visits.sample(frac=1, random_state=0)
+    pd.testing.assert_frame_equal(judged(visits, found, 3, seed=3), judged(mixed, found, 3, seed=3))
+
+
+def test_a_run_that_stopped_midway_is_judged_on_what_it_has(world):
+    visits, found = world
+    cut = visits[(visits["visit"] < 12) | (visits["problem"] < 30)]
+    table = judged(cut, found, 11, 12)
+    n = table[["n_lost", "n_kept"]].sum(axis=1).groupby("visit").first()
+    assert n.loc[11] > n.loc[12] > 0
+    assert np.isfinite(table["auroc"]).all()
+
+
+def test_flip_rate_in_time_by_hand(voted):
+    steady = [0.9] * 12
+    early = [0.9, 0.9, 0.4, 0.9, 0.9, 0.6, 0.2] + [0.1] * 5
+    silent = [0.9, 0.9, 0.8, 0.7, 0.6] + [0.1] * 7
+    visits = voted([[steady, early, silent]] * 2)
+    assert flip_rate_in_time(visits, fates(visits)) == 0.5
+    assert flip_rate_in_time(visits, fates(visits), tau=0.5) == 0
+    calm = voted([[steady]])
+    assert np.isnan(flip_rate_in_time(calm, fates(calm)))
+
+
+def test_undefined_where_nothing_is_lost(voted):
+    visits = voted(np.full((2, 3, 10), 0.9))
+    table = judged(visits, fates(visits), 1)
+    assert table[["auroc", "low", "high"]].isna().all(axis=None)
+    assert (table["n_lost"] == 0).all() and (table["n_kept"] == 6).all()
+
+
+def test_what_cannot_be_done_is_said(world, voted):
+    visits, found = world
+    for changes, said in (
+        ({"visits": visits.drop(columns="tie")}, "missing columns tie"),
+        ({"at": (13,)}, "visit 13: the run has visits 1 to 12"),
+        ({"at": (0,)}, "visit 0: the run has"),
+        ({"visits": visits[visits["replicate"] == 0]}, "replicates = 1, folds = 4; at least two"),
+        ({"visits": voted(np.full((2, 2, 10), 0.1))}, "no problem is at stake"),
+    ):
+        options = {"visits": visits, "fates": found, "rng": np.random.default_rng(0), **changes}
+        with pytest.raises(UserError, match=said):
+            lost_problem_auroc(**options)
+
+
+def test_the_figure_has_a_curve_of_each_score(world):
+    figure = auroc_curves(lost_problem_auroc(*world, np.random.default_rng(0)))
+    drawn = {trace.name: list(trace.x) for trace in figure.data if trace.mode == "lines+markers"}
+    assert drawn == {title: [1, 3, 5, 8, 12] for title in SCORES.values()}

@@ -1,0 +1,118 @@
+"""Every program: short help in little time, and one line wherever Ctrl-C finds it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lab.cli
+from lab.help import command_page
+from lab.options import options_of
+
+PROGRAMS = {
+    "guard-sim": ("sim.cli", "sim.commands"),
+    "guard-train": ("real.cli", "real.run_commands"),
+    "guard-report": ("lab.report.cli", "lab.report.command"),
+    "guard-verl": ("real.verl.cli", "real.verl.commands"),
+}
+HEAVY = {"torch", "transformers", "numba", "pandas", "pyarrow", "scipy", "plotly", "joblib"}
+COMMANDS = [
+    pytest.param(prog, name, kind, id=f"{prog} {name}".strip())
+    for prog, (_, module) in PROGRAMS.items()
+    for name, kind in importlib.import_module(module).COMMANDS.items()
+]
+
+
+def say(code: str) -> dict:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("prog", PROGRAMS)
+def test_help_imports_no_library_of_the_work(prog: str):
+    entry, commands = PROGRAMS[prog]
+    named = next(iter(importlib.import_module(commands).COMMANDS))
+    seen = say(
+        f"import sys, json, {entry} as e\n"
+        "light = sorted(sys.modules)\n"
+        f"assert e.main({[word for word in (named, '--help') if word]}) == 0\n"
+        "assert e.main(['--help']) == 0\n"
+        "print(json.dumps({'light': light, 'all': sorted(sys.modules)}))"
+    )
+    assert not HEAVY & set(seen["all"])
+    assert not {"numpy", "dataclasses", "lab.cli"} & set(seen["light"])
+
+
+@pytest.mark.parametrize(("prog", "name", "kind"), COMMANDS)
+def test_short_help_is_short_and_the_long_one_is_whole(prog, name, kind, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = command_page(f"{prog} {name}", kind), command_page(f"{prog} {name}", kind, True)
+    assert len(short.splitlines()) <= 60
+    assert "examples:" in short and "usage:" in short
+    assert max(map(len, short.splitlines())) <= 100
+    options = options_of(kind)
+    for option in options:
+        assert option.positional or option.flag in whole or option.negative in whole
+    assert short.count("\n  --") <= 26
+    assert "{None}" not in whole and "Annotated" not in whole
+
+
+@pytest.mark.parametrize(("prog", "name", "kind"), COMMANDS)
+def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "measured.toml").touch()
+    sizes = type("Sizes", (), {"n_problems": 4, "n_answers": 2})
+    monkeypatch.setattr("sim.settings.populations.read_response", lambda path: sizes)
+    lines = (kind.__doc__ or "").partition("Examples:")[2].splitlines()
+    shown = [line.split(" > ")[0].split() for line in lines if line.strip()]
+    assert shown
+    for program, *argv in shown:
+        known = importlib.import_module(PROGRAMS[program][1]).COMMANDS
+        lab.cli._parse(program, known, argv)
+
+
+LINES = {
+    "guard-sim": ["run", "--n-problems", "20", "--epochs", "40", "--out"],
+    "guard-train": ["run", "--n-problems", "8", "--epochs", "40", "--quiet", "--out"],
+    "guard-report": ["--help"],
+}
+
+
+@pytest.mark.parametrize("prog", LINES)
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 2.0])
+def test_ctrl_c_is_one_line(prog: str, seconds: float, tmp_path: Path):
+    """From the first line of the program on; before it Python itself starts."""
+    entry, _ = PROGRAMS[prog]
+    words = [*LINES[prog], str(tmp_path / "run")]
+    code = (
+        f"import sys; from {entry} import main\n"
+        "import lab.signals as e; before = e.enter\n"
+        f"sys.argv = {[prog, *words]!r}\n"
+        "print('ready', file=sys.stderr, flush=True); sys.exit(main())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline() == "ready\n"
+        time.sleep(0.01 + seconds)
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+        code = child.wait(120)
+    assert "Traceback" not in said and "Exception" not in said
+    if code == 0:  # it was done before
+        return
+    assert code == 130
+    assert f"{prog}: interrupted" in said.splitlines()[-1]

@@ -1,0 +1,91 @@
+"""Arms with settings of their own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guard_core import GuardConfig
+from guard_core.config import SCRIPTS
+from lab.arm_settings import arm_of, with_arm
+from lab.arms import arm, for_cell, matched_target, replayed_target, title, unguarded, with_rule
+from lab.cli import arms_of
+from lab.errors import UserError
+from real.settings.config import TrainConfig
+from real.settings.presets import NAMES
+
+INSTANT = "guard,flip_rate=instant,theta_MR=0.4"
+
+
+def test_settings_behind_a_name_make_an_arm():
+    made = arm("guard: theta_MR=.4, flip_rate=instant")
+    assert made.name == INSTANT and arm(INSTANT) == made == arm(" ".join(INSTANT.split(",", 0)))
+    assert made.guard == replace(GuardConfig.paper(), flip_rate="instant", theta_MR=0.4)
+    assert made.title == title(INSTANT) == "TTRL-Guard (flip_rate = instant, theta_MR = 0.4)"
+    assert re.fullmatch(r"[\w+,=.]+", made.name)  # a folder on every system
+    assert (unguarded(INSTANT), matched_target(f"matched_{INSTANT}")) == ("ttrl", INSTANT)
+    assert arm(f"matched_{INSTANT}").guard == GuardConfig.off()
+    assert unguarded("guard,label_from=memory,W=3") == "ttrl,label_from=memory"
+    assert with_rule("guard: W=3", "scope") == "scope+guard,W=3"
+    assert dict(arm("memory: kl_coef=.05").settings) == {"kl_coef": 0.05}
+    config = with_arm(TrainConfig(), made)
+    assert arm_of(config, INSTANT) == made and arm_of(config).name == "custom"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("guard: w=3", "'w' is no setting of an arm; give some as 'guard: W=3, theta_MR=.5'"),
+        ("guard: W=3, W=4", "'W' is there twice"),
+        ("guard: W=x", "W = 'x': must be of type int"),
+        ("guard: theta_MR=2", re.escape("theta_MR = 2.0: must lie in [0, 1]")),
+        ("none: W=3", "arm 'none': unknown"),
+        ("random: label_from=memory", "has no label"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(name: str, message: str):
+    with pytest.raises(UserError, match=message):
+        arm(name)
+
+
+@pytest.mark.parametrize("name", ["guard (W=3, keep=.5)", "a, b", "guard: w=3", ""])
+def test_any_name_of_a_run_folder_has_a_title(name: str):
+    assert (title(name), unguarded(name), replayed_target(name)) == (name, None, None)
+
+
+def test_arms_of_a_settings_file(tmp_path: Path):
+    file = tmp_path / "arms.toml"
+    words = ["--config", str(file)]
+    file.write_text(
+        'arms = ["ttrl", {arm = "guard", flip_rate = "instant", theta_MR = 0.4, mps = true}]'
+    )
+    names = arms_of(words, ["memory"])
+    assert [arm(name).name for name in names] == ["ttrl", INSTANT.replace(",f", ",mps=True,f")]
+    assert arms_of([], ["memory"]) == ("memory",)
+    for wrong in ('arms = "ttrl"', "arms = [1]", "arms = [{W = 3}]"):
+        file.write_text(wrong)
+        with pytest.raises(UserError, match="arms: give a list of names and of tables"):
+            arms_of(words, [])
+
+
+def test_the_release_arm_takes_the_script_of_its_cell():
+    assert set(NAMES) < set(SCRIPTS)
+    for cell in SCRIPTS:
+        made = arm(for_cell("guard_release", cell))
+        assert made.guard == GuardConfig.release_scripts(cell)
+    assert for_cell("guard_release: W=3", "llama-amc") == "guard_release,frs=False,W=3"
+    assert for_cell("guard", "llama-amc") == "guard"
+
+
+def test_controls_of_a_guard():
+    assert arm("permuted: W=3").guard == replace(GuardConfig.paper(), W=3)
+    assert dict(arm("permuted").settings) == {"treatment": "permuted"}
+    assert replayed_target("replayed: W=3") == "guard,W=3"
+    assert replayed_target("guard_release: treatment=replayed") == "guard_release"
+    assert replayed_target("guard") is unguarded("guard_release,treatment=permuted") is None
+    for name in ("permuted", "guard", "guard_release,treatment=permuted"):
+        assert arm_of(with_arm(TrainConfig(), arm(name)), name) == arm(name)
+    assert arm_of(with_arm(TrainConfig(), arm("permuted"))).name == "permuted"

@@ -1,0 +1,93 @@
+"""What the plugin refuses beside wrong settings: other trainers, old folders, stale weights."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from lab.errors import UserError
+from real.record.stored import manifest_of
+from real.verl.cli import main
+from real.verl.plugin.record import load, opened
+from real.verl.plugin.settings import settings_of
+from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
+from real.verl.plugin.votes import Problems
+
+SCRIPT = ("config", "--preset", "qwen2.5-7b/math500")
+
+
+@pytest.fixture
+def composed(capsys):
+    """verl's configuration from the script of a cell, with further words."""
+
+    def made(*more):
+        assert main(SCRIPT) == 0
+        fake = "python() { printf '%s\\0' \"$@\"; }\n" + capsys.readouterr().out
+        done = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True)
+        words = done.stdout.split("\0")[2:-1]
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            return compose("ppo_trainer", [*words, *more])
+
+    return made
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatch):
+    """verl's own trainers would run the votes unguarded."""
+    monkeypatch.setattr(
+        SeededAgentLoop.__mro__[1],
+        "__init__",
+        lambda self, config: vars(self).update(config=config),
+    )
+    with pytest.raises(UserError, match=rf"trainer_mode = {mode}: .*; set ttrl_guard"):
+        SeededAgentLoop(composed(f"trainer.v1.trainer_mode={mode}"))
+    SeededAgentLoop(composed())
+
+
+def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
+    settings, folder = settings_of(composed()).settings, tmp_path / "run"
+    manifest = manifest_of(settings, 8, "task", "verl")
+    with opened(folder, manifest, settings, None):
+        pass
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(UserError, match="exists"), opened(folder, manifest, settings, None):
+        pass
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tmp_path):
+    saved = tmp_path / "checkpoints" / "global_step_4"
+    saved.mkdir(parents=True)
+    (tmp_path / "run.json").touch()
+    words = f"guard.out={tmp_path}", f"trainer.default_local_dir={saved.parent}"
+    for more in ((), ("trainer.resume_mode=disable",)):
+        with pytest.raises(UserError, match="already holds a run; choose another folder"):
+            GuardTrainer(composed(*words, *more))
+        # Now there is a latest checkpoint to go on from, which the second run must not.
+        (saved.parent / "latest_checkpointed_iteration.txt").write_text("4")
+    assert GuardTrainer(composed(*words)).resumed == saved
+    given = "trainer.resume_mode=resume_path", f"trainer.resume_from_path={saved}"
+    assert GuardTrainer(composed(*words, *given)).resumed == saved
+
+
+def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
+    problems = Problems(settings_of(composed()).settings, [0, 1], [None, None])
+    try:
+        with pytest.raises(UserError, match="guard: missing"):
+            load(tmp_path, problems)
+    finally:
+        problems.supervisor.close()
+
+
+def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
+    notes = []
+    log = SimpleNamespace(note_faults=lambda *given: notes.append(given))
+    trainer = SimpleNamespace(_probs_diff_limit=0.02, log=log, global_steps=3)
+    with pytest.raises(UserError, match="rollout_probs_diff: missing"):
+        GuardTrainer._check_weights(trainer, {})
+    GuardTrainer._check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})
+    assert not notes
+    GuardTrainer._check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})
+    (note,) = notes
+    assert "stale weights?" in str(note)

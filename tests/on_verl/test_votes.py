@@ -1,0 +1,193 @@
+"""The guard fed by key: problems and sessions, never positions."""
+
+import random
+import time
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from guard_core import GuardConfig
+from lab.errors import UserError
+from real.settings.config import TrainConfig
+from real.verl.plugin.votes import Problems, dealt, votes_of
+from real.vote.decide import Supervisor, pay
+
+GUARD = GuardConfig(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
+
+
+def config(**changed):
+    given = {"n_votes": 8, "n_samples": 4, "guard": GUARD, "mini_batch": 1, **changed}
+    return TrainConfig(
+        model="somewhere", problems="verl", answer_check="strings", **given
+    ).settled()
+
+
+def batch(rng, ids, n_votes=8, answers=3):
+    """Texts and problem ids of a batch, by key, shuffled."""
+    texts, numbers = {}, {}
+    for place, number in enumerate(ids):
+        for session in range(n_votes):
+            key = f"{number}x{place}_{session}_0"
+            texts[key] = f"\\boxed{{{rng.randrange(answers)}}}"
+            numbers[key] = number
+    keys = list(texts)
+    rng.shuffle(keys)
+    return {k: texts[k] for k in keys}, {k: numbers[k] for k in keys}
+
+
+def test_votes_follow_sessions_and_their_last_turn():
+    keys = [f"u{u}_{s}_0" for u in range(3) for s in range(12)] + ["u1_3_1"]
+    random.Random(0).shuffle(keys)
+    found = votes_of(keys, {key: 7 - int(key[1]) for key in keys})
+    assert list(found) == [5, 6, 7]
+    assert found[6] == [f"u1_{s}_{int(s == 3)}" for s in range(12)]
+    with pytest.raises(UserError, match="twice in one batch"):
+        votes_of(keys, dict.fromkeys(keys, 1))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_rank_has_its_share_of_every_mini_batch(ranks):
+    minis, size = [list(range(8)), list(range(8, 14)), list(range(14, 22))], 8
+    lengths = [10 + (7 * row) % 13 for row in range(24)]
+    order = dealt(minis, ranks, lengths, size)
+    assert sorted(order) == list(range(24))
+    per_rank, share = 24 // ranks, size // ranks
+    minis[1] += [22, 23]
+    for number, mini in enumerate(minis):
+        starts = [rank * per_rank + number * share for rank in range(ranks)]
+        assert sorted(row for s in starts for row in order[s : s + share]) == sorted(mini)
+        loads = [sum(lengths[row] for row in order[s : s + share]) for s in starts]
+        assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_ranks_that_cannot_share_a_mini_batch_evenly_are_refused():
+    with pytest.raises(UserError, match="3 ranks cannot share the 8 rows of a mini-batch evenly"):
+        dealt([list(range(8))], 3, [1] * 8, 8)
+
+
+def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
+    """The same votes without keys, to a supervisor that nobody gave an order of rows."""
+    rng, ids = random.Random(3), [40, 7, 100, 3, 55]
+    settings = config()
+    problems = Problems(settings, ids, ["0"] * 5)
+    plain = Supervisor(settings, ["0"] * 5)
+    seen = set()
+    for _ in range(6):
+        given = rng.sample(ids, 4)
+        texts, numbers = batch(rng, given)
+        voted = problems.read(texts, numbers)
+        decided, trained = problems.visit(voted)
+        places = np.array(sorted(ids.index(number) for number in given))
+        by_problem = [
+            [texts[f"{ids[p]}x{given.index(ids[p])}_{s}_0"] for s in range(8)] for p in places
+        ]
+        answers = np.stack(
+            [plain.answer_ids.ids(p, t) for p, t in zip(places, by_problem, strict=True)]
+        )
+        assert voted.problems_P.tolist() == places.tolist()
+        assert voted.answers_PV.tolist() == answers.tolist()
+        expected = plain.decide(places, answers, problems.visits_N[places], {})
+        streams = pay(plain.rule, expected, settings.guard)
+        for name, column in expected.rows.items():
+            np.testing.assert_array_equal(decided.rows[name], column, name)
+        kept = [row for row in range(4) if not streams.drop[row]]
+        keys = [
+            f"{ids[places[r]]}x{given.index(ids[places[r]])}_{s}_0" for r in kept for s in range(4)
+        ]
+        assert trained.keys == keys
+        weight = streams.weight[kept][:, None]
+        for column, stream in enumerate((streams.majority, streams.minority)):
+            np.testing.assert_array_equal(
+                trained.columns[:, column], (weight * stream[kept]).ravel()
+            )
+        assert trained.minis == [range(4 * i, 4 * i + 4) for i in range(len(kept))]
+        occurs = streams.drop, streams.weight < 1, expected.rows["beta"] > 0
+        seen |= {
+            name
+            for name, mask in zip(("skip", "weight", "beta"), occurs, strict=True)
+            if mask.any()
+        }
+    assert seen == {"skip", "weight", "beta"}
+
+
+def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped():
+    problems = Problems(config(mini_batch=2), list(range(6)), [None] * 6)
+    rng, sizes = random.Random(0), set()
+    for _ in range(8):
+        _, trained = problems.visit(problems.read(*batch(rng, range(6))))
+        sizes |= set(map(len, trained.minis))
+        assert sorted(chain(*trained.minis)) == list(range(len(trained.keys)))
+    assert sizes == {4, 8}
+
+
+def test_a_session_that_failed_is_a_vote_for_nothing():
+    problems = Problems(config(), [5, 6], [None, None])
+    texts, numbers = batch(random.Random(1), [5, 6])
+    lost = [key for key in texts if key.startswith("6x1_") and key[4] in "034567"]
+    for key in lost:
+        del texts[key], numbers[key]
+    voted = problems.read(texts, numbers)
+    assert (voted.answers_PV >= 0).sum(axis=1).tolist() == [8, 2]
+    decided, trained = problems.visit(voted)
+    assert decided.rows["n_unparseable"].tolist() == [0, 6]
+    assert [len(mini) for mini in trained.minis] == [4, 2]
+
+
+def test_votes_before_training_are_taken_by_problem():
+    """Also where verl lost all votes of one problem, here 2, in a batch before the others'."""
+    problems, others = (Problems(config(), [4, 9, 2, 7], [None] * 4) for _ in range(2))
+    texts, numbers = batch(random.Random(0), [4, 2, 9, 7])
+    parts = [[key for key in texts if numbers[key] in part] for part in ([4], [9, 7])]
+    visited = problems.prime(
+        problems.read({k: texts[k] for k in part}, {k: numbers[k] for k in part}) for part in parts
+    )
+    expected = others.read(texts, numbers).answers_PV
+    assert visited.problems_P.tolist() == [0, 1, 2, 3]
+    assert visited.answers_PV[[0, 1, 3]].tolist() == expected[[0, 1, 3]].tolist()
+    assert (visited.answers_PV[2] == -1).all()
+
+
+def test_visits_are_counted_by_problem_and_restored():
+    problems = Problems(config(), [4, 9, 2], [None] * 3)
+    rng = random.Random(0)
+    for given in ([4, 9], [2, 9], [9, 4]):
+        problems.visit(problems.read(*batch(rng, given)))
+    assert problems.visits_N.tolist() == [2, 3, 1]
+    again = Problems(config(), [4, 9, 2], [None] * 3)
+    again.restore(problems.state())
+    given = batch(rng, [2, 4])
+    (one, _), (two, _) = (p.visit(p.read(*given)) for p in (problems, again))
+    for name, column in one.rows.items():
+        np.testing.assert_array_equal(two.rows[name], column)
+    with pytest.raises(UserError, match=r"data\.train_files: other problems"):
+        Problems(config(), [4, 9, 3], [None] * 3).restore(problems.state())
+
+
+@pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])
+def test_an_index_that_is_missing_or_stands_twice_is_refused(ids):
+    with pytest.raises(UserError, match=r"extra_info\.index: (missing|1 occurs 2 times) in "):
+        Problems(config(), ids, [None] * 3)
+
+
+def test_a_visit_costs_about_as_much_as_finding_each_problems_majority():
+    """512 problems of 64 votes; CPU time of both, in turn, at best of several."""
+    problems = Problems(config(n_votes=64, n_samples=32), list(range(512)), [None] * 512)
+    voted = problems.read(*batch(random.Random(0), range(512), n_votes=64, answers=8))
+
+    def majorities():
+        for votes in voted.answers_PV:
+            Counter(votes.tolist())
+            (votes[:, None] == votes).sum(axis=1).argmax()
+
+    spent = np.array([(cpu(majorities), cpu(lambda: problems.visit(voted))) for _ in range(20)])
+    plain, visit = spent.min(axis=0)
+    print(f"{1e3 * visit:.1f} ms, {visit / plain:.2f} of {1e3 * plain:.1f} ms")
+    assert visit < 1.4 * plain
+
+
+def cpu(work):
+    start = time.process_time()
+    work()
+    return time.process_time() - start
