@@ -130,6 +130,12 @@ def small(words):
     return [*kept, *given]
 
 
+def read_later(out, lines):
+    """Whether two commands name the folder or one that holds it: what makes it and what reads it."""
+    folders = [out, *map(str, list(Path(out).parents)[:-1])] if out else []
+    return sum(any(word in folders for word in line) for line in lines) > 1
+
+
 def run_by_page():
     """Commands to run, by page; none twice, unless a command of the page reads what it makes."""
     pages, ran = {}, set()
@@ -138,7 +144,7 @@ def run_by_page():
         for words in lines:
             out = words[words.index("--out") + 1] if "--out" in words else None
             command = tuple(sorted(word for word in small(words) if word != out))
-            if command not in ran or sum(out in line for line in lines) > 1:
+            if command not in ran or read_later(out, lines):
                 pages.setdefault(str(page.relative_to(ROOT)), []).append(words)
             ran.add(command)
     return pages

@@ -54,7 +54,7 @@ def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):
     with opened_run(tmp_path) as run:
         write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
     (tmp_path / "run").rename(tmp_path / "moved")
-    with opened_run(tmp_path, started="an hour ago") as other:
+    with opened_run(tmp_path, started="2026-01-01T00:00:00+00:00") as other:
         visit(problems, other, 1)
     saved = load(tmp_path, problems)
     with pytest.raises(UserError, match=r"run: not the run of the checkpoint; set \+guard\.out"):
