@@ -103,17 +103,6 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
 
-def simulated_rules(step: str) -> TextTable:
-    """Simulated points of final pass@1 beyond TTRL at equal update norm, at one step size."""
-    cells = pd.read_csv(DATA / "rules-simulated.csv", keep_default_na=False)
-    wide = where(cells, step=float(step)).pivot(
-        index="arm", columns=["population", "signal"], values="beyond_ttrl_at_equal_effort"
-    )
-    head = ["arm", *(f"{population}, signal {signal:g}" for population, signal in wide)]
-    arms = [arm for arm in unique(cells, "arm") if any(wide.loc[arm])]
-    return TextTable(head, [[_title(arm), *map(str, wide.loc[arm])] for arm in arms])
-
-
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
