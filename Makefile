@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs test-browser vllm vllm-source test-vllm verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs test-browser vllm vllm-source test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -19,7 +19,6 @@ help:
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
 	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
 	@echo "make bench   the measured targets of benchmarks/"
-	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
 
 demo: .venv/real.stamp
@@ -82,14 +81,9 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_guard.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_real.py
-	$(BIN)/python benchmarks/bench_rules.py --world sim
-	$(BIN)/python benchmarks/bench_rules.py --world real
-
-bench-trl: .venv-trl/stamp
-	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
 
 clean:
-	rm -rf .venv .venv-trl .venv-verl .venv-verl-vllm build *.egg-info
+	rm -rf .venv .venv-verl .venv-verl-vllm build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -104,11 +98,6 @@ clean:
 	@echo "installing into .venv: a few minutes, on first use only"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ .venv/real.stamp
-
-.venv-trl/stamp: pyproject.toml constraints.txt | .venv/bin/python
-	.venv/bin/python -m venv .venv-trl
-	.venv-trl/bin/python -m pip install -q -c constraints.txt -e '.[real]' 'trl==1.16.*' datasets
-	touch $@
 
 .venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
 	.venv/bin/python -m venv .venv-verl

@@ -169,7 +169,6 @@ class AnswerIds:
         """The answer ids that `to_values` wrote.
 
         Args:
-            values: as written.
             equality: of the same kind as when they were written; takes over what it gave up.
 
         Raises:

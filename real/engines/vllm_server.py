@@ -261,7 +261,6 @@ class VllmServerEngine:
         """Wait until the server is ready and check how it was started.
 
         Args:
-            url: of the server.
             timeout: most seconds until it is ready, and for each answer. A request draws all
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.

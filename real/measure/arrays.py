@@ -19,8 +19,6 @@ def edge_arrays(
     """The arrays of a response file without features, and context and tokens of every edge.
 
     Args:
-        trees: of the problems.
-        prompts: token ids of the problems.
         read: of the leaves of each problem: answer ids, the truth's id, the text of each id.
     """
     names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")

@@ -98,9 +98,7 @@ def measure(
         answer_ids: of a problem and its responses: answer ids, the truth's id (-1 if no response
             gives it), and the text of each id.
         max_tokens: longest response.
-        temperature: of the votes.
         pad: any token id.
-        config: how to measure.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
         report: progress.

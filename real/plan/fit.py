@@ -21,11 +21,6 @@ def checked_engine_memory(
 ) -> tuple[EngineMemory | None, list[str]]:
     """Check that a run fits on this machine's GPUs before anything is loaded.
 
-    Args:
-        config: settled settings.
-        folder: of the model.
-        world: ranks of the run.
-
     Returns:
         The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
 

@@ -150,7 +150,6 @@ def problem_set(
         name: of the set, for readers.
         source: of the rows, named in errors.
         rows: row numbers and rows.
-        names: the fields to read.
 
     Raises:
         UserError: there are none, or a row is wrong; the message names source, row and remedy.
@@ -350,9 +349,7 @@ def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fiel
     """Return the fields to read.
 
     Args:
-        source: named in errors.
         rows: all rows of the source; a field exists if some row has a value in it.
-        names: the user's choice.
 
     Raises:
         UserError: a named field is nowhere, or several usual names could be meant.

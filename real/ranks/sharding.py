@@ -33,8 +33,6 @@ def shard(scorer: Any, mesh: DeviceMesh, masters: bool = True) -> None:
     are: left whole after a pass without a gradient, it would outlive the next update.
 
     Args:
-        scorer: to shard.
-        mesh: of the ranks.
         masters: whether trained weights get shards in single precision.
     """
     weights = next(scorer.parameters()).dtype

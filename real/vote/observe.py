@@ -153,7 +153,6 @@ def token_stats(
         scorer: the model of the version that drew the rollouts.
         prompts: (P,) token ids of each prompt.
         rollouts: of these prompts, on the model's device.
-        temperature: that of sampling.
         micro_tokens: most tokens of a pass, padding included.
         share: rank and number of ranks, which divide the passes and get all values.
 

@@ -140,7 +140,6 @@ class Sampler:
             n: responses per problem.
             sampling: how they are drawn.
             version: of the weights that the engine must hold.
-            generator: decides all of them.
             max_rows: about as many responses are yielded at once, and sampled at once by an engine
                 without a queue, so that the device's memory does not grow with N.
         """
@@ -176,7 +175,6 @@ def time_notice(sampler: Sampler, prompts: PromptSet, config: TrainConfig) -> li
     Args:
         sampler: of an engine in this process, with the weights to sample from.
         prompts: N problems.
-        config: settled settings.
     """
     length = config.max_response_tokens or 0
     if config.is_tiny or length <= _TRIAL:
@@ -245,7 +243,6 @@ class Pending:
 
         Args:
             engine: samples outside of this process, with weights of its own.
-            n: responses to each.
             sampling: how they are drawn.
             generator: decides all of them, and belongs to this draw alone.
         """

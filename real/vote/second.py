@@ -89,7 +89,6 @@ class ExtraRollouts:
 
         Args:
             decided: of the batch; None on ranks that read no answers.
-            responses: the votes.
 
         Returns:
             The decision with what was observed.
@@ -101,7 +100,6 @@ class ExtraRollouts:
 
         Args:
             decided: as returned by `ask`.
-            streams: of the voted responses.
         """
         return []
 
