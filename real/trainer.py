@@ -20,6 +20,7 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.make import RestartingEngine
 from real.model.memory import in_phase
+from real.model.policy import precision_notice
 from real.model.prepare import card_held, on_this_machine, torch_threads
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.batches import Batch, batches, stop_requests, with_next
@@ -30,7 +31,7 @@ from real.record.meter import Clock, Progress, note_faults, reporter, sampled_ro
 from real.record.resuming import advised, fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
-from real.run import Run, check_machine, few_epochs, new_manifest, prepare, restore, state_of
+from real.run import Run, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.update.grpo import compared
 from real.vote.decide import Fields, pay, shared_brake, shared_streams
@@ -83,7 +84,7 @@ def train(
                 return Trace.of(memory)
             if ranks.first:
                 manifest.extra["sources"] = fingerprint(run.policy.folder, run.prompts)
-                notices = check_machine(run, Path(folder))
+                notices = precision_notice(run.policy)
                 manifest.extra["notices"] += notices
                 written = RunFolder.create(folder, manifest)
                 say([*notices, *few_epochs(config)])

@@ -94,7 +94,6 @@ class AnswerIds:
         self._equality = equality
 
     def __len__(self) -> int:
-        """Number of problems N."""
         return len(self._problems)
 
     @property

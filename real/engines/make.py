@@ -439,10 +439,10 @@ def _check_ahead(config: TrainConfig) -> None:
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
             "batch's; leave ahead out"
         )
-    if needs_stats(rule) and (config.engine == "vllm_server" or config.engine_tp > 1):
+    if needs_stats(rule) and config.engine != "transformers":
         raise UserError(
             f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
-            "vllm_server and engine_tp > 1 do not give; take vllm on one GPU each"
+            "vLLM does not give; leave ahead out, or take engine = 'transformers'"
         )
 
 
@@ -473,8 +473,6 @@ def _settings(
         device=policy.device.type,
         threads=config.threads,
         reads_text=bool(config.stop),
-        # An engine of several processes cannot return them; the trainer computes them then.
-        stats=config.engine_tp == 1 and needs_stats(rule_of(config)),
     )
 
 

@@ -158,8 +158,7 @@ def longest(config: TrainConfig) -> int:
 
 def _widths(config: TrainConfig) -> tuple[int, int]:
     """Bytes of a number of the weights, and of gradients and moments."""
-    narrow = getattr(torch, config.dtype).itemsize
-    return narrow, 4 if config.master_weights else narrow
+    return getattr(torch, config.dtype).itemsize, 4
 
 
 def pass_bytes(

@@ -69,11 +69,9 @@ class ProblemSet:
     """Notes for readers about the set, one sentence each."""
 
     def __len__(self) -> int:
-        """Number of problems."""
         return len(self.problems)
 
     def __iter__(self) -> Iterator[Problem]:
-        """Over the problems."""
         return iter(self.problems)
 
 
@@ -116,7 +114,6 @@ class PromptSet:
     """Notes for readers, one sentence each."""
 
     def __len__(self) -> int:
-        """Number of problems N."""
         return len(self.problems)
 
     @property
