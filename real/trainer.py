@@ -20,7 +20,6 @@ from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.engines.make import RestartingEngine
 from real.model.memory import in_phase
-from real.model.policy import precision_notice
 from real.model.prepare import card_held, on_this_machine, torch_threads
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.batches import Batch, batches, stop_requests, with_next
@@ -84,10 +83,8 @@ def train(
                 return Trace.of(memory)
             if ranks.first:
                 manifest.extra["sources"] = fingerprint(run.policy.folder, run.prompts)
-                notices = precision_notice(run.policy)
-                manifest.extra["notices"] += notices
                 written = RunFolder.create(folder, manifest)
-                say([*notices, *few_epochs(config)])
+                say(few_epochs(config))
                 with locked(written.path), written:
                     run_in_folder(run, written, written.path, progress)
             else:
