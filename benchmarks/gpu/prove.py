@@ -50,7 +50,7 @@ SECTIONS = {
         Listed("adapters", "A", 40, "updates of the 7B shape with adapters"),
         Listed("decoding", "A", 35, "the transformers engine, with and without a mask"),
         Listed("vllm", "B", 80, "log-probs, weights, versions and seeds of vLLM"),
-        Listed("sleep", "B", 90, "memory over 20 cycles of sleep, statistics of tokens"),
+        Listed("sleep", "B", 90, "memory over 20 cycles of sleep"),
         Listed("sync", "B", 150, "weights to vLLM by stage, 3B and 7B shapes"),
         Listed("failures", "B", 160, "engines killed asleep, awake and while they load"),
         Listed("long", "B", 100, "100 short steps: open files and memory"),

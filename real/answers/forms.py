@@ -125,10 +125,6 @@ def form_of(text: str) -> Form:
 def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[Form]]:
     """A form's key, and its leaves in an order that is the same for forms of equal keys.
 
-    Args:
-        form: of an answer.
-        key_of: key of a leaf.
-
     Returns:
         key: forms with different keys are not equal.
         leaves: parts whose order is free are sorted by their keys.

@@ -94,7 +94,6 @@ class AnswerIds:
         self._equality = equality
 
     def __len__(self) -> int:
-        """Number of problems N."""
         return len(self._problems)
 
     @property
@@ -169,7 +168,6 @@ class AnswerIds:
         """The answer ids that `to_values` wrote.
 
         Args:
-            values: as written.
             equality: of the same kind as when they were written; takes over what it gave up.
 
         Raises:

@@ -151,7 +151,6 @@ class _Runs:
 
         Args:
             plain_ratio: mean update norm without the guard divided by the target's.
-            report: called during the first try.
         """
         settings = msgspec.json.decode(msgspec.json.encode(to_values(self.config.settled())))
         tries = _Tries.opened(self.folder / f".{self.name}", settings, seeds)

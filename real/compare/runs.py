@@ -34,7 +34,6 @@ def check_asked(
 
     Args:
         arms: names of `lab.arms`.
-        seeds: of every arm.
 
     Returns:
         The problems and the model's folder; None where the settings name none.

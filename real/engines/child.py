@@ -40,7 +40,6 @@ def child_environment(device: torch.device, n_gpus: int = 1) -> dict[str, str]:
     """Return the environment that the parent starts the process in.
 
     Args:
-        device: of the trainer.
         n_gpus: of the engine; they follow the trainer's, which is the first.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
@@ -101,7 +100,6 @@ def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:
     """Read rollouts and delete the file.
 
     Args:
-        path: of the file.
         version: of the weights that drew them.
         pad_token_id: fills the positions after a response's end.
     """
@@ -116,7 +114,6 @@ def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterat
     Args:
         pipe: brings word of the next contents.
         folder: holds their list, in place of a request.
-        message: of the first ones.
     """
     while True:
         entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
@@ -214,7 +211,6 @@ class TransformersHost:
         Args:
             max_rows: see `TransformersEngine`.
             threads: of torch; unchanged if None.
-            pad_token_id: of the trainer.
             model: arguments of `load_policy`, which raises its errors.
         """
         from real.engines.transformers_engine import TransformersEngine

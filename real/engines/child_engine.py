@@ -74,10 +74,8 @@ class ChildEngine:
                 one are the start, falling asleep, and one step of decoding.
             device: of the trainer, and of the engine if it is a GPU.
             weights_dtype: dtype in which weights are sent; unchanged if None.
-            room: that the weights need.
             exchange: folder for requests, rollouts and weights, see `exchange_folder`.
             ranks: of the run, which send the weights together.
-            command: of the process.
             log: file to which its output is appended; a temporary one if None.
             request: makes what the engine needs to sample, see `seeded_request`.
             queues: see `Engine`.

@@ -149,7 +149,6 @@ class RankedEngine:
 
         Args:
             engine: of this rank.
-            ranks: of the run.
             pad_token_id: fills the positions after a response's end.
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
@@ -178,8 +177,6 @@ class RankedEngine:
         Args:
             part: of this rank, from `sample_part`.
             n_prompts: P.
-            n: responses to each prompt.
-            sampling: how they were drawn.
 
         Raises:
             EngineError: ranks sampled with different versions of the weights.
@@ -285,7 +282,6 @@ def make_engine(
     """Make the engine and wait until it is ready.
 
     Args:
-        config: settled settings.
         policy: of the trainer, not yet sharded.
         folder: of the checkpoint that the policy was loaded from.
         ranks: the processes of the run; each makes an engine of its own.
@@ -443,10 +439,10 @@ def _check_ahead(config: TrainConfig) -> None:
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
             "batch's; leave ahead out"
         )
-    if needs_stats(rule) and (config.engine == "vllm_server" or config.engine_tp > 1):
+    if needs_stats(rule) and config.engine != "transformers":
         raise UserError(
             f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
-            "vllm_server and engine_tp > 1 do not give; take vllm on one GPU each"
+            "vLLM does not give; leave ahead out, or take engine = 'transformers'"
         )
 
 
@@ -477,8 +473,6 @@ def _settings(
         device=policy.device.type,
         threads=config.threads,
         reads_text=bool(config.stop),
-        # An engine of several processes cannot return them; the trainer computes them then.
-        stats=config.engine_tp == 1 and needs_stats(rule_of(config)),
     )
 
 

@@ -270,7 +270,6 @@ def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple
 
     Args:
         n_prompts: P.
-        n: responses to each prompt.
         share: rank and number of ranks.
     """
     rank, world = share
@@ -289,7 +288,6 @@ def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[in
     Args:
         generator: advanced by one draw, whatever the numbers.
         n_prompts: number of prompts.
-        n: responses to each prompt.
     """
     first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
@@ -316,7 +314,6 @@ def request_params(
     """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
 
     Args:
-        n: responses.
         sampling: how they are drawn.
         seed: of the first response; the others' follow it.
         eos_token_ids: the tokens that end a response, in place of those of the model's files.

@@ -73,7 +73,6 @@ class StopTexts:
         """Set up.
 
         Args:
-            tokenizer: of the model.
             texts: none of them empty.
         """
         self._tokenizer, self._texts = tokenizer, texts
@@ -236,7 +235,6 @@ def chunk_rows(max_rows: int, n: int) -> int:
 
     Args:
         max_rows: most responses alive at once.
-        n: responses a prompt.
     """
     return max_rows // n * n or max_rows
 
@@ -311,7 +309,6 @@ class TransformersEngine:
 
         Args:
             prompts: (P,) token ids of each prompt, of any lengths.
-            n: responses a prompt.
             sampling: how they are drawn; the log-probs are those before the cut at `top_p`.
             generator: source of all randomness, on any device; advanced by the same amount
                 whatever is sampled.
@@ -467,12 +464,8 @@ def stated_request(
     """Return what a `TransformersEngine` in another process needs to draw what one here would draw.
 
     Args:
-        max_rows: of that engine.
         prompts: as for `TransformersEngine.sample`.
-        n: as there.
-        sampling: as there.
         generator: its state is sent, and it moves as far as it would here.
-        share: as there.
     """
     state = bytes(generator.get_state().tolist()).hex()
     uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)

@@ -33,7 +33,6 @@ from real.engines.rollouts import (
     request_seeds,
     to_rollouts,
 )
-from real.engines.token_stats import TokenStatsLog, stats_processor
 from real.engines.vllm_settings import (
     VllmSettings,
     check_version,
@@ -134,15 +133,13 @@ class VllmHost:
         self._owns_group = world_size() == 0
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
-        self._stats_log = TokenStatsLog() if settings.stats else None
         self.refused_adapters = refused_adapters(settings)
         """Why no adapters are applied, if that was asked for."""
         self._adapters: Any = None
         if self.refused_adapters is not None:
             settings = self.settings = replace(settings, adapter_rank=0)
         with _died("starting"), _process_unchanged():
-            processors = None if self._stats_log is None else [stats_processor(self._stats_log)]
-            self._llm = vllm.LLM(**vllm_arguments(settings), logits_processors=processors)
+            self._llm = vllm.LLM(**vllm_arguments(settings))
 
     def sample(
         self,
@@ -167,17 +164,10 @@ class VllmHost:
             params = [self._sampling_params(**values, flat_logprobs=True) for values in requests]
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {first_line(error)}") from error
-        log = self._stats_log if sampling.stats else None
-        if log is not None:
-            log.watch(seed + i for seed in seeds for i in range(n))
         with _died("sampling"):
             drawn = self._generate(prompts, params, progress)
         responses = [[self._checked(one) for one in row] for row in drawn]
-        rollouts = to_rollouts(responses, n, self.settings.pad_token_id, self.version)
-        if log is not None:
-            means = log.means(rollouts.lengths_PN.flatten().numpy())
-            rollouts.entropy_PV, rollouts.certainty_PV = (m.view(-1, n) for m in means)
-        return rollouts
+        return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
 
     def load(self, weights: Weights | Delivery, version: int) -> None:
         """Replace all weights, empty the prefix cache of the old ones, and name the new ones.

@@ -130,7 +130,6 @@ class FileTransfer:
     """Sends weights through a file, to a server on this machine without GPUs."""
 
     def __init__(self, http: Http) -> None:
-        """Make a folder for the file."""
         self._http = http
         self._folder = Path(tempfile.mkdtemp(prefix="guard-weights-"))
 
@@ -155,7 +154,6 @@ class NcclTransfer:
     """Sends weights from GPU to GPU, by vLLM 0.32 or 0.33. Never run: needs two GPUs."""
 
     def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
-        """Set up; the connection is made with the first model."""
         self._http = http
         self._dtype = dtype
         self._engine: Any = None
@@ -261,7 +259,6 @@ class VllmServerEngine:
         """Wait until the server is ready and check how it was started.
 
         Args:
-            url: of the server.
             timeout: most seconds until it is ready, and for each answer. A request draws all
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.

@@ -56,8 +56,6 @@ class VllmSettings:
     """Threads of torch on a CPU; unchanged if None."""
     reads_text: bool = False
     """Be able to end a response at a text (`Sampling.stop`)."""
-    stats: bool = False
-    """Be able to compute what `Sampling.stats` asks for."""
 
 
 def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:

@@ -90,7 +90,6 @@ class Delivery:
 
         Args:
             parts: waits for the next bucket.
-            progress: called for every weight.
         """
         self._parts, self._progress = parts, progress
 

@@ -113,7 +113,6 @@ class HostBucket:
         Args:
             path: of the file, the same for all ranks of a machine.
             size: in bytes.
-            ranks: those that fill it together.
         """
         self._path, self._ranks = path, ranks
         self.share = _local_share(ranks)
@@ -182,7 +181,6 @@ class Room:
         """Return the sizes of a model's weights.
 
         Args:
-            model: a causal language model.
             dtype: in which floating-point weights are sent; unchanged if None.
         """
         sizes = [
@@ -332,10 +330,8 @@ class WeightSender:
 
         Args:
             folder: for a bucket in memory of the host.
-            device: of the trainer.
             dtype: in which weights are sent; unchanged if None.
             ranks: of the run, which send together.
-            n_gpus: ranks of a group.
             ask: asks the engine; None for the other ranks of a group.
             adapters: send the weights without them once, and then adapters alone, unless the
                 engine `refused` them.

@@ -79,7 +79,6 @@ def measure_model(
 
     Args:
         config: settings of the run that is to be predicted.
-        how: settings of the measurement.
         growth: run folder with checkpoints, from which the growth of the gradients is measured.
         report: called with the phase and the share of it that is done.
 

@@ -29,9 +29,6 @@ def log_probs(
     """Log-probabilities of every token after every prefix of some responses to one prompt.
 
     Args:
-        model: a causal language model.
-        prompt: token ids.
-        responses: token ids.
         temperature: divides the logits.
         pad: any token id; fills up short responses.
 

@@ -49,7 +49,6 @@ class Growth:
         Args:
             model: the start model; left as it is.
             edges: the compared tokens.
-            temperature: of the votes.
             coordinates: (D,) places of the compared weights.
             scale: (D,) number of weights that each stands for.
         """

@@ -24,9 +24,6 @@ from lab.errors import Unfit, UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import in_phase
 
-_LARGE = 10**7
-"""Weights from which on a faster data type is worth a notice."""
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -117,27 +114,6 @@ def load_policy(
     with in_phase("load"):
         model = model.to(chosen_device).eval()
     return Policy(model, tokenizer, ends, pad, chosen_device)
-
-
-def precision_notice(policy: Policy) -> list[str]:
-    """Return advice to train in bfloat16 on a CPU with instructions for it; none for tiny models.
-
-    Small models gain nothing: there the time goes into other things than matrix products.
-    """
-    n_weights = policy.model.num_parameters()
-    in_float32 = policy.model.dtype == torch.float32 and policy.device.type == "cpu"
-    if not in_float32 or n_weights < _LARGE or not _cpu_has_bfloat16():
-        return []
-    return [
-        "this CPU has bfloat16 instructions: --dtype bfloat16 makes matrix products faster and "
-        "halves the memory of the weights"
-    ]
-
-
-def _cpu_has_bfloat16() -> bool:
-    # torch has no public name for these; a version without them gives no advice.
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in names)
 
 
 def pick_device(name: str) -> torch.device:

@@ -35,7 +35,6 @@ def add_lora(
         alpha: the adapters' product is scaled by `alpha / rank`.
         targets: names of the linear layers to adapt, as they end, with commas between them; or
             `all-linear` for all but the output layer.
-        seed: of the adapters' first weights.
 
     Raises:
         UserError: peft is not installed, or the model has no such layers.

@@ -1,7 +1,8 @@
-"""Check that a run fits its GPUs, before anything is loaded."""
+"""Whether a run fits its GPUs: the check before anything is loaded, and `guard-train plan`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,16 @@ from lab.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
-from real.plan.sizes import PlannedModel, read_config
+from real.plan.sizes import CARDS, PlannedModel, read_config
 from real.settings.config import TrainConfig
+from real.settings.presets import check_engine_tp, settled_for
+from real.tiny import starting_checkpoint
 
 
 def checked_engine_memory(
     config: TrainConfig, folder: Path, world: int
 ) -> tuple[EngineMemory | None, list[str]]:
     """Check that a run fits on this machine's GPUs before anything is loaded.
-
-    Args:
-        config: settled settings.
-        folder: of the model.
-        world: ranks of the run.
 
     Returns:
         The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
@@ -94,3 +92,47 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
     if not fitting:
         return "no single change would fit; combine --offload-optimizer, --lora-rank and more GPUs"
     return "these would fit: " + " | ".join(fitting)
+
+
+def plan_lines(
+    config: TrainConfig, kind: str, gpus: int, memory: float | None
+) -> tuple[list[str], bool]:
+    """Return a plan for readers, and whether the run fits.
+
+    Args:
+        config: of the run; its model is a folder, `hf:owner/name` or a preset's model.
+        kind: of the GPUs, a key of `CARDS`.
+        gpus: number of ranks, each with an engine.
+        memory: GiB of each GPU; that of the data sheet if None.
+
+    Raises:
+        UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
+    """
+    config = settled_for(config, gpu=True, vllm=True)[0]
+    check_engine_tp(config, gpus)
+    model = PlannedModel(
+        read_config(config.own_model or str(starting_checkpoint(config.tiny_task)))
+    )
+    size, memory = model.size(config.lora_rank, config.lora_targets), memory or CARDS[kind].memory
+    card = int(memory * GIB)
+    plan = plan_memory(size, config, gpus, card)
+    what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"
+    title = (
+        f"{config.model or 'tiny task'}: {size.n_weights / 1e9:.3g} billion weights, {what} "
+        f"trained, in {config.dtype}, {config.engine}, {gpus} GPU{'s' * (gpus > 1)} of "
+        f"{memory:g} GiB"
+    )
+    lines = [title, *_table(plan)]
+    if not plan.fits:
+        return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
+    return [*lines, "fits"], True
+
+
+def _table(plan: MemoryPlan) -> Iterator[str]:
+    yield f"{'GiB per GPU':<18} {'update':>8} {'sampling':>8}"
+    note = f"of {plan.usable / GIB:.1f}, {RESERVE:.0%} of the GPU stay free"
+    for part in (*plan.parts, ("sum", plan.update, plan.sampling, note)):
+        name, update, sampling, said = part
+        yield f"{name:<18} {update / GIB:>8.1f} {sampling / GIB:>8.1f}  {said}".rstrip()
+    yield f"main memory: {plan.host / GIB:.0f} GiB on the machine, when the model is loaded"
+    yield f"checkpoint: {plan.checkpoint / 1e9:.1f} GB on disk each"

@@ -85,7 +85,6 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
 
     Args:
         size: of the model, with its adapters.
-        config: settled settings.
         world: GPUs, each with a rank and an engine.
         card: bytes of each GPU.
     """
@@ -113,8 +112,6 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
     """Return weights, masters, gradients and moments of one rank.
 
     Args:
-        size: of the model.
-        config: settled settings.
         world: ranks that share them.
     """
     narrow, wide = _widths(config)
@@ -161,8 +158,7 @@ def longest(config: TrainConfig) -> int:
 
 def _widths(config: TrainConfig) -> tuple[int, int]:
     """Bytes of a number of the weights, and of gradients and moments."""
-    narrow = getattr(torch, config.dtype).itemsize
-    return narrow, 4 if config.master_weights else narrow
+    return getattr(torch, config.dtype).itemsize, 4
 
 
 def pass_bytes(
@@ -173,12 +169,9 @@ def pass_bytes(
     Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
 
     Args:
-        size: of the model.
         itemsize: bytes of a number of the weights.
-        tokens: of the pass.
         checkpointing: whether layers keep no activations but their inputs.
         trains_head: whether the head has a gradient.
-        chunk: logits that exist at once.
     """
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head

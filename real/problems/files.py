@@ -20,21 +20,12 @@ Rows = Iterator[tuple[int, object]]
 
 
 def read_rows(source: str) -> Rows:
-    """Yield the rows of a file or folder.
-
-    Args:
-        source: path; `FOLDER@SPLIT` names one split of a folder that holds several.
+    """Yield the rows of a file.
 
     Raises:
         UserError: it cannot be read, is empty, malformed or of an unknown kind.
     """
     path = Path(source)
-    if not path.exists() and "@" in path.name:
-        folder, _, split = source.rpartition("@")
-        if Path(folder).is_dir():
-            return _read_saved(Path(folder), split)
-    if path.is_dir() and path.suffix.lower() not in _READERS:
-        return _read_saved(path, None)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         known = ", ".join(_READERS)
@@ -76,52 +67,11 @@ def _read_parquet(path: Path) -> Rows:
     return _table_rows(path, lambda file: pq.ParquetFile(file).read())
 
 
-def _read_arrow(path: Path) -> Rows:
-    import pyarrow as pa
-
-    return _table_rows(path, lambda file: pa.ipc.open_stream(file).read_all())
-
-
 _READERS: dict[str, Callable[[Path], Rows]] = {
     ".json": _read_json,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
-    ".arrow": _read_arrow,
 }
-
-
-def _read_saved(folder: Path, split: str | None) -> Rows:
-    """Yield rows of a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    if (folder / "dataset_dict.json").is_file():
-        return _read_saved(folder / _pick(folder, split), None)
-    if split is not None:
-        raise UserError(f"{folder}@{split}: the folder holds no splits; give the folder alone")
-    if not (folder / "state.json").is_file():
-        raise UserError(
-            f"{folder}: not a saved dataset (state.json is missing); "
-            "give a problem file or a folder that datasets' save_to_disk wrote"
-        )
-    state = _json_object(folder / "state.json")
-    files = [entry["filename"] for entry in state.get("_data_files") or []]
-    return _numbered(row for name in files for _, row in _read_arrow(folder / name))
-
-
-def _pick(folder: Path, split: str | None) -> str:
-    splits = [str(name) for name in _json_object(folder / "dataset_dict.json").get("splits", [])]
-    if split is None and len(splits) == 1:
-        return splits[0]
-    if split not in splits:
-        what = "holds several splits" if split is None else f"has no split {split!r}"
-        example = f"{folder}@{splits[0]}" if splits else "another folder"
-        raise UserError(f"{folder}: {what} ({', '.join(splits)}); give one as in {example}")
-    return split
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    values = _parse(_text(path), lambda line: f"{path}, line {line}")
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: holds {kind(values)}, not an object; save the dataset again")
-    return values
 
 
 def _table_rows(path: Path, read: Callable[[Any], Any]) -> Rows:

@@ -63,11 +63,8 @@ def load_problems(
     Args:
         source: one of
 
-            * a file: `.json` (a list of objects, or one object a line), `.jsonl`, `.parquet`,
-              `.arrow`;
-            * a folder that `datasets` saved with `save_to_disk`, `FOLDER@SPLIT` where it holds
-              several splits;
-            * `aime24`, `aime25`, `amc` or `math500` (write `./amc` for a folder of that name);
+            * a file: `.json` (a list of objects, or one object a line), `.jsonl`, `.parquet`;
+            * `aime24`, `aime25`, `amc` or `math500`;
             * `hf:owner/name[:config][@split]`, which is fetched from the Hugging Face hub.
         fields: which fields to read; found by their usual names if None.
         data_dir: folder of the named sets' files.

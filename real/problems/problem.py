@@ -69,11 +69,9 @@ class ProblemSet:
     """Notes for readers about the set, one sentence each."""
 
     def __len__(self) -> int:
-        """Number of problems."""
         return len(self.problems)
 
     def __iter__(self) -> Iterator[Problem]:
-        """Over the problems."""
         return iter(self.problems)
 
 
@@ -116,7 +114,6 @@ class PromptSet:
     """Notes for readers, one sentence each."""
 
     def __len__(self) -> int:
-        """Number of problems N."""
         return len(self.problems)
 
     @property
@@ -150,7 +147,6 @@ def problem_set(
         name: of the set, for readers.
         source: of the rows, named in errors.
         rows: row numbers and rows.
-        names: the fields to read.
 
     Raises:
         UserError: there are none, or a row is wrong; the message names source, row and remedy.
@@ -350,9 +346,7 @@ def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fiel
     """Return the fields to read.
 
     Args:
-        source: named in errors.
         rows: all rows of the source; a field exists if some row has a value in it.
-        names: the user's choice.
 
     Raises:
         UserError: a named field is nowhere, or several usual names could be meant.

@@ -41,9 +41,7 @@ def chat_text(
     """Return a conversation in the tokenizer's chat template, up to where the model answers.
 
     Args:
-        tokenizer: of the model.
         turns: messages with the keys `role` and `content`.
-        options: variables for the template.
 
     Raises:
         UserError: the template refuses the messages, fails, or exceeds its time or memory.
@@ -124,7 +122,6 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
 
     Args:
         problem_set: from `real.problems.load.read_problems`.
-        config: settled settings.
         policy: whose tokenizer and positions count.
 
     Raises:
@@ -172,9 +169,6 @@ def prompt_tokens(
     """Return the token ids of a further prompt, encoded like those of the run's problems.
 
     Args:
-        problem: the prompt.
-        config: settled settings.
-        policy: whose tokenizer reads it.
         suffix: appended to it; that of the settings if None.
 
     Raises:
@@ -287,12 +281,8 @@ def encode(
     """Return the token ids of one problem's prompt, without a check of its length.
 
     Args:
-        tokenizer: of the model.
-        problem: its earlier messages come first.
-        suffix: appended to the prompt.
         in_template: write it as a chat that the model continues, else as plain text with a blank
             line between messages.
-        options: variables for the template.
 
     Raises:
         UserError: the template refuses the messages, or no tokens come out.

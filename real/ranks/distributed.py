@@ -104,10 +104,10 @@ class Ranks:
         """Wait until all ranks are here."""
         self.highest(0)
 
-    def shard(self, scorer: Any, masters: bool = True) -> None:
+    def shard(self, scorer: Any) -> None:
         """Spread a `Scorer` over the ranks, with shards as `sharding.shard` makes them."""
         if self.world > 1:
-            shard(scorer, init_device_mesh(self.device, (self.world,)), masters)
+            shard(scorer, init_device_mesh(self.device, (self.world,)))
 
 
 _TOLD_SECONDS = 3.0

@@ -24,22 +24,17 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def shard(scorer: Any, mesh: DeviceMesh, masters: bool = True) -> None:
+def shard(scorer: Any, mesh: DeviceMesh) -> None:
     """Shard a `Scorer` over the ranks of a mesh, in place: each layer, then all that is left.
 
     Shards of trained weights are in single precision at least and serve the optimizer as its
     masters; the model computes with them rounded to the precision that it has now. Gradients are
     summed over ranks in single precision. The root is gathered again for each pass as the layers
     are: left whole after a pass without a gradient, it would outlive the next update.
-
-    Args:
-        scorer: to shard.
-        mesh: of the ranks.
-        masters: whether trained weights get shards in single precision.
     """
     weights = next(scorer.parameters()).dtype
     wide = torch.promote_types(weights, torch.float32)
-    widened = masters and wide != weights
+    widened = wide != weights
     precision = MixedPrecisionPolicy(param_dtype=weights if widened else None, reduce_dtype=wide)
     layers = [m for m in scorer.modules() if isinstance(m, GradientCheckpointingLayer)]
     for module in (*layers, scorer):

@@ -85,7 +85,6 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     Args:
         k: responses that count as one try.
         right_N: (N,) right responses of each problem, c.
-        n: responses drawn for each problem.
 
     Returns:
         (N,) chances; NaN where fewer than k responses were drawn.

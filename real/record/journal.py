@@ -53,7 +53,6 @@ class VoteRows:
     """Counts the votes of every visit, and knows the answers whose texts were written before."""
 
     def __init__(self, answer_ids: AnswerIds) -> None:
-        """Take every answer of `answer_ids` for written down."""
         self._answer_ids = answer_ids
         self._n_written_N = np.array(
             [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
@@ -299,7 +298,6 @@ class Unwritten(MemoryRun):
     """The recorder of ranks that write no rows: theirs are the first rank's."""
 
     def __init__(self, manifest: Manifest, path: Path) -> None:
-        """Set up; `path` is that of the run folder."""
         super().__init__(manifest)
         self.path = path
 

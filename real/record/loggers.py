@@ -166,38 +166,9 @@ class Wandb:
         self._run.finish()
 
 
-class Trackio:
-    """A trackio run in its own local database; `trackio show` opens it."""
-
-    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
-        self._trackio: Any = importlib.import_module("trackio")
-        self._run = self._trackio.init(
-            project=PROJECT,
-            name=f"{_name(folder, manifest)} {_identity(folder, manifest)}",
-            config=manifest.config,
-            resume="allow",
-            embed=False,
-        )
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of one batch."""
-        self._trackio.log(dict(values), step=step)
-
-    def table(self, step: int, name: str, rows: Rows) -> None:
-        """Log rows as a table."""
-        import pandas as pd
-
-        self._trackio.log({name: self._trackio.Table(dataframe=pd.DataFrame(rows))}, step=step)
-
-    def close(self) -> None:
-        """Write out pending data."""
-        self._trackio.finish()
-
-
 _MAKERS: dict[str, Callable[[Path, Manifest, int | None], Logger]] = {
     "tensorboard": TensorBoard,
     "wandb": Wandb,
-    "trackio": Trackio,
 }
 
 

@@ -152,7 +152,6 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
     """Return the run folder as it was at a checkpoint, with a note that it was resumed.
 
     Args:
-        folder: held by this process alone.
         checkpoint: None for the start of the run.
 
     Raises:

@@ -28,7 +28,7 @@ Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attenti
 ChatTemplate = Literal["auto", "require", "off"]
 EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
 Labels = Literal["votes", "truth"]
-LogKind = Literal["tensorboard", "wandb", "trackio"]
+LogKind = Literal["tensorboard", "wandb"]
 LossKind = Literal["dapo", "grpo", "dr_grpo"]
 
 BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -51,7 +51,6 @@ class FieldMap:
     """Usual: id, unique_id, idx; without one a hash of the prompt is the id."""
 
     def __post_init__(self) -> None:
-        """Check the types."""
         check_fields(self, error=UserError, prefix="fields.")
         if self.prompt == "":
             raise UserError("fields.prompt = '': there are no problems without prompts; name one")
@@ -104,8 +103,6 @@ class TrainConfig:
     """Rule that rewards the responses, by its name in `guard_core.rules`, such as srt or empo."""
     rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
-    similarity_model: str | None = None
-    """Local folder of a model that embeds responses, for evol_rl; bags of letters if None."""
 
     model: str | None = None
     """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
@@ -238,8 +235,6 @@ class TrainConfig:
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     attention: Attention = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
-    master_weights: bool = True
-    """Update bfloat16 weights through copies in single precision; most would not move else."""
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 
@@ -282,7 +277,6 @@ class TrainConfig:
     """Seconds that a process of `torchrun` waits for the others before the run ends."""
 
     def __post_init__(self) -> None:
-        """Check every setting."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         check_fields(self, error=UserError)
         if self.n_samples > self.n_votes:

@@ -21,17 +21,14 @@ from real.ranks.sharding import local_shard, sharded_like
 class Masters:
     """Parameters that the optimizer updates in place of the model's."""
 
-    def __init__(
-        self, parameters: Sequence[Tensor], copy: bool = True, on_host: bool = False
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], on_host: bool = False) -> None:
         """Copy parameters that are less precise than single precision, and watch their gradients.
 
         Args:
-            copy: whether to make copies; without, the parameters are their own masters.
             on_host: whether the copies are kept in main memory.
         """
         self.parameters = list(parameters)
-        self.tensors = [_master(p, on_host) if copy and _low(p) else p for p in self.parameters]
+        self.tensors = [_master(p, on_host) if _low(p) else p for p in self.parameters]
         """One per parameter, the parameter itself where it needs no copy."""
         self._sums = [
             self._watched(p, m) for p, m in zip(self.parameters, self.tensors, strict=True)

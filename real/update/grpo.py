@@ -172,7 +172,6 @@ def token_loss(
         old_KT: (K, T) log-probs under the policy that sampled.
         majority_K: (K,) first advantage stream.
         minority_K: (K,) second advantage stream.
-        config: the clip range is read.
     """
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
     ratio = log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()

@@ -172,9 +172,7 @@ class PolicyOptimizer:
             self._reference = initial_reference(self.scorer)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
-        self._masters = Masters(
-            [p for _, p in named], config.master_weights, config.offload_optimizer
-        )
+        self._masters = Masters([p for _, p in named], config.offload_optimizer)
         self.parameters: list[Tensor] = self._masters.tensors
         self._adamw = MeasuredAdamW(
             self._masters,
@@ -249,16 +247,6 @@ class PolicyOptimizer:
             tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
             tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
         return tensors
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of `state_tensors` after the first step: two moments, copies and the average."""
-        means = self.average.weights.values() if self.average else ()
-        averages = sum(mean.numel() * mean.element_size() for mean in means)
-        return averages + sum(
-            master.numel() * master.element_size() * (2 + self._has_master(index))
-            for index, master in enumerate(self.parameters)
-        )
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:

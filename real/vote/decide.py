@@ -127,7 +127,6 @@ class Supervisor:
             problems_P: (P,) problem indices.
             answers_PV: (P, V) answer ids, -1 unparseable; the first K are trained on.
             visit: number of this visit, from 1; (P,) where it differs between the problems.
-            observed: observations that the rule reads.
 
         Returns:
             None on ranks that read no answers.

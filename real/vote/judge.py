@@ -60,7 +60,6 @@ class Wording:
 
         Args:
             problem: its earlier messages stay in front of the question.
-            response: text of the response.
         """
         asked = _QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
         return Problem(f"{problem.id}/verify", asked, None, problem.before)

@@ -1,17 +1,16 @@
 r"""Observations of single responses that a rule reads in addition to their answers.
 
 Token statistics are the log-likelihood of a response's steps, entropy and self-certainty. Entropy
-and self-certainty are those of the engine where it gives them; a vLLM server gives the log-probs
-of sampled tokens alone, and then a forward pass of the trainer computes them, over all V responses
-and without gradient: about a third of an update on as many rows.
+and self-certainty are those of the transformers engine; vLLM gives the log-probs of sampled tokens
+alone, and then a forward pass of the trainer computes them, over all V responses and without
+gradient: about a third of an update on as many rows.
 
 Steps are the parts between blank lines, as SCOPE cuts responses. Log-probs belong to tokens and
 blank lines to text, and one token may hold the end of a step and the blank line (`.\n\n`), or a
 blank line may be spread over several. So the text is put together token by token.
 
-Similarities compare, by default, bags of character n-grams, counted into buckets by a checksum: no
-model, no download, equal on every machine. An embedding model in a local folder may take their
-place, as in EVOL-RL, whose embedder sees meaning where n-grams see wording.
+Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, no
+download, equal on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,12 +26,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
 
 from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
-from real.model.folder import check_folder
-from real.model.policy import loading, max_positions, pick_device
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer, group_stats
@@ -153,7 +148,6 @@ def token_stats(
         scorer: the model of the version that drew the rollouts.
         prompts: (P,) token ids of each prompt.
         rollouts: of these prompts, on the model's device.
-        temperature: that of sampling.
         micro_tokens: most tokens of a pass, padding included.
         share: rank and number of ranks, which divide the passes and get all values.
 
@@ -220,32 +214,23 @@ _CHUNK = 64
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
-Embedder = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Texts to (n, E) vectors of any length."""
-
-_ROWS = 32
-"""Texts that go through the model together."""
-_MOST_TOKENS = 512
-
-
 def similarities(
-    texts_PK: Sequence[Sequence[str]], embedder: Embedder | None = None
+    texts_PK: Sequence[Sequence[str]],
 ) -> NDArray[np.float64]:
     """Cosine similarities of the responses to each problem.
 
-    Every text is embedded once, however often it comes.
+    Every text is counted once, however often it comes.
 
     Args:
         texts_PK: K texts of each of P problems.
-        embedder: of texts, see `load_embedder`; bags of n-grams if None.
 
     Returns:
         (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
-        empty text's is. NaN where an embedder's vector is not finite.
+        empty text's is.
     """
     distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
     index_of = {text: row for row, text in enumerate(distinct)}
-    vectors_nE = (embedder or ngrams)(distinct)
+    vectors_nE = ngrams(distinct)
     matrices = []
     for texts_K in texts_PK:
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
@@ -292,78 +277,8 @@ def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
     sizes = np.sqrt(np.diagonal(products))
     sizes = np.where(sizes == 0, 1.0, sizes)
     cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
-    finite = np.isfinite(sizes)
-    cosines[finite, finite] = 1.0
+    np.fill_diagonal(cosines, 1.0)
     return cosines
-
-
-def load_embedder(folder: str | Path, device: str = "auto") -> ModelEmbedder:
-    """Load an embedding model and its tokenizer from a local folder.
-
-    Only safetensors weights and architectures that transformers knows are loaded; nothing is
-    downloaded and no code from the folder runs.
-
-    Args:
-        folder: as `save_pretrained` writes it.
-        device: `auto`, `cpu` or `cuda`.
-
-    Raises:
-        UserError: the folder is missing, incomplete or damaged, or there is no such device.
-    """
-    folder = Path(folder)
-    chosen_device = pick_device(device)
-    check_folder(folder, "embedder")
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    with loading(
-        f"embedder {folder}: could not be loaded",
-        "give a text encoder with safetensors weights and its tokenizer",
-    ):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
-        model = AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
-    return ModelEmbedder(model.to(chosen_device).eval(), tokenizer)
-
-
-class ModelEmbedder:
-    """Mean of an encoder's last hidden states over the tokens of a text."""
-
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        """Set up.
-
-        Args:
-            model: gives `last_hidden_state`; in evaluation mode.
-            tokenizer: of the model; longer texts than it has positions for are cut.
-        """
-        self.model, self.tokenizer = model, tokenizer
-        positions = max_positions(model) or _MOST_TOKENS
-        self.most_tokens = min(_MOST_TOKENS, positions, tokenizer.model_max_length)
-
-    @torch.no_grad()
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, E) one vector a text; 0 for a text without tokens."""
-        ids: list[list[int]] = [
-            self.tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
-            for text in texts
-        ]
-        vectors = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
-        # Texts of like length together: little padding.
-        order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
-        for start in range(0, len(order), _ROWS):
-            rows = order[start : start + _ROWS]
-            vectors[rows] = self._embed([ids[i] for i in rows])
-        return vectors
-
-    def _embed(self, ids: list[list[int]]) -> NDArray[np.float32]:
-        lengths_R = torch.tensor([len(row) for row in ids])
-        mask_RT = torch.arange(int(lengths_R.max())) < lengths_R[:, None]
-        tokens_RT = torch.zeros(mask_RT.shape, dtype=torch.long)
-        tokens_RT[mask_RT] = torch.tensor([token for row in ids for token in row])
-        mask_RT = mask_RT.to(self.model.device)
-        output = self.model(
-            input_ids=tokens_RT.to(self.model.device), attention_mask=mask_RT.long()
-        )
-        hidden_RTE = output.last_hidden_state.float()
-        sums_RE = torch.where(mask_RT[..., None], hidden_RTE, 0.0).sum(1)
-        return (sums_RE / mask_RT.sum(1, keepdim=True)).cpu().numpy()
 
 
 OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
@@ -385,15 +300,9 @@ class Observer:
 
         Args:
             share: rank and number of ranks.
-
-        Raises:
-            UserError: the folder of `similarity_model` holds no model.
         """
         self.needs = rule.needs
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
-        self._embedder = None
-        if Need.SIMILARITY in rule.needs and config.similarity_model is not None:
-            self._embedder = load_embedder(config.similarity_model, config.device)
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by their names in `Observations`; all ranks must call this.
@@ -410,7 +319,7 @@ class Observer:
             ),
             Need.TOOL: lambda: self._tool(responses),
             Need.SIMILARITY: lambda: similarities(
-                [texts[: self._config.n_samples] for texts in responses.texts], self._embedder
+                [texts[: self._config.n_samples] for texts in responses.texts]
             ),
         }
         observed = {str(need): _array(make()) for need, make in makers.items() if need in needs}

@@ -79,14 +79,6 @@ class Responses:
         ]
 
 
-LONG = 2 * 3600.0
-"""Seconds of sampling from which on a notice gives the estimate."""
-_TRIAL = 8
-"""Tokens of the longer trial."""
-_SMALL = {"n_votes": 16, "n_samples": 16, "max_response_tokens": 256}
-"""Settings of a run on a small machine."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """Samples responses, each batch with random numbers of its own."""
@@ -140,7 +132,6 @@ class Sampler:
             n: responses per problem.
             sampling: how they are drawn.
             version: of the weights that the engine must hold.
-            generator: decides all of them.
             max_rows: about as many responses are yielded at once, and sampled at once by an engine
                 without a queue, so that the device's memory does not grow with N.
         """
@@ -165,55 +156,6 @@ class Sampler:
     def generator(self, stream: Stream, *position: int) -> torch.Generator:
         """Return the random number generator of one purpose and position in the run."""
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
-
-
-def time_notice(sampler: Sampler, prompts: PromptSet, config: TrainConfig) -> list[str]:
-    """Return a notice of the hours that sampling the votes will take; none if they are few.
-
-    A trial draws a few tokens of `n_votes` responses to the first prompt, with random numbers of
-    its own. The estimate takes every response to `max_response_tokens`, and problems one by one.
-
-    Args:
-        sampler: of an engine in this process, with the weights to sample from.
-        prompts: N problems.
-        config: settled settings.
-    """
-    length = config.max_response_tokens or 0
-    if config.is_tiny or length <= _TRIAL:
-        return []
-    _trial(sampler, prompts, config.n_votes, 2)  # the first call also sets up kernels
-    short, long = (_trial(sampler, prompts, config.n_votes, n) for n in (1, _TRIAL))
-    if long[1] <= short[1]:
-        return []  # all responses ended at once
-    per_token = (long[0] - short[0]) / (long[1] - short[1])
-    visits = len(prompts) * (config.epochs + 1)
-    seconds = visits * length * per_token
-    if seconds < LONG:
-        return []
-    shorter = f"{options}, or " if (options := " ".join(_shorter(config))) else ""
-    return [
-        f"sampling may take up to {seconds / 3600:.0f} hours here: {visits} visits, each with "
-        f"{config.n_votes} responses of {length} tokens, at {per_token:.2g} s per token of all "
-        "of them (a short trial, one problem at a time; without updates and evaluations); for a "
-        f"shorter run give {shorter}fewer --epochs or --n-problems"
-    ]
-
-
-def _shorter(config: TrainConfig) -> Iterator[str]:
-    """Yield the options of a run on a small machine, of those that make this one shorter."""
-    for name, small in _SMALL.items():
-        if (getattr(config, name) or 0) > small:
-            yield f"--{name.replace('_', '-')} {small}"
-
-
-def _trial(sampler: Sampler, prompts: PromptSet, n: int, n_tokens: int) -> tuple[float, int]:
-    """Return the seconds that a draw takes, and the tokens of its longest response."""
-    generator = torch.Generator(sampler.policy.device).manual_seed(0)
-    start = time.perf_counter()
-    with in_phase("rollout"):
-        drawn = sampler.engine.sample(prompts.tokens[:1], n, Sampling(n_tokens), generator)
-    longest = int(drawn.lengths_PN.max())  # waits for a GPU
-    return time.perf_counter() - start, longest
 
 
 Ints = NDArray[np.int64]
@@ -245,7 +187,6 @@ class Pending:
 
         Args:
             engine: samples outside of this process, with weights of its own.
-            n: responses to each.
             sampling: how they are drawn.
             generator: decides all of them, and belongs to this draw alone.
         """
@@ -297,7 +238,6 @@ class VoteSampler:
     def __init__(
         self, config: TrainConfig, sampler: Sampler, prompts: PromptSet, sampling: Sampling
     ) -> None:
-        """Sample nothing yet."""
         self._config, self._sampler = config, sampler
         self._prompts, self._sampling = prompts, sampling
         self._pending: Pending | None = None

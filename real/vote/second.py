@@ -89,7 +89,6 @@ class ExtraRollouts:
 
         Args:
             decided: of the batch; None on ranks that read no answers.
-            responses: the votes.
 
         Returns:
             The decision with what was observed.
@@ -101,7 +100,6 @@ class ExtraRollouts:
 
         Args:
             decided: as returned by `ask`.
-            streams: of the voted responses.
         """
         return []
 
@@ -136,7 +134,6 @@ class SecondVotes(ExtraRollouts):
     """V more votes on every problem; a rule that trains them pays them by the first votes."""
 
     def __init__(self, parts: Parts) -> None:
-        """Sample nothing yet."""
         self.parts = parts
         self._drawn: Responses | None = None
 
@@ -213,7 +210,6 @@ class Paraphrases(SecondVotes):
     """
 
     def __init__(self, parts: Parts) -> None:
-        """Reword nothing yet."""
         super().__init__(parts)
         self.texts_N: list[str | None] = []
         """None where the problem keeps its text."""

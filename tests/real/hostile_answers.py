@@ -79,8 +79,8 @@ def operators(rng: random.Random) -> str:
 
 
 KINDS: tuple[tuple[Callable[[random.Random], str], int], ...] = (
-    (tower, 350), (factorial, 350), (megabyte, 10), (control, 190), (code, 300), (nested, 350),
-    (long_number, 250), (repeated, 200), (formula_like, 350), (operators, 150),
+    (tower, 70), (factorial, 70), (megabyte, 2), (control, 38), (code, 60), (nested, 70),
+    (long_number, 50), (repeated, 40), (formula_like, 70), (operators, 30),
 )  # fmt: skip
 
 

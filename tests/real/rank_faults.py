@@ -6,9 +6,7 @@ hang; "change" kills it, as by kill -9, just before the n-th time that it change
 files, or writes the number of these changes into the file "counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
-must. "heard": verdicts are printed, and how many groups of new solutions follow them. "reword": a
-rewording is a rule's, where the sum of the characters that the model wrote is no multiple of 3:
-what that writes itself is no problem. "bytes": after the first optimizer step the bytes of the
+must. "bytes": after the first optimizer step the bytes of the
 weights, and of masters, gradients and moments, that this rank holds are printed.
 
 As a program, under torchrun: plants the fault that the first argument names, in JSON, and goes on
@@ -143,37 +141,6 @@ def silent() -> None:
     kind.sample = without_stats
 
 
-def heard() -> None:
-    from real.vote.judge import Judge
-
-    kind: Any = Judge
-    groups = kind.groups
-
-    def printed(self: Judge, *arguments: Any) -> Any:
-        made = groups(self, *arguments)
-        asked = self.asked
-        assert asked is not None
-        again = [sum(len(g.lengths_K) > 1 for g in row) for row in made]
-        print("verdicts", asked.verdicts_PQ.tolist(), "again", again)
-        return made
-
-    kind.groups = printed
-
-
-def reword() -> None:
-    from real.tiny.rewording import reworded
-    from real.vote.second import Paraphrases
-
-    kind: Any = Paraphrases
-    ask = kind._ask
-
-    def usable(self: Any) -> list[str | None]:
-        pairs = zip(self.parts.prompts.problems, ask(self), strict=True)
-        return [reworded(p.prompt) if sum(map(ord, text or "")) % 3 else None for p, text in pairs]
-
-    kind._ask = usable
-
-
 def print_bytes() -> None:
     from held_bytes import held_bytes
 
@@ -200,8 +167,6 @@ def beside() -> None:
 
 PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
-    "heard": heard,
-    "reword": reword,
     "bytes": print_bytes,
     "beside": beside,
 }

@@ -6,16 +6,21 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lab.errors import UserError
-from real import TrainConfig
-from real.answers import UNSEEN, AnswerIds, Equality, canonical, classes
+from lab.trace.trace import Trace
+from real import TrainConfig, train
+from real.answers import UNSEEN, AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
 from real.answers.equality import formula
 from real.answers.forms import exact, form_of
+from real.run_commands import outcome
+from real.tiny import CHECKPOINT
+from real.tiny import problems as tiny_problems
 
 
 @pytest.fixture(scope="module")
@@ -134,15 +139,6 @@ def test_what_never_reaches_the_checker(text: str) -> None:
     assert formula(text) is None
 
 
-def test_formulas_as_the_checker_reads_them() -> None:
-    assert formula(r"6-5i") == "6-5I"
-    assert formula(r"\log_23+\sin x+\pi i") == r"\log_{2}3+\sin x+\pi I"
-    assert formula(r"x^{24}+x^{23}-(n-2)!") is None
-    assert formula(r"x^{24}+x^{23}") == r"x^{24}+x^{23}"
-    assert formula("e^{x^2}") == "e^{x^2}"
-    assert formula(r"\frac{n!}{(n-2)!}") == r"\frac{n!}{(n-2)!}"
-
-
 def test_forms_of_hostile_structure_stay_shallow() -> None:
     for text in (
         "(" * 400 + "1,2" + ")" * 400,
@@ -240,8 +236,34 @@ def test_settings_choose_the_equality() -> None:
             TrainConfig(**wrong)
 
 
-def test_strings_alone_need_no_equality() -> None:
-    ids, truth_id = classes([box("1/2"), box("0.5")], "2/4")
-    assert ids.tolist() == [0, 1]
-    assert truth_id == 2
-    assert canonical("1 4/5") == canonical(r"1\frac45") != canonical("14/5")
+def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
+    """The tiny model on problems from a file, `{}` in `answers` for twice the true digit."""
+    rows = [
+        {"id": p.id, "prompt": p.prompt, "answer": answers.replace("{}", str(2 * int(p.answer)))}
+        for p in tiny_problems(4)
+    ]
+    path = folder / "problems.json"
+    path.write_text(json.dumps(rows))
+    config = TrainConfig(
+        model=str(CHECKPOINT), problems=str(path), prompt_suffix="", n_votes=8, n_samples=4,
+        epochs=1, max_response_tokens=22, threads=1, **settings,
+    )  # fmt: skip
+    return train(config, progress=False)
+
+
+@pytest.mark.parametrize(("check", "right"), [("math", True), ("strings", False)])
+def test_a_run_rewards_what_its_equality_calls_equal(
+    tmp_path: Path, check: str, right: bool
+) -> None:
+    """The tiny model says 7, the file asks for 14/2: strings differ, the answers do not."""
+    trace = tiny_run(tmp_path, "{}/2", answer_check=check)
+    assert (trace.evals["pass_at_1"].max() > 0) == right
+    assert trace.run.extra["answer_timeouts"] == 0
+    assert not any("time limit" in line for line in outcome(trace))
+
+
+def test_a_run_shows_what_hit_the_time_limit(tmp_path: Path) -> None:
+    trace = tiny_run(tmp_path, r"\sin(\sin(\sin(x+{})))", answer_timeout=0.004)
+    given_up = trace.run.extra["answer_timeouts"]
+    assert given_up > 0
+    assert any(f"{given_up} comparisons hit their" in line for line in outcome(trace))

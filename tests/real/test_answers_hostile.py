@@ -3,8 +3,6 @@ r"""Hostile answers: nothing hangs, crashes, runs code or costs more than the li
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -29,7 +27,7 @@ def test_hostile_answers_cost_no_more_than_their_limit(
     monkeypatch.chdir(tmp_path)
     checker.ask("key", ("k+1",), 5.0)
     answers, equality = hostile(), Equality(2.0, checker)
-    assert len(answers) == 2500
+    assert len(answers) == 500
     groups = [answers[start : start + 100] for start in range(0, len(answers), 100)]
     answer_ids = AnswerIds(["7"] * len(groups), equality)
     spent: list[float] = []
@@ -118,19 +116,6 @@ def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> Non
     assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
 
 
-def test_a_comparison_that_is_too_slow_counts_as_unequal(checker: Watched) -> None:
-    """A pair that passes the screen: expanding its powers takes more than a second."""
-    pair = list(map(box, ["(x+y+1)^{21}(x+2)^{20}", "(x+y+1)(x^2+3x+2+xy+2y)^{20}"]))
-    for seconds, expected in ((1.0, [0, 1]), (80.0, [0, 0])):
-        checker.seen.clear()
-        equality = Equality(seconds, checker)
-        assert AnswerIds([None], equality).ids(0, pair).tolist() == expected
-        assert equality.n_given_up == (expected == [0, 1])
-        assert checker.seen[-1][1].given_up == (expected == [0, 1])
-        assert AnswerIds([None], equality).ids(0, pair).tolist() == expected
-        assert len(checker.seen) == 3
-
-
 def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
     equality = unscreened(1.0, checker)
     towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
@@ -161,16 +146,6 @@ def test_code_is_not_run_even_unscreened(
         for texts in ((text.replace("TARGET", str(target)),), (str(target), text)):
             checker.ask("key" if len(texts) == 1 else "same", texts, 2.0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_does_not_reach_the_checker(checker: Watched) -> None:
-    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
-    started, root = checker.n_started, psutil.Process(checker.pid)
-    assert os.getpgid(root.pid) != os.getpgid(0)
-    for process in (root, *root.children()):
-        process.send_signal(signal.SIGINT)
-    assert checker.ask("same", ("k+2", "2+k"), 5.0).value is True
-    assert checker.n_started == started
 
 
 @pytest.mark.parametrize("which", ["worker", "all"])

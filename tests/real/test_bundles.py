@@ -30,8 +30,8 @@ from transformers import (
 from real.model.prepare import add_lora
 from real.settings.config import TrainConfig
 from real.update import packing
-from real.update.grpo import backward, initial_reference
-from real.update.logprobs import EntropyScorer, Scorer, group_logprobs, group_stats
+from real.update.grpo import backward
+from real.update.logprobs import EntropyScorer, Scorer
 from real.update.packing import Group, bundles_of, cheapest_plan, plan, row_counts
 
 VOCABULARY = 30
@@ -122,12 +122,6 @@ def test_every_mean(kind: Any):
     assert_close(Scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
 
 
-def test_kl_and_chunked_head():
-    scorer = Scorer(gpt2(), chunk_elements=5 * VOCABULARY)
-    reference = initial_reference(Scorer(gpt2(layer_norm_epsilon=0.1)))
-    assert_close(scorer, TrainConfig(temperature=0.6, kl_coef=0.3), reference=reference)
-
-
 def test_entropy_loss():
     assert_close(EntropyScorer(gpt2()), TrainConfig(temperature=0.6))
 
@@ -151,16 +145,6 @@ def test_ranks_together_are_one_rank(world: int):
     assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-9)
     mean = torch.stack([grad for _, grad in parts]).mean(dim=0)
     torch.testing.assert_close(mean, whole[1], rtol=1e-9, atol=1e-12)
-
-
-def test_log_probs_and_statistics():
-    scorer = Scorer(gpt2())
-    alone = copy.copy(scorer)
-    alone.bundle_width = None
-    for score in (group_logprobs, group_stats):
-        found, expected = (score(way, groups(), 0.6, 4096) for way in (scorer, alone))
-        for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
@@ -218,13 +202,6 @@ def test_bundles_only_where_prompts_are_long(rows: int, width: int):
     assert bundle(137, 17) > 1
     assert bundle(137, 700) == 1
     assert bundle(2000, 20) > 1
-
-
-def test_few_tokens_are_no_matter(monkeypatch: pytest.MonkeyPatch):
-    group = equal_group(20, 5, 16)
-    assert cheapest_plan([group], [row_counts(group)], 16384, "padded", 64).bundle > 1
-    monkeypatch.undo()
-    assert cheapest_plan([group], [row_counts(group)], 16384, "padded", 64).bundle == 1
 
 
 def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():

@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_runs import Stopped, check_same, stop_at
+from tiny_runs import Stopped, stop_at
 
 import real.record.checkpoint
 from lab.errors import UserError
@@ -24,8 +23,6 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
-from real.record.checkpoint import check_room, model_bytes
-from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -103,24 +100,6 @@ def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path: Path):
     assert steps(tmp_path / "ends") == ["step-000000", "step-000004"]
 
 
-def test_those_of_the_first_version_can_be_used(tmp_path: Path):
-    """They hold bfloat16 weights beside the master weights that these are rounded from."""
-    config = replace(SMALL, checkpoint_every=1, dtype="bfloat16")
-    whole = train(config, tmp_path / "whole", progress=False)
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "run", progress=stop_at(0.75))
-    folder = tmp_path / "run" / "checkpoints" / "step-000002"
-    assert load_file(folder / "model.safetensors") == {}
-    masters = real.record.checkpoint.trained_weights(folder)
-    digest = write_tensors(
-        folder / "model.safetensors", {name: value.bfloat16() for name, value in masters.items()}
-    )
-    index = json.loads((folder / "checkpoint.json").read_text())
-    index["version"], index["files"]["model.safetensors"] = 1, digest
-    (folder / "checkpoint.json").write_text(json.dumps(index))
-    check_same(resume(tmp_path / "run", progress=False), whole)
-
-
 def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
     """Cut along the first dimension; tensors that all ranks have are the first one's."""
     whole = torch.arange(10.0).reshape(5, 2)
@@ -135,11 +114,6 @@ def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
     shard_path(tmp_path / "x.safetensors", 1, 3).unlink()
     with pytest.raises(UserError, match=r"x\.1-of-3\.safetensors: cannot be read"):
         read_tensors(tmp_path / "x.safetensors")
-
-
-def test_nothing_in_it_needs_pickle(stopped: Path):
-    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
-    assert found == {".safetensors", ".json"}
 
 
 def test_it_holds_the_trained_weights_and_both_moments(stopped: Path):
@@ -235,45 +209,6 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     np.testing.assert_array_equal(trace.steps["update_norm"], load(whole).steps["update_norm"])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
-    config = replace(SMALL, epochs=1, dtype=dtype)
-    train(config, tmp_path / "run", progress=False)
-    saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mo]*.safetensors")]
-    written = sum(t.nbytes for path in saved for t in load_file(path).values())
-    parts = prepare(config.settled())
-    told = checkpoint_bytes(parts)
-    assert len(saved) == 2 and 0.999 * written < told <= written
-    n_weights = sum(p.numel() for p in parts.policy.model.parameters())
-    assert told == n_weights * 12
-    model = sum(t.nbytes for t in load_file(tmp_path / "run/model/model.safetensors").values())
-    assert model == model_bytes(parts.policy.model)
-
-
-def test_its_size_is_told_and_a_disk_without_room_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    out = tmp_path / "new" / "run"
-    (notice,) = check_room(out, 1_600_000_000, keep=2, n_written=5)
-    assert notice == "checkpoints: 1.6 GB each; 2 are kept, 3.2 GB in all"
-    assert check_room(out, 10**6, keep=2, n_written=5) == []
-    free = SimpleNamespace(free=500_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-    assert check_room(out, 250_000, keep=2, n_written=2) == []
-    with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
-        check_room(out, 200_000, keep=2, n_written=5)
-    assert check_room(out, 100_000, keep=2, n_written=5, final=300_000) == []
-    told = r"model of 0\.4 MB beside 2 checkpoints of 0\.1 MB needs 0\.6 MB; .* save_model"
-    with pytest.raises(UserError, match=told):
-        check_room(out, 100_000, keep=2, n_written=5, final=400_000)
-    free.free = 1000
-    with pytest.raises(UserError, match=r"and the trained model of 0\.4 MB needs 0\.4 MB"):
-        train(replace(SMALL, checkpoint_every=0), out, progress=False)
-    with pytest.raises(UserError, match="lower checkpoint_keep"):
-        train(SMALL, out, progress=False)
-    assert not out.parent.exists()
-
-
 def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(whole: Path, tmp_path: Path):
     model = load_policy(whole / "model", "cpu")
     saved = load_file(whole / "checkpoints" / "step-000004" / "model.safetensors")
@@ -296,3 +231,8 @@ def test_a_few_responses_of_every_evaluation_are_written_down(whole: Path, tmp_p
         assert row["response"].count("boxed{" + row["answer"] + "}")
         assert row["right"] == (row["answer"] == row["truth"])
     assert {row["finish"] for row in rows} <= {"end", "length"}
+
+
+def test_nothing_in_it_needs_pickle(stopped: Path):
+    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
+    assert found == {".safetensors", ".json"}

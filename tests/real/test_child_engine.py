@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,8 +20,10 @@ import torch
 from engine_process import COMMAND, TinyModel
 
 from lab.errors import UserError
+from lab.trace.parts import is_unused
 from lab.trace.schema import names
-from real.engines import weights
+from real.engines import weight_transfer, weights
+from real.engines.child import REQUEST
 from real.engines.child_engine import ChildEngine
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
@@ -83,15 +88,6 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     assert torch.equal(again.tokens_PNT, found.tokens_PNT)
     engine.update_weights(TinyModel(12.0), version=4)
     assert engine.sample(PROMPTS, 4, TWO, seeded(1)).tokens_PNT[0, 0, 1] == 12
-
-
-def test_entropies_cross_over_if_they_are_asked_for(start: Any) -> None:
-    engine = start()
-    engine.update_weights(TinyModel(8.0), version=3)
-    found = engine.sample(PROMPTS, 4, Sampling(2, stats=True), seeded(1))
-    assert torch.equal(found.entropy_PV, torch.arange(8.0, dtype=torch.float64).view(2, 4))
-    assert torch.equal(found.certainty_PV, -found.entropy_PV)
-    assert engine.sample(PROMPTS, 4, TWO, seeded(1)).entropy_PV is None
 
 
 @pytest.mark.parametrize(
@@ -294,3 +290,77 @@ def test_the_vllm_process_refuses_its_settings_in_one_line(
     settings = {"model": "m", "max_model_len": 4, "eos_token_ids": [1], "threads": None}
     with pytest.raises(EngineError, match=r"cannot be imported \(broken here\); pip install"):
         ChildEngine(settings, 120.0)
+
+
+def test_the_log_is_a_file_and_its_path_is_in_the_message(tmp_path: Path):
+    log = tmp_path / "run" / "engine-rank0.log"
+    for _ in range(2):  # the one of an earlier start stays
+        engine = ChildEngine({"load": "exit"}, 20.0, command=COMMAND, log=log)
+        with pytest.raises(EngineDied, match=rf"its last line: .*; log: {re.escape(str(log))}$"):
+            engine.update_weights(TinyModel(1.0), version=0)
+        engine.close()
+    assert log.read_text().count("exit in load") == 2
+    assert is_unused(log.parent)  # a run can still be made there
+
+
+def test_an_empty_log_is_removed(tmp_path: Path):
+    log = tmp_path / "run" / "engine-rank0.log"
+    with pytest.raises(EngineDied, match=r"died during start \(exit code 3\)$"):
+        silent = (sys.executable, "-c", "raise SystemExit(3)")
+        ChildEngine({}, 20.0, command=silent, log=log)
+    assert not log.parent.exists()
+    log.parent.write_text("a file")
+    with pytest.raises(UserError, match=r"engine-rank0\.log: cannot be written"):
+        ChildEngine({}, 20.0, command=COMMAND, log=log)
+
+
+def test_a_folder_in_memory_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, chosen = tmp_path / "memory", tmp_path / "chosen"
+    memory.mkdir()
+    chosen.mkdir()
+    monkeypatch.setattr(weights, "_MEMORY", memory)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    few, many = weights.Room(1000, 1000), weights.Room(10**18, 10**18)
+    assert weights.exchange_folder(few).parent == memory
+    assert weights.exchange_folder(many).parent == tmp_path
+    assert weights.exchange_folder(many, str(chosen)).parent == chosen
+    with pytest.raises(UserError, match=r"engine_exchange = .*absent: cannot be written \(No such"):
+        weights.exchange_folder(few, str(tmp_path / "absent"))
+
+
+def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol of CUDA IPC without a GPU: what crosses over is what torch gets back."""
+    fields = (b"\x00handle\xff", 4096, 512, b"counter", 7, b"event", True)
+    shared = SimpleNamespace(_share_cuda_=lambda: (3, *fields))
+    bucket = weights.CudaBucket.__new__(weights.CudaBucket)
+    bucket.memory = torch.zeros(2, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "untyped_storage", lambda _: shared)
+    handle = json.loads(json.dumps(bucket.handle()))
+    monkeypatch.undo()
+    got: list[Any] = []
+
+    def reopened(*given: Any) -> torch.UntypedStorage:
+        got.extend(given)
+        return torch.UntypedStorage(4)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
+    assert len(weight_transfer.opened(handle)) == 2
+    assert tuple(got) == (0, *fields)
+
+
+def test_a_request_that_cannot_be_written_is_one_line() -> None:
+    """As in a full /dev/shm; a folder in the place of the file stands for that."""
+    engine = ChildEngine({}, 20.0, command=COMMAND)
+    with closing(engine):
+        engine.update_weights(TinyModel(8.0), version=1)
+        request = engine._folder / REQUEST
+        request.unlink()
+        request.mkdir()
+        draws = torch.Generator().manual_seed(0)
+        with pytest.raises(UserError, match=r"^engine: .* cannot be written .*engine_exchange$"):
+            engine.sample([[1, 2]], 4, Sampling(2), draws)
+        request.rmdir()
+        assert engine.sample([[1, 2]], 4, Sampling(2), draws).version == 1

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_runs import QUICK, WORDS
@@ -23,9 +24,9 @@ from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real import train
 from real.cli import main
-from real.compare.arms import ArmResult, compare
-from real.compare.jobs import _reason, run_jobs
-from real.compare.runs import Job, run_folder
+from real.compare.arms import compare
+from real.compare.jobs import find_places, run_jobs
+from real.compare.runs import Job, job_of, run_folder
 from real.settings.config import TrainConfig
 
 
@@ -119,38 +120,9 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Pat
     assert (tmp_path / "taken" / "mine.txt").read_text() == "mine"
 
 
-def test_reason_of_a_silent_end_is_the_last_line_of_the_log(tmp_path: Path):
-    log = tmp_path / "seed-0.log"
-    assert _reason(1, log) == "its process ended with exit code 1: no message"
-    log.write_text("Traceback (most recent call last):\n  ...\nMemoryError: too large\n\n")
-    assert _reason(1, log) == "its process ended with exit code 1: MemoryError: too large"
-    assert _reason(-9, log) == "its process was killed by signal 9"
-
-
-def test_mistakes_that_all_runs_share_are_reported_once(tmp_path: Path):
-    bad = replace(QUICK, model=str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="no such folder"):
-        compare(bad, tmp_path / "all", ("ttrl",), (0,), 1)
-    assert not (tmp_path / "all").exists()
-
-
-def test_result_line_has_mean_and_spread():
-    result = ArmResult("ttrl", "TTRL", [0, 1], [0.5, 0.7], [0.4, 0.6])
-    assert result.line == "TTRL: pass@1 0.600 -> 0.500 ± 0.141 (2 seeds)"
-    assert ArmResult("ttrl", "TTRL", [], [], []).line == "TTRL: no run finished"
-
-
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-@pytest.mark.parametrize(
-    ("number", "to_all"),
-    [
-        (signal.SIGTERM, False),
-        (signal.SIGHUP, True),  # as from a terminal that is closed
-    ],
-)
-def test_a_signal_stops_the_children_and_leaves_checkpoints(
-    number: signal.Signals, to_all: bool, tmp_path: Path
-):
+def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path: Path):
+    """SIGHUP to all, as from a terminal that is closed."""
     out = tmp_path / "all"
     words = ["--arms", "ttrl", "guard", "--seeds", "0", "--epochs", "500", "--quiet", *WORDS]
     command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
@@ -165,9 +137,9 @@ def test_a_signal_stops_the_children_and_leaves_checkpoints(
     while not all(list(f.glob("checkpoints/step-*[1-9]")) for f in folders):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.05)
-    (os.killpg if to_all else os.kill)(process.pid, number)
+    os.killpg(process.pid, signal.SIGHUP)
     _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 128 + number, stderr
+    assert process.returncode == 128 + signal.SIGHUP, stderr
     advice, ended = stderr.strip().splitlines()
     assert advice == "guard-train: notice: to go on: the same command" and "interrupted" in ended
     for folder in folders:
@@ -188,3 +160,65 @@ def gone(group: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+TINY = TrainConfig(
+    n_problems=2,
+    batch_size=2,
+    n_votes=4,
+    n_samples=2,
+    epochs=1,
+    max_response_tokens=2,
+    eval_samples=1,
+)
+
+
+@pytest.fixture
+def five(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-8f,9,11")
+
+
+def test_gpus_are_dealt_to_as_many_runs_as_they_hold(five: None):
+    assert find_places("auto", None, 2) == ([("4", "7"), ("GPU-8f", "9")], [])
+    assert find_places("cuda", 1, 2) == ([("4", "7")], [])
+    assert find_places("auto", None, 1)[0] == [("4",), ("7",), ("GPU-8f",), ("9",), ("11",)]
+    assert find_places("cpu", 3, 1) == ([(), (), ()], [])
+
+
+def test_more_jobs_than_gpus_wait_with_a_notice(five: None):
+    places, notices = find_places("auto", 4, 2)
+    assert len(places) == 2
+    assert notices == [
+        "jobs = 4: 5 GPUs have room for 2 runs at once (gpus_per_run = 2); the others wait"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"n_parallel": 0}, "jobs = 0: must be at least 1"),
+        ({"gpus_per_run": 0}, "gpus_per_run = 0: must be at least 1"),
+        ({"gpus_per_run": 2}, "gpus_per_run = 2: there are 0 GPUs"),
+    ],
+)
+def test_wrong_numbers_are_refused_before_any_run(
+    numbers: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(UserError, match=words):
+        compare(TINY, tmp_path / "all", ["ttrl"], [0], **numbers)
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.slow  # processes start from nothing, as they do beside CUDA
+def test_each_run_sees_its_own_gpus(tmp_path: Path):
+    """The ranks of torchrun on a place of two GPUs."""
+    (tmp_path / "ttrl").mkdir()
+    job = job_of(TINY, tmp_path, "ttrl", 0)
+    shares: list[float] = []
+    (outcome,) = run_jobs([job], [("7", "GPU-8f")], shares.append)
+    assert outcome.error is None
+    run = read_manifest(job.folder)
+    assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")
+    assert run.status == "finished" and shares[-1] == 1

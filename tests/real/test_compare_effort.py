@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from tiny_runs import QUICK, WORDS
 
-from lab.compare.collection import find_runs
+from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.settings import to_values
 from lab.trace.manifest import Manifest, encode, read_manifest
 from lab.trace.trace import load
+from real import train
 from real.cli import main
 from real.compare import matched_effort
 from real.compare.arms import compare
@@ -52,22 +53,6 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert abs(extra[0]["achieved_ratio"] - 1) < CLOSE or extra[0]["matched_tries"] == MAX_TRIES
     assert not list((tmp_path / "all").glob(".*"))
     assert not list((tmp_path / "all").rglob("*.log"))
-
-
-def test_a_rule_under_the_guard_has_its_own_matched_effort(tmp_path: Path):
-    arms = ("matched_srt+guard", "srt+guard", "srt")
-    found = compare(replace(QUICK, epochs=1), tmp_path / "all", arms, [0], n_parallel=2)
-    assert not found.failed and [arm.name for arm in found.arms] == list(arms)
-    (match,) = found.matches
-    assert (match.name, match.target) == ("matched_srt+guard", "srt+guard")
-    traces = {name: load(run_folder(tmp_path / "all", name, 0)) for name in arms}
-    norm = {name: trace.steps["update_norm"].mean() for name, trace in traces.items()}
-    assert match.tries > 1 or match.step_factor == pytest.approx(norm["srt+guard"] / norm["srt"])
-    assert match.achieved_ratio == pytest.approx(norm["matched_srt+guard"] / norm["srt+guard"])
-    run = traces["matched_srt+guard"].run
-    assert run.config["rule"] == "srt" and run.extra["achieved_ratio"] == match.achieved_ratio
-    with pytest.raises(UserError, match=r"matched_srt\+guard needs srt and srt\+guard"):
-        compare(QUICK, tmp_path / "b", ("matched_srt+guard", "srt"), [0])
 
 
 @pytest.mark.parametrize(
@@ -135,32 +120,6 @@ def fake_runs(
     return run
 
 
-def test_a_stopped_search_goes_on_at_the_try_that_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    made: list[float] = []
-
-    def works() -> bool:
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return True
-
-    run = fake_runs(monkeypatch, made, 2.0, works)
-    with pytest.raises(KeyboardInterrupt):
-        run_matched(QUICK, tmp_path, "matched", [0], run, lambda _: None)
-    assert find_runs([tmp_path]) == []  # a report leaves the search out
-    match, lost = run_matched(QUICK, tmp_path, "matched", [0], run, lambda _: None)
-    assert made == pytest.approx([0.25, 0.5, 0.5]) and not lost
-    assert match and (match.tries, match.step_factor) == (2, pytest.approx(0.5))
-    assert not list(tmp_path.glob(".*"))
-    # Seeds that are added are run at the factor that was found.
-    again, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], run, lambda _: None)
-    assert again == match and made[3:] == pytest.approx([0.5])
-    assert [
-        read_manifest(run_folder(tmp_path, "matched", s)).extra["matched_tries"] for s in (0, 1)
-    ]
-
-
 def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
     config = replace(QUICK, epochs=1)
     arms = ("ttrl", "guard", "matched")
@@ -171,3 +130,43 @@ def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
     assert set(messages) == {"guard, seed 1", "matched, seed 1"}
     assert "did not finish" in messages["matched, seed 1"]
     assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
+
+
+BUSY = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
+TREATED = ["weight", "beta", "skipped"]
+
+
+def test_a_permuted_guard_treats_as_much_and_sees_the_same():
+    still = replace(QUICK, epochs=4, lr=1e-12, guard=BUSY)  # votes of both runs are the same
+    own, dealt = (train(replace(still, treatment=t), progress=False) for t in ("own", "permuted"))
+    seen = ["step", "problem", "label", "flipped", "match_rate", "flip_rate", "n_minority"]
+    assert own.visits[seen].equals(dealt.visits[seen])
+    pairs = [
+        [
+            sorted(map(tuple, batch[TREATED].to_numpy(float)))
+            for _, batch in t.visits.groupby("step")
+        ]
+        for t in (own, dealt)
+    ]
+    assert pairs[0] == pairs[1]
+    assert (own.visits["weight"] != dealt.visits["weight"]).any()
+    assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()
+
+
+def test_a_comparison_replays_the_next_seed(tmp_path: Path):
+    name, target = "replayed: theta_MR=0, tau_FR=.1, W=2", "guard,W=2,tau_FR=0.1,theta_MR=0.0"
+    with pytest.raises(UserError, match=r"replayed.* needs guard,W=2,tau_FR=0.1,theta_MR=0.0; add"):
+        compare(QUICK, tmp_path, [name], [0, 1])
+    with pytest.raises(UserError, match="needs two seeds, since each replays another one"):
+        compare(QUICK, tmp_path, [name, target], [0])
+    found = compare(QUICK, tmp_path, [name, target], [5, 3])
+    assert not found.failed
+    for seed, other in ((5, 3), (3, 5)):
+        made = load(run_folder(tmp_path, "replayed,W=2,tau_FR=0.1,theta_MR=0.0", seed))
+        source = load(run_folder(tmp_path, target, other))
+        own, replayed = (
+            t.visits[t.visits["visit"] > 0].sort_values(["visit", "problem"])[TREATED]
+            for t in (source, made)
+        )
+        np.testing.assert_array_equal(own, replayed)
+        assert made.run.arm == "replayed,W=2,tau_FR=0.1,theta_MR=0.0"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from math import comb
-from typing import Any, get_args
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lab.trace.schema import PassAt, names
+from guard_core import GuardConfig
+from lab.trace.trace import Trace, load
+from real import TrainConfig, train
 from real.answers import AnswerIds
-from real.record.evaluation import Evaluation, evaluate, pass_at
+from real.cli import main
+from real.record.batches import is_due
+from real.record.evaluation import evaluate, pass_at
+from real.record.terminal import lines, summary
+from real.vote.decide import Supervisor
 
 
 def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerIds, np.ndarray]:
@@ -57,13 +65,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int):
             assert pass_at(k, np.array([right]), n)[0] == pytest.approx(expected, abs=1e-15)
 
 
-def test_pass_at_k_of_many_responses_does_not_overflow():
-    by_whole_numbers = 1 - comb(192, 64) / comb(256, 64)
-    found = pass_at(64, np.array([64, 0, 256, 1]), 256)
-    np.testing.assert_allclose(found, [by_whole_numbers, 0, 1, 0.25], rtol=1e-8)
-    assert np.isnan(pass_at(8, np.array([1, 2]), 7)).all()
-
-
 def test_pass_at_k_of_an_evaluation():
     answer_ids, answers = book_of(
         ["1", "2", None], [["1", "5", "5", "5"], ["2", "2", "9", ""], ["3", "3", "3", "3"]]
@@ -78,14 +79,138 @@ def test_pass_at_k_of_an_evaluation():
     assert np.isnan(evaluate(answers, answer_ids, True, ks=(2,)).pass_at[2])
 
 
-def test_columns_are_those_of_the_trace():
-    found = Evaluation(0.5, np.nan, 4, dict.fromkeys(get_args(PassAt), 0.5))
-    columns: dict[str, Any] = found.columns()
-    assert set(columns) < set(names("evals"))
-    assert columns["pass_at_1"] == 0.5 and columns["pass_at_64"] == 0.5
-
-
 def test_nothing_parseable_is_never_right():
     answer_ids, answers = book_of(["1"], [["", ""]])
     found = evaluate(answers, answer_ids, with_majority=True)
     assert found.pass_at_1 == 0.0 and found.maj_accuracy == 0.0
+
+
+SMALL = TrainConfig(
+    n_problems=8, batch_size=4, n_votes=16, n_samples=8, epochs=3, max_rows=128, eval_samples=2
+)
+TTRL = replace(SMALL, guard=GuardConfig.off())
+
+
+def row(step: int, score: float, **columns: float) -> dict[str, Any]:
+    return {
+        "replicate": 0,
+        "step": step,
+        "epoch": 0,
+        "n_responses": 4,
+        "pass_at_1": score,
+    } | columns
+
+
+def curve(*points: tuple[int, float]) -> dict[str, Any]:
+    found = None
+    for step, score in points:
+        found = summary(found, row(step, score, maj_accuracy=np.nan))
+    assert found is not None
+    return found
+
+
+def test_steps_replace_epochs():
+    every = TrainConfig(eval_every=2)
+    assert [is_due(every, 9, epoch, True) for epoch in (1, 2, 3, 4)] == [False, True, False, True]
+    assert not is_due(every, 9, 2, ends_epoch=False)
+    assert not is_due(TrainConfig(eval_every=0), 9, 2, True)
+    steps = TrainConfig(eval_every=1, eval_steps=5)
+    assert [step for step in range(1, 12) if is_due(steps, step, 1, step == 8)] == [5, 10]
+
+
+def test_area_is_the_mean_height_over_the_steps():
+    found = curve((0, 0.2), (10, 0.6), (40, 0.4))
+    # Trapezoids of 4 and 15 over 40 steps.
+    assert found["area"] == pytest.approx((4 + 15) / 40)
+    assert found["best"] == {"step": 10, "pass_at_1": 0.6}
+    assert found["first"] == {"step": 0, "pass_at_1": 0.2}
+    assert found["last"] == {"step": 40, "pass_at_1": 0.4}
+    assert curve((0, 0.3))["area"] == 0.3
+
+
+def test_a_resumed_run_makes_its_points_again():
+    whole = curve((0, 0.2), (10, 0.6), (20, 0.1), (30, 0.5))
+    # Killed after step 30, gone on from a checkpoint of step 15; `run.json` was read back.
+    known = json.loads(json.dumps(whole))
+    known = summary(known, row(20, 0.1))
+    assert known["points"] == [[0, 0.2], [10, 0.6], [20, 0.1]]
+    again = summary(known, row(30, 0.5))
+    assert again["points"] == whole["points"] and again["area"] == whole["area"]
+    assert again["first"] == whole["first"] and again["best"] == whole["best"]
+
+
+def test_without_true_answers_there_is_no_curve():
+    found = summary(summary(None, row(0, np.nan)), row(5, np.nan))
+    assert found["best"] is None and found["area"] is None
+    assert found["last"] == {"step": 5}
+    assert lines(found) == ["no true answers: accuracy was not measured"]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return train(replace(TTRL, eval_steps=4), progress=False)
+
+
+def test_evaluations_every_few_batches(trace: Trace):
+    """Two batches an epoch: 4 is the end of an epoch, 6 is the end of the run."""
+    evals = trace.evals
+    assert evals["step"].tolist() == [0, 4, 6] and evals["epoch"].tolist() == [0, 2, 3]
+    assert evals["n_responses"].tolist() == [16, 2, 16]
+    assert evals["maj_accuracy"].notna().tolist() == [True, False, True]
+    assert evals["pass_at_16"].notna().tolist() == [True, False, True]
+    both = evals.dropna()
+    assert (both["pass_at_16"] >= both["pass_at_4"]).all() and "pass_at_64" not in evals
+    in_the_middle = train(replace(TTRL, epochs=1, eval_steps=1), progress=False)
+    assert in_the_middle.evals["epoch"].tolist() == [0, 1, 1]
+
+
+def test_run_json_and_the_command_line_tell_the_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--quiet"]
+    out = tmp_path / "run"
+    assert main(["run", "--out", str(out), *words]) == 0
+    trace = load(out)
+    found = trace.run.extra["evaluation"]
+    scores = trace.evals["pass_at_1"]
+    assert found["points"] == [list(p) for p in zip(trace.evals["step"], scores, strict=True)]
+    assert found["best"]["pass_at_1"] == scores.max()
+    assert found["last"]["maj_accuracy"] == trace.evals["maj_accuracy"].iloc[-1]
+    assert found["area"] == pytest.approx(np.trapezoid(scores, trace.evals["step"]) / 2)
+    said = capsys.readouterr().out
+    assert f"pass@1 best {scores.max():.3f}" in said
+    assert f"mean over training {found['area']:.3f}" in said
+    assert f"-> {trace.evals['pass_at_4'].iloc[-1]:.3f}\n" in said
+
+
+def test_steps_tell_how_right_labels_and_rewards_are(trace: Trace):
+    visits = trace.visits[trace.visits["step"] > 0]
+    by_step = visits.groupby("step")
+    steps = trace.steps.set_index("step")
+    np.testing.assert_allclose(steps["majority_ratio"], by_step["match_rate"].mean())
+    np.testing.assert_allclose(steps["label_correct"], by_step["label_correct"].mean())
+    assert steps["reward_correct"].between(0, 1).all()
+    # Where every label is right every reward is; a wrong one wrongs at least its own samples.
+    right = steps["label_correct"] == 1
+    assert (steps.loc[right, "reward_correct"] == 1).all()
+
+
+def test_right_labels_and_rewards_by_hand():
+    """Four votes of which two are trained on; the last problem's true answer is unknown."""
+    votes = [["5", "5", "5", "1"], ["2", "", "2", "9"], ["", "", "", ""], ["7", "7", "7", "7"]]
+    supervisor = Supervisor(replace(TTRL, n_votes=4, n_samples=2), ["1", "2", "3", None])
+    answer_ids = supervisor.answer_ids
+    answers = np.stack(
+        [
+            answer_ids.ids(problem, [f"\\boxed{{{text}}}" if text else "" for text in texts])
+            for problem, texts in enumerate(votes)
+        ]
+    )
+    decided = supervisor.decide(np.arange(4), answers, 1, {})
+    assert decided is not None
+    columns = decided.step_columns
+    assert (columns["n_problems"], columns["n_skipped"]) == (4, 0)
+    assert columns["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
+    assert columns["label_correct"] == pytest.approx(1 / 3)
+    # Both rewards of the first problem are wrong, all others right: none for no answer.
+    assert columns["reward_correct"] == pytest.approx(4 / 6)

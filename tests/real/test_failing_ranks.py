@@ -30,9 +30,7 @@ SMALL: dict[str, Any] = {
 SAID = "guard-train: "
 PLACES = {
     "load": ("start", 1),
-    "first votes": ("votes before training", 1),
     "evaluation": ("evaluation", 2),
-    "shards": ("checkpoint", 3),
     "save": ("save", 1),
 }
 """Of each place in the order of a run, the phase that the line names, and the call that fails:

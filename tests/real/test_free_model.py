@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_models import SPECIAL, gpt2, llama, make_tokenizer, save_model
+from small_models import gpt2, llama, save_model
 
-import real.model.policy
-import real.vote.sample
 from lab.errors import UserError
-from lab.trace.trace import Trace
+from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main
-from real.model.policy import load_policy, precision_notice
+from real.model.policy import load_policy
 from real.run import prepare
-from real.tiny import CHECKPOINT
-from real.vote.sample import time_notice
+from real.tiny import CHECKPOINT, problems
 
 MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 
@@ -76,15 +72,6 @@ def test_math500_loads_samples_votes_trains_and_logs(model: Path, tmp_path: Path
     assert trace.evals["pass_at_1"].notna().all()
 
 
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_any_architecture_and_prompts_of_any_length(
-    make: Callable[[int, int], Any], tmp_path: Path
-):
-    folder = save_model(tmp_path / "model", make)
-    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
-    check_learned(train(settings(folder, problems), progress=False), 2)
-
-
 def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: Path):
     problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], [None, "3"])
     trace = train(settings(model, problems), progress=False)
@@ -112,15 +99,6 @@ def test_positions_of_the_model_limit_prompts(tmp_path: Path):
     assert trace.run.extra["prompts_left_out"] == ["p1"]
     with pytest.raises(UserError, match="max_response_tokens = 120: the model has 120 positions"):
         train(settings(folder, problems, max_response_tokens=120), progress=False)
-
-
-def test_equal_responses_have_equal_texts_and_ends_are_cut(model: Path):
-    policy = load_policy(model, "cpu")
-    box = len(SPECIAL) + 2  # \boxed{2}
-    tokens = torch.tensor([[box, 2, 1, 1], [box, 2, 9, 9], [box, box, box, 2]])
-    texts = policy.texts(tokens, torch.tensor([2, 2, 4]))
-    assert texts[0] == texts[1] != texts[2]
-    assert "boxed{2}" in texts[0] and "<eos>" not in texts[0]
 
 
 def config_with(**changes: Any) -> Callable[[Path], object]:
@@ -183,39 +161,9 @@ def test_incomplete_model_folder_is_named(
     assert str(folder) in str(found.value) and "\n" not in str(found.value)
 
 
-def test_incomplete_model_is_one_line_on_the_command_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    """The libraries that load models like to warn; none of it may reach the terminal."""
-    folder = save_model(tmp_path / "model")
-    problems = write_problems(tmp_path, ["1 + 1?"], ["2"])
-    words = ["run", "--model", str(folder), "--problems", problems, "--out", str(tmp_path / "run")]
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    capfd.readouterr()  # what making the model printed
-    assert main(words) == 2
-    said = capfd.readouterr()
-    assert len(said.err.strip().splitlines()) == 1 and "tokenizer" in said.err and not said.out
-    make_tokenizer().save_pretrained(folder)
-    capfd.readouterr()
-    (folder / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
-    assert main(words) == 2
-    said = capfd.readouterr()
-    assert len(said.err.strip().splitlines()) == 1 and str(folder) in said.err and not said.out
-
-
 def test_foreign_tokenizer_is_refused(tmp_path: Path):
     folder = save_model(tmp_path / "model", spare=-5)
     with pytest.raises(UserError, match="the tokenizer has 103 tokens, the model 98"):
-        load_policy(folder, "cpu")
-
-
-def test_missing_weights_are_refused(tmp_path: Path):
-    folder = save_model(tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    config["num_hidden_layers"] = 2
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="weights are missing"):
         load_policy(folder, "cpu")
 
 
@@ -232,45 +180,52 @@ def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model: Path
     assert prepare(tiny).prompts.notices == ()
 
 
-@pytest.mark.parametrize("capability", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
-def test_bfloat16_is_recommended_where_it_helps(
-    capability: str, model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_any_architecture_and_prompts_of_any_length(
+    make: Callable[[int, int], Any], tmp_path: Path
 ):
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False)
-    policy = load_policy(model, "cpu")
-    monkeypatch.setattr(real.model.policy, "_LARGE", policy.model.num_parameters())
-    assert precision_notice(policy) == []
-    monkeypatch.setattr(torch.cpu, capability, lambda: True)
-    (notice,) = precision_notice(policy)
-    assert "--dtype bfloat16" in notice
-    assert precision_notice(load_policy(model, "cpu", "bfloat16")) == []
-    monkeypatch.setattr(real.model.policy, "_LARGE", policy.model.num_parameters() + 1)
-    assert precision_notice(policy) == []
+    folder = save_model(tmp_path / "model", make)
+    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
+    check_learned(train(settings(folder, problems), progress=False), 2)
 
 
-def test_hours_of_sampling_are_estimated_before_the_start(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-tokens", "30"]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A file of eight last-digit sums."""
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(8, 3)]
+    (tmp_path / "own.json").write_text(json.dumps(rows))
+    return str(tmp_path / "own.json")
+
+
+def test_a_comparison_whose_model_gives_no_answers_is_refused_once(
+    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
 ):
-    problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], ["2", "3"])
-    config = replace(settings(model, problems), max_response_tokens=40, epochs=4)
-    run = prepare(config.settled())
-    given = run.sampler, run.prompts, run.config
-    assert time_notice(*given) == []
-    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
-    monkeypatch.setattr(real.vote.sample, "_trial", lambda *_: next(trials))
-    monkeypatch.setattr(real.vote.sample, "LONG", 400.0)
-    (notice,) = time_notice(*given)  # 2 problems, 5 visits, 40 tokens at 1 s
-    assert f"10 visits, each with {config.n_votes} responses of 40 tokens, at 1 s" in notice
-    assert notice.endswith("for a shorter run give fewer --epochs or --n-problems")
-    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
-    (notice,) = time_notice(*given[:2], TrainConfig(model="m", problems="p").settled())
-    options = "--n-votes 16 --n-samples 16 --max-response-tokens 256"
-    assert notice.endswith(f"give {options}, or fewer --epochs or --n-problems")
-    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
-    monkeypatch.setattr(real.vote.sample, "LONG", 400.1)
-    trials = iter([(9.0, 2), (1.0, 1), (8.0, 8)])
-    assert time_notice(*given) == []
-    trials = iter([(9.0, 1), (1.0, 1), (8.0, 1)])
-    assert time_notice(*given) == []
-    assert time_notice(*given[:2], TrainConfig().settled()) == []
+    out = tmp_path / "all"
+    words = ["--problems", own, "--model", str(CHECKPOINT), "--out", str(out), "--quiet", *WORDS]
+    assert main(["compare", "--arms", "ttrl", "guard", "--seeds", "0", *words]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "notice" not in line]
+    assert len(lines) == 1 and "100% of 32 responses of a pilot have no answer" in lines[0]
+    for word in ("end in '', '', '';", "--prompt-suffix", "--max-response-tokens", "--stop"):
+        assert word in lines[0]
+    assert not list(out.rglob("run.json"))
+
+
+def test_own_problems_on_the_embedded_model_take_one_command(
+    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "all"
+    words = ["compare", "--problems", own, "--arms", "ttrl", "--seeds", "0", "--out", str(out)]
+    assert main([*words, *WORDS[:6]]) == 2
+    assert "--model tiny" in capsys.readouterr().err
+    assert main([*words, *WORDS[:6], "--model", "tiny", "--batch-size", "8"]) == 0
+    said = capsys.readouterr()
+    assert "unread 0.0% -> " in said.out
+    assert "100%  run 1.0/1, ttrl, seed 0: step 1/1, pass@1 0." in said.err
+    run = load(out / "ttrl" / "seed-0").run
+    assert run.config["max_response_tokens"] == 22 and run.config["prompt_suffix"] == ""
+    assert main([*words, "--model", str(CHECKPOINT), "--seeds", "5", "6"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "notice" not in line]
+    assert "the model has 64 positions" in line and "--max-response-tokens 32" in line

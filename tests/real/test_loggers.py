@@ -1,4 +1,4 @@
-"""Metrics outside of the run folder: TensorBoard files, and the values that W&B and trackio get."""
+"""Metrics outside of the run folder: TensorBoard files, and the values that W&B gets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Fake(ModuleType):
         return [(step, values[name]) for step, values in self.logged if name in values]
 
 
-@pytest.fixture(params=["wandb", "trackio"])
+@pytest.fixture(params=["wandb"])
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fake:
     made = Fake(request.param)
     monkeypatch.setitem(sys.modules, request.param, made)
@@ -99,16 +99,6 @@ def test_a_resumed_run_goes_on_in_the_same_place(fake: Fake, tmp_path: Path):
     assert [step for step, _ in fake.scalars("train/loss")] == [1, 2, 3, 3, 4]
 
 
-def test_wandb_goes_online_only_where_it_is_told_to(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    made = Fake("wandb")
-    monkeypatch.setitem(sys.modules, "wandb", made)
-    monkeypatch.setenv("WANDB_MODE", "online")
-    train(replace(SMALL, epochs=1, log=("wandb",)), tmp_path / "run", progress=False)
-    assert made.started[0]["mode"] == "online"
-
-
 def test_a_missing_library_is_told_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -125,7 +115,7 @@ def test_a_missing_library_is_told_before_anything_is_made(
 
 def test_unknown_loggers_and_runs_in_memory_are_refused():
     refused = {
-        ("mlflow",): "must be one of tensorboard, wandb, trackio",
+        ("mlflow",): "must be one of tensorboard, wandb",
         ("wandb", "wandb"): "name each of them at most once",
     }
     for log, message in refused.items():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +11,9 @@ from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.weights import HostBucket
 from real.model import memory
 from real.plan.sizes import CARDS, card_named, multiplied, update_flops
 from real.record.meter import Clock
-from real.requirements import installed
 from real.settings.config import TrainConfig
 from real.settings.presets import preset, settled_for
 
@@ -40,27 +35,11 @@ def test_a_gpu_gets_bfloat16_and_vllm_and_says_so() -> None:
     assert "not installed" in notices[0]
 
 
-@pytest.mark.parametrize("vllm", [True, False])
-def test_a_cpu_and_the_tiny_task_stay_in_single_precision(vllm: bool) -> None:
-    assert chosen(OWN, gpu=False, vllm=vllm) == ("float32", "transformers", [])
-    assert chosen(TrainConfig(), gpu=True, vllm=vllm) == ("float32", "transformers", [])
-
-
 def test_what_is_asked_for_is_kept() -> None:
     asked = TrainConfig(model="m", problems="p.json", dtype="float32", engine="transformers")
     assert chosen(asked, gpu=True, vllm=True) == ("float32", "transformers", [])
     cell = preset("qwen2.5-7b/math500", "folder", engine="transformers")
     assert chosen(cell, gpu=True, vllm=True) == ("bfloat16", "transformers", [])
-
-
-def test_a_mere_folder_is_not_an_installed_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "a_folder").mkdir()
-    assert importlib.util.find_spec("a_folder") is not None
-    assert not installed("a_folder") and not installed("no_such_package")
-    assert installed("torch")
 
 
 @pytest.fixture
@@ -147,11 +126,3 @@ def test_operations_of_an_update_are_those_that_torch_counts() -> None:
         products = sum(n for op, n in counts.items() if "mm" in op and "bmm" not in op)
         expected = 8 * update_flops(multiplied(model), TrainConfig())
         assert products == pytest.approx(expected, rel=0.02)
-
-
-def test_a_bucket_where_no_room_can_be_reserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "posix_fallocate")
-    bucket = HostBucket(tmp_path / "bucket", 100)
-    assert len(bucket.memory) == 100 == (tmp_path / "bucket").stat().st_size

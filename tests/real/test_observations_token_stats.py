@@ -93,13 +93,6 @@ def test_batching_does_not_matter(policy: Policy, options: dict[str, Any]):
     assert close(parts.certainty_PV, whole.certainty_PV)
 
 
-def test_the_cut_at_top_p_is_not_seen(policy: Policy):
-    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    rollouts = engine.sample(PROMPTS, N, Sampling(22, 0.9, 0.8, stats=True), seeded())
-    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, 0.9, 4096)
-    assert close(rollouts.entropy_PV, found[0]) and close(rollouts.certainty_PV, found[1])
-
-
 def test_equal_responses_go_through_the_model_once(policy: Policy):
     tokens = torch.tensor([[[4, 5, 1], [4, 5, 1], [4, 5, 6], [4, 5, 9]]])
     lengths = torch.tensor([[3, 3, 2, 2]])  # what stands behind the end is no difference
@@ -211,12 +204,3 @@ def test_responses_are_dealt_to_the_first_ranks_of_groups(policy: Policy):
     with ThreadPoolExecutor(4) as pool:
         assert all(f.tokens_PNT.equal(expected.tokens_PNT) for f in pool.map(one, range(4)))
     assert sorted(asked) == [(0, 2), (1, 2)]
-
-
-def test_ranks_share_the_passes(policy: Policy):
-    """Without a process group each rank's part stays its own, and the rest is 0."""
-    rollouts, scorer = sample(policy, False), Scorer(policy.model)
-    whole, _ = token_stats(scorer, PROMPTS, rollouts, 0.6, 128)
-    parts = [token_stats(scorer, PROMPTS, rollouts, 0.6, 128, (rank, 2))[0] for rank in range(2)]
-    assert all((part == 0).any() and (part != 0).any() for part in parts)
-    assert close(parts[0] + parts[1], whole)

@@ -11,7 +11,7 @@ import pytest
 
 from real.tiny import ARITHMETIC
 from real.tiny.arithmetic import EvaluationRule, Expression, solution
-from real.vote.tool import MOST_BITS, MOST_CHARACTERS, claims, tool_verdicts
+from real.vote.tool import MOST_BITS, claims, tool_verdicts
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -65,31 +65,6 @@ def test_what_might_be_misread_is_passed_over(text: str):
     assert found(text) == []
 
 
-BEFORE = (
-    "For x + 2 apples, say:\n", "Let $n = 3$, so that\n", "- 5 and \\(4 = x\\).\n", "2x; 3, of\n",
-)  # fmt: skip
-AFTER = ("\nand 4 more: + 2.", "\nThen - 3 apples = x", "\n* 7, or $2 x$", "\nx \\[ 5 \\]")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "3 + 4 = 7, x + 1 = 8", "so 3+4=8.", r"3 \times 4 \div 6 = 2 \cdot 1 = \boxed{2}.",
-        "1. 3+4=7\n2) 5 = 2+3", r"\left(3 + 4\right) * 2 &= 7*2 \\" + "\n &= 14", "2+2\n\n = 4",
-        r"Cost: \$5 = 2+3 \, \; = 4+1", r"a\\(3+4 = 7) \\\(1+1=2\)", "2 + 3x = 5, 4 apples + 1 = 5",
-        "12 + 3\n- 5*2 = 5", "2.\n = 1+1", r"3 \; + 4 = 7", r"3 \, + 4 = 7 \$ + 1",
-        "1 ; 2 = 1+1: 3.", "3+4,\t5 = 4+1",
-    ],
-)  # fmt: skip
-def test_claims_are_read_alike_in_any_company(text: str):
-    """Lines without an equal sign are passed over, those around are read by themselves."""
-    alone = found(text)
-    for before in BEFORE:
-        for after in AFTER:
-            assert found(before + text + after) == alone
-    assert found("x, 3 of 4.\n" * 9 + text) == alone
-
-
 def test_a_response_needs_one_claim_and_no_wrong_one():
     texts = ["2+2=4", "2+2=4 so 3*3=8", "it is 4", "2+2=4, so that x+1=7", "2+2=4", ""]
     verdicts = tool_verdicts(texts)
@@ -135,17 +110,6 @@ def test_scratch_work_of_the_tiny_task():
     assert tool_verdicts([right, slips, other]).tolist() == [True, False, True]
 
 
-def test_it_is_no_oracle_of_the_tiny_task():
-    """Every rule's faultless work is confirmed, the planted rivals' wrong answers too."""
-    wrong = 0
-    for problem in ARITHMETIC.problems(40):
-        expression = Expression.parse(problem.prompt)
-        texts = [solution(expression, rule) for rule in EvaluationRule]
-        assert tool_verdicts(texts, problem.prompt).all()
-        wrong += sum(not text.endswith(f"{{{problem.answer}}}") for text in texts)
-    assert wrong > 20
-
-
 def hostile() -> list[str]:
     rng = random.Random(1)
     pieces = [
@@ -156,20 +120,19 @@ def hostile() -> list[str]:
     return ["".join(rng.choices(pieces, k=rng.randint(1, 30))) for _ in range(9_960)]
 
 
-def test_ten_thousand_hostile_texts_are_fast():
+def test_hostile_texts_are_fast():
     giants = [
         unit * (10**6 // len(unit))
         for unit in (
             "(", "1=", "1+1=2 ", "-", "2^", "9", r"\frac{1}{", "1,000", "=", "((1)=(", " ", "\\",
             "3+0>", "1(", "a=1+", "\n", "\n\\\\ ", "1.", "{,}", "(1+1)=",
         )
-    ] * 2  # fmt: skip
-    texts = [*hostile(), *(text + str(place) for place, text in enumerate(giants))]
-    assert len(texts) == 10_000
+    ]  # fmt: skip
+    texts = [*hostile()[:1000], *giants]
     began = time.process_time()
     verdicts = tool_verdicts(texts)
-    assert time.process_time() - began < 60
-    assert verdicts.shape == (10_000,)
+    assert time.process_time() - began < 20
+    assert verdicts.shape == (len(texts),)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +152,12 @@ def test_beyond_the_limits_is_not_checked(text: str):
     assert tool_verdicts([text + "; 1 + 1 = 2"]).tolist() == [True]
 
 
-def test_what_is_cut_off_may_belong_to_a_claim():
-    text = " " * (MOST_CHARACTERS - 6) + " 1+1=2"
-    assert found(text[1:]) == [("2", "2")] and found(text + "5") == []
-
-
-def test_deep_but_bounded_is_checked():
-    assert found("(" * 19 + "1+1" + ")" * 19 + " = 2") == [("2", "2")]
-    assert tool_verdicts(["1 + 1 = 2 " + "x" * 10**6]).tolist() == [True]
-    assert not tool_verdicts(["x" * 10**6 + " 1 + 1 = 2"]).any()  # behind what is read
+def test_it_is_no_oracle_of_the_tiny_task():
+    """Every rule's faultless work is confirmed, the planted rivals' wrong answers too."""
+    wrong = 0
+    for problem in ARITHMETIC.problems(40):
+        expression = Expression.parse(problem.prompt)
+        texts = [solution(expression, rule) for rule in EvaluationRule]
+        assert tool_verdicts(texts, problem.prompt).all()
+        wrong += sum(not text.endswith(f"{{{problem.answer}}}") for text in texts)
+    assert wrong > 20

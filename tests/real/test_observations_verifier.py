@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
-from lab.errors import UserError
 from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
@@ -195,13 +194,6 @@ def test_verdicts_come_back_at_the_questions_places(letters: Any):
     assert judge.n_sampled == judge.asked.responses.n_tokens > 0
 
 
-def test_nothing_asked_costs_nothing(letters: Any):
-    judge, verdicts_PQ = judged(letters, None, [[-1, -1], [-1, -1]])  # None samples nothing
-    assert verdicts_PQ.tolist() == [[-1, -1], [-1, -1]] and judge.n_sampled == 0
-    judge._rule = Fixed([], rewards=np.zeros((2, 2)))
-    assert judge.groups(decision(), streams()) == [[], []]
-
-
 def test_questions_that_are_too_long_are_not_asked(letters: Any):
     lengths = [
         len(encode(letters, Wording().question(problem, text), "", False))
@@ -256,9 +248,3 @@ def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):
         torch.testing.assert_close(
             logprobs[group.real_KT], group.old_KT[group.real_KT], atol=1e-4, rtol=0
         )
-
-
-def test_the_tiny_model_cannot_verify():
-    with pytest.raises(UserError, match=r"^rule = 'coverrl': .* --model and --problems$"):
-        TrainConfig(rule="coverrl", guard=GuardConfig.off())
-    TrainConfig(rule="coverrl", guard=GuardConfig.off(), model="folder", problems="math500")

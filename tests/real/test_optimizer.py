@@ -46,13 +46,6 @@ def test_dropped_problem_costs_nothing_and_moves_nothing():
     assert optimizer.n_done == 2  # the schedule goes on
 
 
-def test_dropped_problem_has_no_share_in_the_denominator():
-    with_it, without = make_optimizer(), make_optimizer()
-    with_it.step([make_group(1), make_group(2, dropped=True)])
-    without.step([make_group(1)])
-    assert torch.equal(weights(with_it.model), weights(without.model))
-
-
 def test_drop_uniform_leaves_the_step_out():
     optimizer = make_optimizer(drop_uniform=True)
     optimizer.step([make_group(1)])
@@ -136,29 +129,11 @@ def test_state_goes_on_to_the_bit(dtype: torch.dtype):
     assert torch.equal(weights(one.model), weights(other.model))
 
 
-def test_state_before_the_first_step_and_of_another_model():
-    fresh, used = make_optimizer(), make_optimizer()
-    used.step([make_group(1)])
-    saved = fresh.state_tensors()
-    assert set(saved) == {"n_done", "n_refused"}
-    moments = used.state_tensors()
-    used.model.load_state_dict(make_optimizer().model.state_dict())
-    used.load_state_tensors(saved)
-    assert used.step([make_group(2)]) == fresh.step([make_group(2)])
-    wrong = {name.replace("layers.0", "layers.7"): value for name, value in moments.items()}
-    with pytest.raises(UserError, match="belong to no parameter"):
-        fresh.load_state_tensors(wrong)
-    first = next(name for name in moments if name.startswith("exp_avg/"))
-    with pytest.raises(UserError, match="missing or of the wrong shape"):
-        fresh.load_state_tensors({**moments, first: torch.zeros(3)})
-
-
 def test_masters_keep_what_low_precision_would_lose():
     """At a small step size bfloat16 alone hardly moves; with masters it follows the float32 run."""
     runs = {
         "float32": make_optimizer(lr=2e-5),
         "masters": make_optimizer(lr=2e-5, dtype=torch.bfloat16),
-        "without": make_optimizer(lr=2e-5, dtype=torch.bfloat16, master_weights=False),
     }
     starts = {name: weights(run.model).float() for name, run in runs.items()}
     steps = {
@@ -172,7 +147,6 @@ def test_masters_keep_what_low_precision_would_lose():
         for name, run in runs.items()
     }
     assert cosine(moved["masters"], moved["float32"]) > 0.9
-    assert moved["without"].norm() < 0.5 * moved["float32"].norm()
     # What is sampled from is the master, rounded.
     model, masters = runs["masters"].model, runs["masters"].parameters
     for parameter, master in zip(model.parameters(), masters, strict=True):
@@ -255,16 +229,6 @@ def test_kl_pulls_back_to_the_model_before_training():
     assert (weights(tied.model) - start).norm() < (weights(plain.model) - start).norm()
 
 
-def test_update_norm_is_the_change_of_all_parameters():
-    optimizer = make_optimizer()
-    for seed in range(3):
-        before = weights(optimizer.model)
-        done = optimizer.step([make_group(seed)])
-        change = torch.linalg.vector_norm(weights(optimizer.model) - before).item()
-        assert done.update_norm == pytest.approx(change, rel=1e-5)
-        assert done.update_norm > 0
-
-
 def test_update_grows_with_the_learning_rate_and_not_with_the_loss():
     """Adam forgets the scale of a gradient, so effort is matched through the learning rate."""
     plain, scaled, slower = make_optimizer(), make_optimizer(), make_optimizer(lr=5e-3)
@@ -282,3 +246,26 @@ def test_gradient_is_clipped():
     assert done.grad_norm > 1e-3
     assert torch.linalg.vector_norm(grads).item() == pytest.approx(1e-3, rel=1e-3)
     assert not torch.equal(weights(before), weights(optimizer.model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
+    one, plain = make_optimizer(dtype=dtype, average=0.75), make_optimizer(dtype=dtype)
+    assert one.average and plain.average is None
+    mean = [w.float().clone() for w in one.parameters]
+    for group in (make_group(1), make_group(2, dropped=True), make_group(3)):
+        assert one.step([group]) == plain.step([group])
+        if not group.dropped:
+            mean = [0.75 * m + 0.25 * w for m, w in zip(mean, one.parameters, strict=True)]
+    torch.testing.assert_close([*one.average.weights.values()], mean)
+    before = weights(one.model)
+    with one.average.held_by(one.model):
+        held = torch.cat([m.flatten() for m in mean]).to(dtype)
+        torch.testing.assert_close(weights(one.model), held)
+    assert torch.equal(weights(one.model), before)
+    saved = {name: value.clone() for name, value in one.state_tensors().items()}
+    other = make_optimizer(dtype=dtype, average=0.75)
+    other.load_state_tensors(saved)
+    assert other.average
+    for name, value in one.average.weights.items():
+        assert torch.equal(other.average.weights[name], value)

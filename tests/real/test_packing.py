@@ -79,11 +79,6 @@ def test_every_row_once_within_the_budget_on_ranks_in_step(
         assert filled <= budget or len(used) == 1
 
 
-def test_equal_rows_of_one_problem_stay_one_pass_in_their_order():
-    groups = [make_group(10, [22] * 32)]
-    assert passes_of(groups, 16384) == [[(0, k) for k in range(32)]]
-
-
 def test_little_padding_at_heterogeneous_lengths():
     """32 responses of 100 to 3,000 tokens: stacked as they are, 45 % of the tokens are padding."""
     lengths = torch.randint(100, 3001, (32,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -100,17 +95,6 @@ def test_little_padding_at_heterogeneous_lengths():
 
     assert waste("padded") < 0.08
     assert waste("packed") == 0
-
-
-@pytest.mark.parametrize("world", [2, 4, 8])
-def test_ranks_get_equal_work(world: int):
-    g = torch.Generator().manual_seed(1)
-    groups = [
-        make_group(50, torch.randint(10, 500, (32,), generator=g).tolist(), s) for s in (0, 1)
-    ]
-    passes = passes_of(groups, 4096, world=world)
-    loads = [sum(sum(sizes(groups, p)) for p in passes[rank::world]) for rank in range(world)]
-    assert max(loads) < 1.1 * min(loads)
 
 
 def llama(**changes: Any) -> LlamaForCausalLM:

@@ -12,9 +12,8 @@ from guard_core import GuardConfig
 from lab.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
-from real.problems import NAMED
 from real.run_commands import CompareCommand, RunCommand
-from real.settings.presets import NAMES, SHARED, preset, preset_config, preset_values, table
+from real.settings.presets import NAMES, preset, table
 
 PAPER: dict[str, Any] = {
     "batch_size": 8,
@@ -32,12 +31,6 @@ PAPER: dict[str, Any] = {
 """Table 4 of the paper, as far as the trainer's settings go."""
 
 
-def test_there_are_twelve_cells():
-    models, sets = zip(*(name.split("/") for name in NAMES), strict=True)
-    assert len(NAMES) == len(set(NAMES)) == 12
-    assert len(set(models)) == 3 and set(sets) == set(NAMED)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_has_the_paper_s_numbers(name: str):
     config = preset(name, "somewhere")
@@ -50,32 +43,6 @@ def test_every_cell_has_the_paper_s_numbers(name: str):
     # Nothing is left to be decided but what a preset cannot know.
     settled = config.settled()
     assert settled.n_problems is None and settled.prompt_suffix == config.prompt_suffix
-
-
-def test_sources_are_told_truly():
-    assert {c.name: c.value for c in SHARED if c.source == "paper"} == PAPER
-    text = "\n".join(table())
-    for name in NAMES:
-        assert name in text
-    for choice in SHARED:
-        line = next(line for line in text.splitlines() if line.startswith(f"  {choice.name} "))
-        assert f" {choice.source}" in line
-    assert "aime24 60, aime25 60, amc 30, math500 30" in text
-
-
-def test_changes_win():
-    config = preset("qwen3-4b/amc", "m", lr=1e-6, epochs=2, problems="mine.json", seed=3)
-    assert (config.lr, config.epochs, config.problems, config.seed) == (1e-6, 2, "mine.json", 3)
-    assert config.n_votes == 64
-
-
-def test_unknown_presets_and_missing_models_are_told():
-    with pytest.raises(UserError, match=r"'qwen': unknown; one of llama-3.2-3b/aime24, .*"):
-        preset_values("qwen")
-    with pytest.raises(UserError, match=r"local folder of Qwen2.5-7B-Instruct with --model"):
-        preset_config("qwen2.5-7b/amc", {})
-    with pytest.raises(UserError, match=r"preset qwen2.5-7b/amc: epoch: no such setting"):
-        preset("qwen2.5-7b/amc", "m", epoch=3)
 
 
 def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path: Path):

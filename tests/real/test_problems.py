@@ -2,12 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from problem_rows import PROBLEMS, ROWS, make_set, refusal
 
 from lab.errors import UserError
-from real.problems import Problem, load_problems
+from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
+from real.problems.load import read_problems
+from real.settings.config import FieldMap, TrainConfig
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -125,9 +134,7 @@ def test_jsonl_errors_name_the_line(tmp_path: Path) -> None:
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     assert "no such file" in message(tmp_path / "absent.json")
-    assert "use one of .json, .jsonl, .parquet, .arrow" in message(
-        write(tmp_path, "id,prompt\n", "p.csv")
-    )
+    assert "use one of .json, .jsonl, .parquet" in message(write(tmp_path, "id,prompt\n", "p.csv"))
     folder = tmp_path / "folder.json"
     folder.mkdir()
     assert "cannot be read" in message(folder)
@@ -136,3 +143,217 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     latin = tmp_path / "latin.json"
     latin.write_bytes('[{"id": "a", "prompt": "é"}]'.encode("latin-1"))
     assert "not UTF-8" in message(latin)
+
+
+Rows = list[dict[str, Any]]
+
+
+def load(folder: Path, rows: Rows, **fields: str) -> ProblemSet:
+    path = folder / "set.json"
+    path.write_text(json.dumps(rows))
+    return load_problems(path, FieldMap(**fields))
+
+
+def rows_refused(folder: Path, rows: Rows, **fields: str) -> str:
+    with pytest.raises(UserError) as found:
+        load(folder, rows, **fields)
+    assert "\n" not in str(found.value) and "set.json" in str(found.value)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("prompt", ["prompt", "problem", "question", "input"])
+@pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "label"])
+@pytest.mark.parametrize("identity", ["id", "unique_id", "idx"])
+def test_usual_names_are_found(tmp_path: Path, prompt: str, answer: str, identity: str):
+    found = load(tmp_path, [{"level": 3, prompt: "1+1?", answer: "2", identity: "a"}])
+    assert found.problems == [Problem("a", "1+1?", "2")]
+    assert found.fields == {"prompt": prompt, "answer": answer, "id": identity}
+    assert found.by_usual_name == ("prompt", "answer", "id")
+
+
+def test_the_hub_s_math500_is_understood(tmp_path: Path):
+    """It has a solution and an answer: this project's own name for a field wins."""
+    row = {"problem": "1+1?", "solution": "so \\boxed{2}", "answer": "2", "unique_id": "test/1"}
+    assert load(tmp_path, [row]).problems == [Problem("test/1", "1+1?", "2")]
+
+
+def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path: Path):
+    rows: Rows = [{"q": {"text": "1+1?", "id": 7}, "answer": None}]
+    found = load(tmp_path, rows, prompt="q.text", id="q.id")
+    assert found.problems == [Problem("7", "1+1?", None)]
+    rows = [{"q.text": "2+2?", "q": {"text": "1+1?"}}]
+    assert load(tmp_path, rows, prompt="q.text").problems[0].prompt == "2+2?"
+
+
+def test_verl_s_rows_are_understood(tmp_path: Path):
+    row = {
+        "data_source": "math",
+        "prompt": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "1+1?"},
+        ],
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"index": 0},
+    }
+    found = load(tmp_path, [row])
+    (problem,) = found.problems
+    assert (problem.prompt, problem.answer) == ("1+1?", "2")
+    assert problem.before == (Turn("system", "Be brief."),)
+    assert found.fields == {"prompt": "prompt", "answer": "reward_model.ground_truth"}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"problem": "a", "question": "b"}, "problem, question could each be the prompt; name one"),
+        (
+            {"problem": "a", "solution": "b", "target": "c"},
+            "solution, target could each be the answer; name one with --fields.answer",
+        ),
+        ({"problem": "a", "idx": 1, "unique_id": 2}, "unique_id, idx could each be the id"),
+    ],
+)
+def test_ambiguous_names_are_refused(tmp_path: Path, row: dict[str, Any], expected: str):
+    assert expected in rows_refused(tmp_path, [row])
+
+
+def test_a_named_field_that_no_row_has_is_refused(tmp_path: Path):
+    row = {"problem": "a", "level": 1}
+    expected = "fields.answer = 'gold': no row has it; fields are problem, level"
+    assert expected in rows_refused(tmp_path, [row], answer="gold")
+    many = {f"f{i}": i for i in range(40)}
+    assert "f11, ... (40 in all)" in rows_refused(tmp_path, [many], prompt="text")
+
+
+def test_no_prompt_field_names_the_remedy(tmp_path: Path):
+    assert "row 1: field 'prompt' is missing" in rows_refused(tmp_path, [{"text": "1+1?"}])
+    assert "--fields.prompt" in rows_refused(tmp_path, [{"text": "1+1?"}])
+
+
+def test_fields_of_wrong_type_and_empty_prompt_are_refused():
+    with pytest.raises(UserError, match=r"fields.answer = 3: must be of type str"):
+        FieldMap(answer=3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=r"fields.prompt = ''"):
+        FieldMap(prompt="")
+
+
+def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path: Path):
+    rows: Rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(5)]
+    first = {p.prompt: p.id for p in load(tmp_path, rows)}
+    assert len(set(first.values())) == 5
+    assert {p.prompt: p.id for p in load(tmp_path, rows[::-1])} == first
+    # Known for good: an id that changed would cut a resumed or repeated run off from its history.
+    assert first["0 + 1?"] == "7244e60cd135d9bb"
+
+
+def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path: Path):
+    rows: Rows = [{"prompt": p} for p in ("a", "b", "a", "a")]
+    found = load(tmp_path, rows)
+    a, b = found.problems[0].id, found.problems[1].id
+    assert [p.id for p in found] == [a, b, f"{a}-2", f"{a}-3"]
+    assert found.notices == ("2 problems repeat the prompt of another",)
+
+
+def test_no_ids_and_no_answers_can_be_asked_for(tmp_path: Path):
+    rows: Rows = [{"id": 1, "prompt": "a", "answer": "2"}, {"id": 1, "prompt": "b", "answer": "3"}]
+    assert "--fields.id ''" in rows_refused(tmp_path, rows)
+    found = load(tmp_path, rows, id="", answer="")
+    assert len({p.id for p in found}) == 2 and {p.answer for p in found} == {None}
+
+
+def test_worked_solutions_end_in_the_answer(tmp_path: Path):
+    (problem,) = load(tmp_path, [{"question": "1+1?", "answer": "One and one\n#### 1,002"}])
+    assert problem.answer == "1,002"
+
+
+def test_fingerprint_tells_sets_apart(tmp_path: Path):
+    rows: Rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}]
+    same = fingerprint(load(tmp_path, rows).problems)
+    assert fingerprint(load(tmp_path, json.loads(json.dumps(rows))).problems) == same
+    for changed in (rows[::-1], rows[:1], [rows[0], {**rows[1], "answer": "3"}]):
+        assert fingerprint(load(tmp_path, changed).problems) != same
+
+
+DATA_PROBLEMS_SOURCES = Path(__file__).parents[3] / "shared" / "data"
+
+
+def test_parquet_gives_the_same_problems(tmp_path: Path):
+    path = tmp_path / "set.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    found = load_problems(path)
+    assert found.problems == PROBLEMS and found.name == "set"
+    assert found.fields == {"prompt": "problem", "answer": "answer", "id": "unique_id"}
+
+
+def test_parquet_types_become_text(tmp_path: Path):
+    path = tmp_path / "set.parquet"
+    rows = [
+        {"idx": 3, "prompt": [{"role": "user", "content": "x"}], "answer": Decimal("1.50")},
+        {"idx": 4, "prompt": [{"role": "user", "content": "y"}], "answer": Decimal("2.00")},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    assert load_problems(path).problems == [Problem("3", "x", "1.50"), Problem("4", "y", "2.00")]
+    pq.write_table(pa.Table.from_pylist([{"prompt": "x", "answer": b"2"}]), path)
+    assert "row 1: answer is binary data" in refusal(path)
+
+
+def test_damaged_and_missing_tables_are_refused(tmp_path: Path):
+    path = tmp_path / "set.parquet"
+    assert "cannot be read (no such file" in refusal(path)
+    path.write_bytes(b"no table")
+    assert f"{path}: cannot be read as a table" in refusal(path)
+    path.unlink()
+    path.mkdir()
+    assert f"{path}: cannot be read (is a directory" in refusal(path)
+
+
+def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
+    code = (
+        "import sys, real.settings.config, real.problems; "
+        "sys.exit(bool({'datasets', 'pyarrow', 'torch', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("name", list(NAMED))
+def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest.MonkeyPatch):
+    path = DATA_PROBLEMS_SOURCES / f"{name}.json"
+    if not path.exists() and not os.environ.get("CI"):
+        pytest.skip(f"{path.name} is not next to this checkout")
+    monkeypatch.delenv("GUARD_DATA", raising=False)
+    found = load_problems(name, data_dir=str(DATA_PROBLEMS_SOURCES))
+    assert len(found) == NAMED[name].n_problems and found.name == name
+    assert all(problem.answer for problem in found)
+    monkeypatch.setenv("GUARD_DATA", str(DATA_PROBLEMS_SOURCES))
+    assert load_problems(name) == found
+    config = TrainConfig(problems=name, model="m", n_problems=4)
+    assert read_problems(config).problems == found.problems[:4]
+
+
+def test_a_named_set_of_another_size_is_refused(tmp_path: Path):
+    (tmp_path / "amc.json").write_text(json.dumps(make_set(82)))
+    text = refusal("amc", data_dir=str(tmp_path))
+    assert "amc.json: holds 82 problems, AMC has 83; give the whole set" in text
+    # The same file by its path is a set like any other.
+    assert len(load_problems(tmp_path / "amc.json")) == 82
+
+
+def test_a_missing_named_set_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GUARD_DATA", raising=False)
+    text = refusal("math500")
+    for part in ("MATH-TTT/test.json", "math500.json", "--data-dir", "GUARD_DATA", "--hub"):
+        assert part in text
+    assert f"{tmp_path} holds no math500.json" in refusal("math500", data_dir=str(tmp_path))
+    nowhere = str(tmp_path / "nowhere")
+    assert f"data_dir = {nowhere}: no such folder" in refusal("math500", data_dir=nowhere)
+    monkeypatch.setenv("GUARD_DATA", nowhere)
+    assert f"GUARD_DATA = {nowhere}: no such folder" in refusal("math500")
+
+
+def test_the_seed_chooses_the_problems_of_the_tiny_task():
+    sets = [read_problems(TrainConfig(problem_seed=seed, n_problems=8)) for seed in (0, 1)]
+    assert [problems.name for problems in sets] == ["tiny", "tiny-1"]
+    assert not {p.prompt for p in sets[0]} & {p.prompt for p in sets[1]}
+    assert [p.id for p in sets[1]][:2] == ["tiny-1-000", "tiny-1-001"]
+    with pytest.raises(UserError, match=r"problem_seed = 1: problems = math500 are not the tiny"):
+        TrainConfig(problem_seed=1, problems="math500", model="folder")

@@ -77,14 +77,6 @@ def test_hub_sets_with_several_splits_need_one(monkeypatch: pytest.MonkeyPatch):
     assert load_problems("hf:o/n").problems == PROBLEMS
 
 
-def test_hub_errors_are_one_line(monkeypatch: pytest.MonkeyPatch):
-    fake_hub(monkeypatch, ConnectionError("Couldn't reach 'o/n' on the Hub\nlong story"))
-    text = refusal("hf:o/n")
-    assert text.startswith("hf:o/n: could not be loaded (Couldn't reach 'o/n' on the Hub); check")
-    fake_hub(monkeypatch, ValueError('Unknown split "tast". Should be one of ["test"].'))
-    assert 'Unknown split "tast"' in refusal("hf:o/n@tast")
-
-
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = refusal("hf:o/n")

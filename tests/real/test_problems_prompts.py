@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,16 @@ from typing import Any
 
 import pytest
 from small_models import make_tokenizer, save_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
+import real.problems.prompts as templates
 from lab.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
 from real.compare.arms import compare
+from real.model.folder import check_folder
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
@@ -26,10 +32,6 @@ from real.settings.config import BOX_REQUEST, TrainConfig
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
-)
-DATED = (
-    "{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}"
-    "{{ date_string }}: " + CHAT
 )
 NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}"
@@ -77,28 +79,12 @@ def test_chats_are_put_into_the_template(chat: Path):
     assert text(chat, several, prompt_suffix="") == "<user>hi<assistant>yes<user>now?<bot>"
 
 
-def test_base_models_get_plain_text_and_it_is_said(base: Path):
-    found = prompts(base, SYSTEM, prompt_suffix="!")
-    assert found.notices == (
-        "the tokenizer has no chat template: prompts are plain text, as for a base model "
-        "(--chat-template require refuses such a model, off accepts it silently)",
-    )
-    assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
-
-
 def test_templates_can_be_required_or_switched_off(base: Path, chat: Path):
     with pytest.raises(UserError, match="chat_template = 'require': the model's tokenizer has no"):
         prompts(base, SYSTEM, chat_template="require")
     assert not prompts(base, SYSTEM, chat_template="off").notices
     assert not prompts(chat, SYSTEM, chat_template="require").notices
     assert text(chat, SYSTEM, chat_template="off", prompt_suffix="") == "Bebrief.\n\n1+1?"
-
-
-def test_prompts_do_not_depend_on_the_day():
-    """Llama 3.2's template writes today's date: a resumed run would see other prompts."""
-    ids = encode(tokenizer(DATED), SYSTEM, "", in_template=True)
-    written = tokenizer().decode(ids).replace(" ", "")
-    assert written.startswith(squeezed(FIXED_DATE) + ":<system>")
 
 
 def test_a_template_that_refuses_the_messages_names_the_problem():
@@ -145,16 +131,6 @@ def test_who_asks_for_a_box_is_not_asked_again(base: Path):
     assert text(base, plain, chat_template="off") == squeezed(plain.prompt + BOX_REQUEST)
     # A suffix that was given is put behind every prompt.
     assert text(base, asks, chat_template="off", prompt_suffix="!").endswith("{}.!")
-
-
-def test_a_much_smaller_tokenizer_is_said(tmp_path: Path):
-    folder = save_model(tmp_path / "model", spare=97)
-    notices = prompts(folder, SYSTEM, chat_template="off").notices
-    assert notices == (
-        "the tokenizer has 103 tokens, the model 200; check that it is the model's own",
-    )
-    padded = save_model(tmp_path / "padded", spare=1)
-    assert not prompts(padded, SYSTEM, chat_template="off").notices
 
 
 @pytest.mark.parametrize("in_template", [False, True])
@@ -263,3 +239,66 @@ def test_fields_are_options(base: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert trace.run.extra["problem_fields"] == {"prompt": "question"}
     assert "no true answers: accuracy was not measured" in capfd.readouterr().out
     assert trace.run.config["fields"] == {"prompt": "question", "answer": "", "id": None}
+
+
+DATED = (
+    "{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}"
+    "{{ date_string }}: " + CHAT
+)
+
+
+def test_base_models_get_plain_text_and_it_is_said(base: Path):
+    found = prompts(base, SYSTEM, prompt_suffix="!")
+    assert found.notices == (
+        "the tokenizer has no chat template: prompts are plain text, as for a base model "
+        "(--chat-template require refuses such a model, off accepts it silently)",
+    )
+    assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
+
+
+def test_prompts_do_not_depend_on_the_day():
+    """Llama 3.2's template writes today's date: a resumed run would see other prompts."""
+    ids = encode(tokenizer(DATED), SYSTEM, "", in_template=True)
+    written = tokenizer().decode(ids).replace(" ", "")
+    assert written.startswith(squeezed(FIXED_DATE) + ":<system>")
+
+
+def tokenizer_of_templates(template: str) -> Any:
+    backend = Tokenizer(WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    made = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    made.chat_template = template
+    return made
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ 1/0 }}", "fails .ZeroDivisionError: division by zero"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "fails .RecursionError"),
+        ("{% for i in range(10**9) %}{% endfor %}", "fails .OverflowError: Range too big"),
+        ("{{ messages.append(1) }}", "refuses its messages"),
+        ("{{ messages[0].role * 10**10 }}", "fails .needs more than 1024 MiB"),
+        ("{{ messages[0].role * 10**7 }}", "fails .writes 40000000 characters"),
+    ],
+)
+def test_a_template_that_fails_is_one_line(template: str, reason: str):
+    with pytest.raises(UserError, match=rf"^problem 'p': the chat template {reason}") as caught:
+        encode(tokenizer_of_templates(template), Problem("p", "1+1?", "2"), "", True)
+    assert "\n" not in str(caught.value) and "--chat-template off" in str(caught.value)
+
+
+def test_a_template_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(templates, "SECONDS", 0.3)
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    start = time.monotonic()
+    with pytest.raises(UserError, match="takes longer than"):
+        templates.chat_text(tokenizer_of_templates(loop), [{"role": "user", "content": "1+1?"}])
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("given", ["folder", "folder/small.q8.gguf"])
+def test_gguf_files_are_named(given: str, tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "small.q8.gguf").touch()
+    with pytest.raises(UserError, match=r"small.q8.gguf is a GGUF file, .* convert"):
+        check_folder(tmp_path / given)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tiny_runs import Stopped, check_same, stop_at
@@ -77,13 +76,6 @@ def test_at_the_limit_and_at_the_end_what_is_there_trains(last: bool) -> None:
     assert made.columns == {"n_gen_batches": 2, "n_trained": 2}
 
 
-def test_a_short_batch_has_steps_for_few_problems_and_so_waits() -> None:
-    made = refill()
-    made.mini_batches([group(n, silent=n == 0) for n in range(4)], [], False)
-    assert names(made.mini_batches([group(4), group(5)], [], False)) == [[]]
-    assert names(made.mini_batches([group(n) for n in range(6, 10)], [], False)) == [[1, 2], [3, 4]]
-
-
 def test_further_groups_go_with_their_problem() -> None:
     made = refill(mini=1)
     mine = [group(0), group(1, silent=True), group(2, silent=True), group(3)]
@@ -109,12 +101,6 @@ def test_every_problem_votes_once_an_epoch_and_updates_are_full(trace: Trace) ->
     assert full.any() and (steps["n_trained"][full] == 4).all()
     assert (steps["n_trained"] <= 4).all()
     assert steps["n_gen_batches"].sum() == 12
-
-
-def test_the_schedule_is_that_of_the_sampled_batches(trace: Trace) -> None:
-    plain = train(replace(CONFIG, max_num_gen_batches=1), progress=False).steps
-    np.testing.assert_array_equal(trace.steps["lr"], plain["lr"])
-    assert "n_trained" not in plain
 
 
 def test_a_run_that_is_stopped_while_groups_wait_resumes_to_the_bit(

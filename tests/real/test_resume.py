@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,17 +17,16 @@ from typing import Any
 
 import pytest
 import torch
+from rank_runs import Ended, Start
 from tiny_runs import Stopped, check_same, stop_at
 
-import real.run
 from guard_core import GuardConfig
 from lab.errors import UserError
+from lab.settings import to_values
 from lab.trace.parts import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
-from real.engines.rollouts import EngineError, Stages
-from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import ARITHMETIC, CHECKPOINT
 
@@ -54,24 +55,13 @@ def broken(broken_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_failed_run_says_why_and_goes_on(broken: Path, whole: Trace):
-    failed = load(broken).run
-    assert failed.status == "failed" and failed.error == "Stopped: stopped at 0.75"
-    trace = resume(broken, progress=False)
-    check_same(trace, whole)
-    assert trace.run.status == "finished" and trace.run.error is None and trace.run.progress == 1
-    assert [entry["step"] for entry in trace.run.extra["resumed"]] == [2]
-    assert trace.run.extra["evaluation"] == whole.run.extra["evaluation"]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dtype": "bfloat16"},  # weights come from copies in single precision
         {"lora_rank": 4},
         {"dtype": "bfloat16", "average": 0.9},
-        {"kl_coef": 0.1},  # the reference is the model before training, not the checkpoint's
-        {"mini_batch": 2, "batch_size": 3},
+        # The reference is the model before training, not the checkpoint's.
+        {"kl_coef": 0.1, "mini_batch": 2, "batch_size": 3},
         {"guard": replace(GuardConfig.off(), label_from="memory", margin_power=1, min_share=0.3)},
         {"guard": replace(GuardConfig.off(), brake=0.5, brake_on="match_rate", brake_above=0.1)},
     ],
@@ -96,22 +86,6 @@ def test_other_ways_to_train_go_on_to_the_bit_too(changes: dict[str, Any], tmp_p
     )
     assert trained.keys() == start.keys()
     assert any(not torch.equal(trained[name].float(), start[name].float()) for name in start)
-
-
-def test_progress_goes_on_where_the_run_was(broken: Path, capsys: pytest.CaptureFixture[str]):
-    shares: list[float] = []
-    resume(broken, progress=shares.append)
-    assert shares == [0.75, 1.0]
-
-
-def test_the_bar_starts_at_the_resumed_batch(
-    broken: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    resume(broken)
-    bar = capsys.readouterr().err
-    assert re.search(r"50%.* 2/4 ", bar) and re.search(r"100%.* 4/4 \[00:\d\d<00:00", bar)
-    assert " 1/4 " not in bar
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -145,14 +119,6 @@ def test_settings_of_another_run_are_refused_with_their_names(
         assert change in line
     assert "threads" not in line
     assert (broken / "run.json").read_bytes() == before
-
-
-def test_settings_edited_in_the_folder_are_refused(broken: Path):
-    values = json.loads((broken / "run.json").read_text())
-    values["config"]["n_votes"] = 16
-    (broken / "run.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"n_votes = 16 \(was 8\)"):
-        resume(broken, progress=False)
 
 
 def from_files(folder: Path) -> TrainConfig:
@@ -242,32 +208,6 @@ with locked(Path(sys.argv[1])):
 """
 
 
-class Dying(TransformersEngine):
-    """An engine that dies in the third batch."""
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        stages = super().update_weights(model, version)
-        if version == 2:
-            raise EngineError("engine: died (exit code 9); see its log")
-        return stages
-
-
-def test_an_engine_that_dies_leaves_a_run_that_can_go_on(
-    tmp_path: Path, whole: Trace, monkeypatch: pytest.MonkeyPatch
-):
-    def dying(config: TrainConfig, policy: Any, *_: Any) -> TransformersEngine:
-        return Dying(policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(real.run, "make_engine", dying)
-        with pytest.raises(EngineError):
-            train(SMALL, tmp_path / "run", progress=False)
-    failed = load(tmp_path / "run")
-    assert failed.run.status == "failed" and "died (exit code 9)" in (failed.run.error or "")
-    assert failed.steps["step"].tolist() == [1]
-    check_same(resume(tmp_path / "run", progress=False), whole)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
 def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path: Path):
     """Only each epoch's end has a checkpoint by itself, and the epoch here never ends."""
@@ -296,3 +236,67 @@ def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path: Path):
 def started(*words: str) -> Any:
     command = [sys.executable, "-m", "real", *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def test_settings_edited_in_the_folder_are_refused(broken: Path):
+    values = json.loads((broken / "run.json").read_text())
+    values["config"]["n_votes"] = 16
+    (broken / "run.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"n_votes = 16 \(was 8\)"):
+        resume(broken, progress=False)
+
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="runs are forked and killed")
+
+CONFIG = TrainConfig(
+    n_problems=4,
+    batch_size=2,
+    n_votes=8,
+    n_samples=4,
+    epochs=2,
+    eval_samples=2,
+    checkpoint_every=1,
+    save_model=True,
+)
+"""Four batches, a checkpoint after each: so that most changes of files belong to checkpoints."""
+
+
+def check_equal(folder: Path, other: Path) -> None:
+    """Trace, last checkpoint, trained model and completions, to the bit."""
+    first, second = load(folder), load(other)
+    assert first.run.status == second.run.status == "finished"
+    check_same(first, second)
+    extra = dict(first.run.extra)
+    extra.pop("resumed", None)
+    assert extra == second.run.extra
+    kept = {p.name for p in (folder / "checkpoints").iterdir()}
+    assert kept == {p.name for p in (other / "checkpoints").iterdir()}
+    names = ["model.safetensors", "optimizer.safetensors", "guard.safetensors", "answers.json"]
+    paths = [Path("checkpoints", "step-000004", name) for name in names]
+    paths += [Path("model", "model.safetensors")]
+    paths += [p.relative_to(other) for p in (other / "completions").iterdir()]
+    for path in paths:
+        assert (folder / path).read_bytes() == (other / path).read_bytes(), path
+
+
+def test_killed_before_any_change_of_its_files(ranks: Start, tmp_path: Path) -> None:
+    """At moments spread over the whole run; then again while it is resumed, then it may end."""
+    counted = tmp_path / "changes"
+
+    def run(name: str, do: str, kill_at: int | None = None) -> Ended:
+        fault = {"rank": 0, "what": "change", "call": kill_at, "counted": str(counted)}
+        return ranks(name, to_values(CONFIG), 1, do, fault)
+
+    whole = run("whole", "train")
+    n_changes = int(counted.read_text())
+    assert whole.codes == [0] and n_changes > 60
+    dice = random.Random(7)
+    # The first changes make the folder: before there is a run.json, there is no run to resume.
+    bounds = [10 + i * (n_changes - 10) // 3 for i in range(4)]
+    for place, pair in enumerate(itertools.pairwise(bounds)):
+        name = f"run-{place}"
+        assert run(name, "train", dice.randrange(*pair)).codes == [-9]
+        assert run(name, "resume", dice.randrange(1, 40)).codes in ([-9], [0])
+        resumed = run(name, "resume")
+        assert resumed.codes == [0], resumed.lines
+        check_equal(resumed.folder, whole.folder)

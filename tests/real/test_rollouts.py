@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,18 @@ from scipy.stats import chisquare
 from small_decoders import PROMPTS, VOCABULARY, make
 
 from lab.errors import UserError
-from real.engines.rollouts import EngineError, Rollouts, Sampling
-from real.engines.transformers_engine import TransformersEngine
+from real.engines.rollouts import (
+    EngineError,
+    Response,
+    Rollouts,
+    Sampling,
+    request_params,
+    request_seeds,
+    to_rollouts,
+)
+from real.engines.transformers_engine import TransformersEngine, draw
+from real.settings.seeds import Stream, generator, request_seed, torch_generator
+from real.vote.sample import Sampler
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +117,6 @@ def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int, compact_
     assert equal(found, expected)
 
 
-def test_long_responses_outgrow_the_first_buffer(
-    qwen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = TransformersEngine(qwen, eos_token_ids=[5])
-    expected = engine.sample(PROMPTS, 8, Sampling(30), seeded())
-    monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 3)
-    grown = engine.sample(PROMPTS, 8, Sampling(30), seeded())
-    assert equal(grown, expected)
-
-
 def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
     qwen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,11 +203,6 @@ def test_wrong_sampling_is_refused(settings: dict[str, Any], expected: str) -> N
         Sampling(**({"max_tokens": 4} | settings))
 
 
-def test_no_rows_at_all_are_refused(qwen: Any) -> None:
-    with pytest.raises(UserError, match="max_rows: 0"):
-        TransformersEngine(qwen, max_rows=0)
-
-
 @pytest.mark.parametrize(
     ("prompts", "n", "expected"),
     [
@@ -277,3 +273,135 @@ def test_prompts_of_one_length_share_a_batch_without_a_mask(
     found = TransformersEngine(qwen, max_rows=8).sample(prompts, 4, Sampling(6), seeded())
     assert masked and not any(masked)
     assert torch.equal(found.tokens_PNT, whole.tokens_PNT)
+
+
+def test_draw_inverts_the_cumulative_distribution() -> None:
+    probs = torch.tensor([0.25, 0.0, 0.5, 0.25, 0.0])
+    uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
+    tokens, logprobs = draw(probs.log().expand(6, -1), uniforms, 1.0)
+    assert tokens.tolist() == [0, 0, 2, 2, 3, 3]
+    assert torch.allclose(logprobs.exp(), probs[tokens])
+
+
+def test_tokens_of_no_probability_are_never_drawn() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(200, 1000, generator=generator) * 4
+    banned = torch.rand(logits.shape, generator=generator) < 0.5
+    logits[banned] = -torch.inf
+    for uniform in (0.0, 2**-24, 0.5, 1 - 2**-24):
+        tokens, logprobs = draw(logits, torch.full((200,), uniform), 0.8)
+        assert not banned[range(200), tokens].any()
+        assert logprobs.isfinite().all()
+
+
+def test_top_p_keeps_the_smallest_likely_set() -> None:
+    probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
+    uniforms = torch.linspace(0, 0.999, 1000)
+    tokens, logprobs = draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=0.6)
+    counts = torch.bincount(tokens, minlength=4) / 1000
+    assert torch.allclose(counts, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]), atol=2e-3)
+    assert torch.allclose(logprobs.exp(), probs[tokens])
+    assert torch.equal(
+        draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=1e-6)[0],
+        torch.ones(1000, dtype=torch.int64),
+    )
+
+
+def test_nan_logits_are_seen_in_the_logprobs() -> None:
+    tokens, logprobs = draw(torch.full((2, 4), torch.nan), torch.tensor([0.0, 0.9]), 1.0)
+    assert ((tokens >= 0) & (tokens < 4)).all()
+    assert logprobs.isnan().all()
+
+
+N = 3
+
+
+class Prompts:
+    tokens = tuple([number] for number in range(1, 8))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Echo:
+    """Response i to prompt [p] is p, p + i times."""
+
+    def __init__(self, queues: bool) -> None:
+        self.queues = queues
+        self.calls: list[list[int]] = []
+
+    def sample(self, prompts: Any, n: int, sampling: Sampling, generator: Any) -> Rollouts:
+        self.calls.append([prompt[0] for prompt in prompts])
+        rows = [
+            [Response([p] * (p + i), [-1.0] * (p + i), True) for i in range(n)] for (p,) in prompts
+        ]
+        return to_rollouts(rows, n, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("queues", "calls"),
+    [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])],
+)
+def test_an_engine_with_a_queue_gets_all_prompts_at_once(
+    queues: bool, calls: list[list[int]]
+) -> None:
+    engine, policy = Echo(queues), SimpleNamespace(device="cpu")
+    sampler: Any = Sampler(engine, policy, 0)  # pyright: ignore[reportArgumentType]
+    parts = list(sampler.sample_all(Prompts(), N, Sampling(20), 4, torch.Generator(), 2 * N))
+    assert engine.calls == calls
+    assert [list(part.problems) for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]
+    for part in parts:
+        for place, problem in enumerate(part.problems):
+            p = problem + 1
+            assert part.prompts[place] == [p]
+            assert part.rollouts.lengths_PN[place].tolist() == [p, p + 1, p + 2]
+            assert (part.rollouts.tokens_PNT[place] == p).sum() == 3 * p + 3
+        assert part.rollouts.tokens_PNT.shape[-1] == part.rollouts.lengths_PN.max()
+
+
+def test_texts_that_end_a_response_are_asked_for_with_its_text() -> None:
+    params = request_params(1, Sampling(2, stop=("\n\n",)), 0, ())
+    texts = {"stop": ["\n\n"], "include_stop_str_in_output": True, "detokenize": True}
+    assert params == request_params(1, Sampling(2), 0, ()) | texts
+
+
+P, V, STEPS = 8, 64, 200
+
+
+def children(generator: torch.Generator) -> list[int]:
+    """Seeds of all responses of a batch: vLLM draws response i with the prompt's seed plus i."""
+    return [seed + child for seed in request_seeds(generator, P, V) for child in range(V)]
+
+
+def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches() -> None:
+    for run_seed in range(3):
+        seen: set[int] = set()
+        for stream in (Stream.VOTES, Stream.EVALUATION):
+            for step in range(STEPS):
+                found = children(torch_generator(run_seed, stream, step))
+                # A generator on a CPU looks at the lowest 32 bits alone.
+                short = {seed % 2**32 for seed in found}
+                assert len(short) == P * V
+                assert not short & seen
+                seen |= short
+
+
+def test_seeds_follow_from_the_generator_and_move_it_on() -> None:
+    generator = torch_generator(0, Stream.VOTES, 1)
+    first, second = request_seeds(generator, P, V), request_seeds(generator, P, V)
+    assert first == request_seeds(torch_generator(0, Stream.VOTES, 1), P, V)
+    assert first != second
+    assert first[:3] == request_seeds(torch_generator(0, Stream.VOTES, 1), 3, V)
+    assert max(first) + V < 2**63
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
+def test_generators_are_numpys_of_the_same_numbers(seed: int) -> None:
+    expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
+    assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()
+
+
+def test_a_request_has_a_seed_of_its_own() -> None:
+    places = [(step, p, s) for step in range(4) for p in range(8) for s in range(64)]
+    seeds = {request_seed(0, Stream.VOTES, *place) for place in places}
+    assert len(seeds) == len(places) and min(seeds) >= 0 and max(seeds) < 2**63

@@ -59,11 +59,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     for words in (
         ["--rule", "empo", "--profile", "paper"],
-        ["--arm", "rent+guard"],
-        ["--arm", "coverrl"],
         ["--arm", "ttrl", "--rule", "nope"],
         ["--arm", "srt", "--rule-options", "size", "3"],
-        ["--arm", "scope+frozen"],
     ):
         assert main(["run", "--out", str(tmp_path / "c"), *words]) == 2
         message = capsys.readouterr().err

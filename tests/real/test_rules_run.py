@@ -34,7 +34,7 @@ def of_arm(name: str, **changes: Any) -> TrainConfig:
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_rule_trains(name: str):
     trace = train(of_arm(name), progress=False)
     steps = trace.steps
     assert trace.run.arm == name and trace.run.title == RULES[name].title
@@ -48,6 +48,13 @@ def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest
     else:
         assert (steps["grad_norm"] > 0).any() and (steps["update_norm"] > 1e-3).any()
 
+
+@pytest.mark.parametrize(
+    "name", ["ttrl", "srt", "evol_rl", "scope", "t3rl", "self_harmony", "co_rewarding_2", "rent"]
+)
+def test_the_truth_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    """One rule of each family; labels of the first visit decide on the rewards of the second."""
+    trace = train(of_arm(name), progress=False)
     read = real.run.read_problems
 
     def shifted(config: TrainConfig) -> ProblemSet:
@@ -66,14 +73,6 @@ def test_a_rule_trains_and_the_truth_says_nothing(name: str, monkeypatch: pytest
         trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
     )
     assert not trace.visits[TRUTH].equals(other.visits[TRUTH])
-
-
-def test_rules_differ_in_what_they_train():
-    losses = {
-        name: train(of_arm(name), progress=False).steps["loss"].tolist()
-        for name in ("ttrl", "srt_soft", "scope", "co_rewarding_2", "intuitor")
-    }
-    assert len({str(values) for values in losses.values()}) == len(losses)
 
 
 def test_settings_of_a_rule_reach_it():
@@ -109,7 +108,7 @@ def test_a_guarded_rule_under_memory_and_true_labels():
     assert (by_truth.steps["reward_correct"] == 1).all()
 
 
-@pytest.mark.parametrize("name", ["scope", "scrl", "evol_rl", "self_harmony", "co_rewarding_1"])
+@pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
 def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
     def none(self: AnswerIds, problem: int, responses: Any) -> np.ndarray:
         return np.full(len(responses), -1)

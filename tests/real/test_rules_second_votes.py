@@ -14,11 +14,9 @@ import pytest
 import torch
 from tiny_runs import Stopped, check_same, stop_at
 
-import real.trainer
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from lab.arms import arm
-from lab.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.run import Run, prepare
@@ -90,20 +88,6 @@ def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
         assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
 
 
-def test_a_checkpoint_of_another_rule_is_refused(tmp_path: Path):
-    with pytest.raises(Stopped):
-        train(of_rule("co_rewarding_2"), tmp_path / "run", progress=stop_at(0.75))
-    with pytest.raises(UserError, match="rule = 'co_rewarding_1'"):
-        resume(tmp_path / "run", of_rule("co_rewarding_1"), progress=False)
-
-
-def test_every_answer_of_a_label_has_its_text():
-    trace = train(of_rule("co_rewarding_2", temperature=1.5), progress=False)
-    known = set(zip(trace.answers["problem"], trace.answers["answer"], strict=True))
-    labels = trace.visits[trace.visits["label"] >= 0]
-    assert {*zip(labels["problem"], labels["label"], strict=True)} <= known
-
-
 def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
@@ -168,23 +152,6 @@ def test_the_rate_follows_a_cosine():
     assert rates[0] == FIRST_RATE and rates[-1] == pytest.approx(LAST_RATE)
     assert rates[5] == pytest.approx((FIRST_RATE + LAST_RATE) / 2)
     assert rates == sorted(rates, reverse=True) and math.isfinite(ema_rate(0, 1))
-
-
-def test_both_views_of_a_problem_are_trained(monkeypatch: pytest.MonkeyPatch):
-    seen: list[list[Any]] = []
-    step = real.update.optimizer.PolicyOptimizer.step
-
-    def watched(self: Any, groups: Any) -> Any:
-        seen.append(list(groups))
-        return step(self, groups)
-
-    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
-    train(of_rule("co_rewarding_1", epochs=1), progress=False)
-    assert [len(groups) for groups in seen] == [2] * 4
-    for original, twin in seen:
-        assert original.prompt_L.tolist() != twin.prompt_L.tolist()
-        assert sorted(original.prompt_L.tolist()) == sorted(twin.prompt_L.tolist())
-    assert any(bool(twin.majority_K.any()) for _, twin in seen)
 
 
 def twin_streams(

@@ -6,24 +6,19 @@ import json
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from tiny_runs import timeless
 
 import real.trainer
 import real.update.optimizer
 from lab.arms import arm
 from real import TrainConfig, train
-from real.record import meter
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.update.packing import Group
 from real.vote import judge
-from real.vote.sample import Responses, Sampler
 
 Q = 2
 """Verifications of the majority, and as many of the rival."""
@@ -88,15 +83,6 @@ def test_doubted_problems_leave(
     assert not any(groups[0].dropped for groups in steps if len(groups) == 1)
 
 
-def test_verdicts_that_nobody_can_read_change_nothing(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: -1)
-    train(config, progress=False)
-    assert max(map(len, steps)) > 1 and not any(g.dropped for groups in steps for g in groups)
-    assert all(group.silent for groups in steps for group in groups[1:])
-
-
 def test_rejected_problems_are_solved_again(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,43 +102,3 @@ def test_rejected_problems_are_solved_again(
     torch.testing.assert_close(torch.stack(advantages).sum(1), torch.zeros(len(asked)), atol=1e-5,
                                rtol=0)  # fmt: skip
     assert torch.stack(advantages).any()
-
-
-def test_problems_that_leave_are_not_solved_again(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 0)
-    train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
-    assert max(map(len, steps)) == 1 + 2 * Q and any(g.dropped for groups in steps for g in groups)
-
-
-def test_the_judges_seconds_and_tokens_count_as_further_sampling(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
-    """By a clock that moves by 1 s for the votes, 4 s for the verifications, 1 ms at a look."""
-    now, sample = [0.0], Sampler.sample
-
-    def read_clock() -> float:
-        now[0] += 1e-3
-        return now[0]
-
-    def timed(self: Sampler, problems: Any, prompts: Any, n: int, *arguments: Any) -> Responses:
-        now[0] += 1.0 if n == config.n_votes else 4.0
-        return sample(self, problems, prompts, n, *arguments)
-
-    monkeypatch.setattr(meter, "time", SimpleNamespace(perf_counter=read_clock))
-    monkeypatch.setattr(Sampler, "sample", timed)
-    (row,) = train(replace(config, epochs=1), progress=False).steps.to_dict("records")
-    seconds = [row[f"seconds_{phase}"] for phase in ("rollout", "further", "guard")]
-    assert seconds == pytest.approx([1.0, 4.0, 0.0], abs=0.01)
-    assert row["tokens_sampled"] > 4 * config.n_votes * row["mean_length"]
-    assert row["sampled_per_second"] == pytest.approx(row["tokens_sampled"] / 5.0, rel=0.01)
-
-
-def test_its_numbers_follow_from_the_seed(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, text: len(text) % 2)
-    first, second = (train(replace(config, epochs=1), progress=False) for _ in range(2))
-    pd.testing.assert_frame_equal(timeless(first), timeless(second), check_exact=True)
-    assert len(steps) == 8

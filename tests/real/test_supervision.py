@@ -6,10 +6,16 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from guard_core import GuardConfig, PolicyStreams
+from lab.measures.life import vote_areas
 from lab.trace.rows import checked
+from lab.trace.trace import Trace
+from real import train
+from real.answers import AnswerIds
+from real.record.journal import VoteRows, vote_rows
 from real.settings.config import TrainConfig
 from real.vote.decide import Fields, Supervisor, pay
 
@@ -112,25 +118,12 @@ def test_rows_fit_the_trace():
     assert columns["n_votes"].tolist() == [64] and columns["n_unparseable"].tolist() == [4]
 
 
-def test_no_parseable_vote_rewards_nothing():
-    found = decide(supervisor(GuardConfig(), ["0"]), np.array([0]), votes()[None], 1)
-    assert not found.streams.majority.any() and not found.streams.minority.any()
-    assert found.rows["label"].tolist() == [-1]
-
-
 def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
     made = supervisor(OFF, ["1"], labels="truth")
     answers = halves(20, 10)
     found = decide(made, np.array([0]), answers[None], 1)
     assert ((found.streams.majority[0] > 0) == (answers[:32] == 1)).all()
     assert found.rows["label"].tolist() == [0] and found.rows["label_correct"].tolist() == [False]
-
-
-def test_a_truth_that_nobody_gave_rewards_nobody():
-    made = supervisor(OFF, ["77"], labels="truth")
-    found = decide(made, np.array([0]), halves(20, 10)[None], 1)
-    assert not found.streams.majority.any()
-    assert found.rows["label_accuracy"].tolist() == [0.0]
 
 
 def test_guard_draws_belong_to_seed_problem_and_visit():
@@ -176,3 +169,72 @@ def test_the_truth_that_is_trained_on_is_no_minority_candidate():
     assert found.rows["beta"][0] > 0
     right = found.streams.minority[0][answers == 1]
     assert (right == 0).all() and (found.streams.majority[0][answers == 1] > 0).all()
+
+
+SMALL = TrainConfig(
+    n_problems=5, batch_size=2, n_votes=16, n_samples=4, epochs=2, eval_samples=2, temperature=1.0
+)
+KEY = ["replicate", "step", "epoch", "visit", "problem"]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return train(SMALL, progress=False)
+
+
+def test_rows_of_one_batch():
+    answers_PV = np.array([[2, -1, 0, 2], [-1, -1, -1, -1], [1, 1, 1, 1]])
+    rows = vote_rows(np.array([7, 3, 4]), answers_PV, visit=2)
+    assert rows["problem"].tolist() == [7, 7, 4]
+    assert rows["answer"].tolist() == [0, 2, 1]
+    assert rows["count"].tolist() == [1, 2, 4]
+    assert rows["visit"] == 2
+    mixed = vote_rows(np.array([7, 3, 4]), answers_PV, visit=np.array([2, 9, 5]))
+    assert mixed["visit"].tolist() == [2, 2, 5]
+    nobody = vote_rows(np.array([7]), np.full((1, 4), -1), visit=2)
+    assert len(nobody["problem"]) == len(nobody["count"]) == 0
+
+
+def test_a_text_is_written_once():
+    answer_ids = AnswerIds([None, None])
+    count = VoteRows(answer_ids)
+    both = np.array([0, 1])
+
+    def texts(*responses: str) -> list[tuple[int, int, str]]:
+        boxed = [[f"\\boxed{{{a}}}" for a in row.split()] for row in responses]
+        ids_PV = np.stack([answer_ids.ids(p, row) for p, row in enumerate(boxed)])
+        new = count.count(both, ids_PV, 1).answers
+        return list(zip(new["problem"].tolist(), new["answer"].tolist(), new["text"], strict=True))
+
+    assert texts("4 5", "4 4") == [(0, 0, "4"), (0, 1, "5"), (1, 0, "4")]
+    assert texts("5 4", "4 4") == []
+    assert texts("5 6", "7 4") == [(0, 2, "6"), (1, 1, "7")]
+    count = VoteRows(answer_ids)  # as after a checkpoint
+    assert texts("6 8", "7 7") == [(0, 3, "8")]
+    ids_PV = np.stack([answer_ids.ids(p, [f"\\boxed{{{p + 20}}}"]) for p in (0, 1)])
+    assert count.count(both, ids_PV, np.array([3, 8])).answers["visit"].tolist() == [3, 8]
+
+
+def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
+    visits = trace.visits.set_index(KEY)
+    assert len(visits) == 15
+    counted = trace.votes.groupby(KEY)["count"].sum().reindex(visits.index, fill_value=0)
+    np.testing.assert_array_equal(counted + visits["n_unparseable"], visits["n_votes"])
+    own = trace.votes.set_index([*KEY, "answer"])["count"]
+    assert own.index.is_unique and (own > 0).all()
+    labels = pd.MultiIndex.from_frame(trace.visits[[*KEY, "label"]])
+    share = own.reindex(labels, fill_value=0) / SMALL.n_votes
+    np.testing.assert_array_equal(share, trace.visits["match_rate"])
+
+
+def test_every_answer_has_its_text_from_its_first_visit_on(trace: Trace):
+    answers = ["replicate", "problem", "answer"]
+    first = trace.votes.groupby(answers)["visit"].min().sort_index()
+    written = trace.answers.set_index(answers)["visit"].sort_index()
+    pd.testing.assert_series_equal(written, first, check_exact=True)
+    assert trace.answers["visit"].nunique() > 1
+    assert trace.answers["text"].str.fullmatch("-?[0-9]+").any()
+    names = trace.answer_texts(0, 2)
+    areas = vote_areas(trace, 0, 2, names)
+    assert set(areas["area"]) & set(names.values())
+    np.testing.assert_allclose(areas.groupby("visit")["share"].sum(), 1)

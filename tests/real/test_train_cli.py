@@ -13,15 +13,13 @@ import pytest
 import real.requirements
 from guard_core import GuardConfig
 from lab.errors import UserError
-from lab.options import make
 from lab.settings import from_values, to_values
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import main
 from real.record.stored import manifest_of
-from real.record.terminal import runs_bar, show_numbers
-from real.run_commands import RunCommand
 from real.settings.config import TrainConfig
+from real.tiny import CHECKPOINT
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
 
@@ -54,22 +52,6 @@ def test_the_bar_shows_phases_and_numbers(
     assert "1/1 [" in drawn[-1] and "reward 0." in drawn[-1]
 
 
-def test_without_a_terminal_a_line_every_twentieth_has_the_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    quick = ["--n-votes", "4", "--n-samples", "4", "--batch-size", "1", "--eval-every", "0"]
-    words = ["--n-problems", "8", "--epochs", "8", *quick]
-    assert run("run", "--out", tmp_path / "run", *words) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 20 and lines[-1].startswith("100%  step 64/64, pass@1 0.")
-    for line in lines[:-1]:
-        assert line.endswith(" left") and "\r" not in line
-        for name in ("pass@1 0.", "match rate 0.", "unread ", "loss ", "reward "):
-            assert name in line.replace("rate 1", "rate 0")
-    steps = load(tmp_path / "run").steps
-    assert f"reward {steps['reward'].iloc[-3:].mean():.2f}" in lines[-1]
-
-
 def test_options_override_the_file_and_the_arm(tmp_path: Path):
     file = tmp_path / "settings.toml"
     file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
@@ -97,34 +79,19 @@ def test_a_run_is_named_by_what_it_is(words: list[str], name: str, tmp_path: Pat
     assert load(tmp_path / "run").run.arm == name
 
 
-def broken_file(folder: Path, content: str) -> Path:
-    path = folder / "set.json"
-    path.write_text(content)
-    return path
-
-
 BAD_OPTIONS = [
     (["--epochs", "0"], "epochs = 0: must be at least 1"),
     (["--epochs", "many"], "--epochs"),
     (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
-    (["--n-samples", "1"], "n_samples = 1: must be at least 2"),
-    (["--temperature", "0"], "temperature = 0.0: must be above 0"),
-    (["--top-p", "1.5"], "top_p = 1.5: must lie in (0, 1]"),
-    (["--lr", "-1"], "lr = -1.0: must be above 0"),
     (["--lr", "nan"], "lr = nan: must be above 0 and finite"),
-    (["--seed", "-1"], "seed = -1: must be at least 0"),
-    (["--loss", "ppo"], "--loss"),
     (["--guard.tau-FR", "2"], "tau_FR = 2.0: must lie in [0, 1]"),
-    (["--arm", "best"], "arm 'best': unknown"),
     (["--arm", "gaurd"], "arm 'gaurd': unknown; perhaps you meant guard; "),
     (["--learning-rate", "3e-4"], "unknown option --learning-rate; perhaps you meant --lr; "),
     (["--lr", "fast"], "--lr fast: must be a number"),
-    (["--profile", "best"], "profile = 'best': unknown"),
     (["--arm", "ttrl", "--profile", "off"], "give one of them"),
     (["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
     (["--model", "nowhere"], "model nowhere: no such folder"),
     (["--problems", "nowhere.json"], "needs a model"),
-    (["--frobnicate", "1"], "--frobnicate"),
 ]
 
 
@@ -139,32 +106,31 @@ def test_bad_options_are_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bad_problem_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = broken_file(tmp_path, '[{"id": "a", "prompt": "1+1="}')
-    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
-    assert run("run", *words, *QUICK) == 2
-    check_refused(capsys, "malformed JSON")
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        ('[{"id": "a", "prompt": "1+1="}', [], "malformed JSON"),
+        ('[{"id": "a", "prompt": "1+1-1*1+1="}]', [], "n_problems = 4: "),
+        (
+            '[{"id": "a", "prompt": "1+1-1*1+1="}]',
+            ["--n-problems", "1", "--labels", "truth"],
+            "problem 'a'",
+        ),
+    ],
+)
+def test_bad_problem_files_are_one_line(
+    content: str,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    file = tmp_path / "set.json"
+    file.write_text(content)
+    given = ["--model", CHECKPOINT, "--problems", file, "--out", tmp_path / "run"]
+    assert run("run", *given, *QUICK, *words) == 2
+    check_refused(capsys, message)
     assert not (tmp_path / "run").exists()
-
-
-def real_checkpoint() -> Path:
-    from real.tiny import CHECKPOINT
-
-    return CHECKPOINT
-
-
-def test_more_problems_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = broken_file(tmp_path, '[{"id": "a", "prompt": "1+1-1*1+1="}]')
-    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
-    assert run("run", *words, *QUICK) == 2
-    check_refused(capsys, "n_problems = 4: ")
-
-
-def test_true_labels_need_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = broken_file(tmp_path, '[{"id": "a", "prompt": "1+1-1*1+1="}]')
-    words = ["--model", real_checkpoint(), "--problems", file, "--out", tmp_path / "run"]
-    assert run("run", *words, "--n-problems", "1", "--labels", "truth", "--quiet") == 2
-    check_refused(capsys, "problem 'a'")
 
 
 def test_existing_and_impossible_folders_are_refused(
@@ -223,23 +189,12 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(
     assert (tmp_path / "ttrl" / "seed-1" / "mine.txt").read_text() == "mine"
 
 
-def test_make_tiny_refuses_an_existing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "tiny").mkdir()
-    assert run("make-tiny", "--out", tmp_path / "tiny", "--quiet") == 2
-    check_refused(capsys, str(tmp_path / "tiny"))
-
-
 def test_missing_torch_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(real.requirements, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
-
-
-def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]):
-    assert main([]) == 2
-    check_refused(capsys, "run, compare, make-tiny")
 
 
 def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
@@ -267,15 +222,12 @@ def test_settled_fills_what_the_task_decides():
 
 WRONG: list[tuple[str, Any]] = [
     ("epochs", 1.5),
-    ("epochs", True),
     ("lr", "fast"),
     ("lr", math.inf),
     ("labels", "majority"),
     ("guard", "paper"),
-    ("drop_uniform", 1),
     ("clip_low", 0.0),
     ("warmup_ratio", 1.1),
-    ("max_rows", 0),
     ("threads", 0),
 ]
 
@@ -285,29 +237,6 @@ def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
     with pytest.raises(UserError) as found:
         TrainConfig(**{name: value})
     assert str(found.value).startswith(f"{name} = {value!r}")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [("--save-model", True), ("--no-save-model", False), ("--save-model None", None), ("", None)],
-)
-def test_save_model_is_a_flag_and_has_a_default(words: str, expected: bool | None):
-    command = make(RunCommand, ["--out", "x", *words.split()])
-    assert command.settings.save_model is expected
-
-
-def test_the_bar_of_a_comparison_begins_with_the_runs_that_are_there(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with runs_bar(15, quiet=False) as report:
-        assert capsys.readouterr().err == ""
-        report(4.0)
-        show_numbers("ttrl, seed 0: pass@1 0.500")
-        report(4.5)
-    drawn = capsys.readouterr().err
-    assert "4.0/15 runs [00:00<?]" in drawn and "0.0/15" not in drawn
-    assert "4.5/15" in drawn and "ttrl, seed 0: pass@1 0.500]" in drawn
 
 
 def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(

@@ -14,7 +14,7 @@ import pytest
 
 from real.problems.problem import Problem, ProblemSet, Turn
 from real.settings.config import BOX_REQUEST
-from real.settings.presets import NAMES, SHARED, preset
+from real.settings.presets import NAMES, preset
 from real.verl.cli import main
 from real.verl.problems import write_problems
 
@@ -146,24 +146,6 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm: str, guard: list[str]
     words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", *arm.split()))
     own = [word.removeprefix("+guard.") for word in words if word.startswith("+guard.")]
     assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
-
-
-def test_an_arm_with_a_penalty_has_its_coefficient(capsys):
-    words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", "kl"))
-    penalty = [word.rpartition("actor.")[2] for word in words if "kl_loss" in word]
-    assert penalty == ["use_kl_loss=True", "kl_loss_coef=0.2"]
-
-
-def test_every_choice_of_the_presets_stands_under_its_source():
-    """A setting of the presets is in the template, in the part named after its source."""
-    template = (Path(__file__).parents[2] / "real" / "verl" / "cell.sh").read_text()
-    titles = {"paper": "From the paper", "release": "From the scripts of its release"}
-    parts = re.split(rf"\n  # ({'|'.join(titles.values())}|Chosen here)", template)
-    text = dict(zip(parts[1::2], parts[2::2], strict=True))
-    elsewhere = {"prompt_suffix", "chat_template"}  # of the problem file, of verl itself
-    for choice in SHARED:
-        if choice.name not in elsewhere:
-            assert f"={{{choice.name}}}" in text[titles.get(choice.source, "Chosen here")]
 
 
 def test_sizes_follow_the_cluster(capsys):

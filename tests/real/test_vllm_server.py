@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from lab.errors import UserError
-from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
 
@@ -154,12 +153,6 @@ def test_new_weights_come_before_the_reset_and_the_version(server: Server) -> No
     assert transfer.closed
 
 
-def test_weights_of_somebody_else_are_noticed(server: Server, engine: VllmServerEngine) -> None:
-    server.version = "8"
-    with pytest.raises(EngineError, match="drawn by version 8 of the weights instead of 3"):
-        engine.sample(PROMPTS, 4, SAMPLING, seeded())
-
-
 def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmServerEngine) -> None:
     server.replies["/reset_prefix_cache"] = lambda _: {"success": False}
     with pytest.raises(EngineDied, match="prefix cache was not emptied"):
@@ -230,30 +223,6 @@ def test_a_server_that_is_gone_is_an_error(server: Server, engine: VllmServerEng
         engine.sample(PROMPTS, 4, SAMPLING, seeded())
     with pytest.raises(EngineDied, match="is it running"):
         connect(server, timeout=0.5)
-
-
-def test_a_server_that_comes_up_late_is_waited_for(server: Server) -> None:
-    ready = time.monotonic() + 1.0
-    server.replies["/health"] = lambda _: (503 if time.monotonic() < ready else 200, {})
-    assert connect(server).max_model_len == 20
-    assert time.monotonic() > ready
-
-
-def test_another_server_goes_on_with_the_last_weights(
-    server: Server, recwarn: pytest.WarningsRecorder
-) -> None:
-    engine = RestartingEngine(lambda: connect(server), restarts=1)
-    engine.update_weights("weights", 3)
-    expected = engine.sample(PROMPTS, 4, SAMPLING, seeded())
-    failures = [(500, {})]
-    server.replies["/inference/v1/generate"] = lambda body: (
-        failures.pop() if failures else server.usual("/inference/v1/generate", body)
-    )
-    server.version = "default"  # as after a new start
-    again = engine.sample(PROMPTS, 4, SAMPLING, seeded())
-    assert "starting another engine" in str(recwarn.pop(UserWarning).message)
-    assert torch.equal(again.tokens_PNT, expected.tokens_PNT)
-    assert again.version == 3
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,6 @@ class SeededAgentLoop(SingleTurnAgentLoop):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take verl's arguments."""
         super().__init__(*args, **kwargs)
         mode = self.config.trainer.v1.trainer_mode
         if not issubclass(get_trainer_cls(mode), GuardTrainer):

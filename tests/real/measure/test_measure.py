@@ -7,10 +7,8 @@ from measured_models import END, LONGEST, PROMPTS, TEMPERATURE, measured, sample
 
 from lab.errors import UserError
 from lab.trace.response import VERSION, read_response, write_response
-from real.measure.arrays import edge_arrays, merge_answers
 from real.measure.gradients import Gradients, log_probs, next_log_probs
-from real.measure.tree import grow, whole_responses
-from real.measure.weights import choose_weights
+from real.measure.measuring import choose_weights
 
 
 def test_gradients_equal_finite_differences():
@@ -75,13 +73,6 @@ def test_log_probs_are_those_of_single_tokens():
         context = [*PROMPTS[1], *responses[0][:t]]
         single = next_log_probs(model, [context] * 6, list(range(6)), TEMPERATURE)
         assert rows[0][t] == pytest.approx(single, abs=1e-5)
-
-
-def test_unlikely_responses_are_left_out_and_counted():
-    log_p = np.log(np.array([[0.9, 0.1], [0.5, 0.5]], np.float32))
-    tree = grow([(0, 1), (1, 1)], [log_p, log_p], min_p=0.1, min_novel=0.5, max_edges=99)
-    assert [leaf.tokens for leaf in tree.leaves] == [(0, 1)]
-    assert tree.left_out == pytest.approx(0.05)
 
 
 def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
@@ -150,19 +141,6 @@ def test_edges_can_be_responses_or_answers():
         means = np.array(sums) / np.array(mass)[:, None]
         joined_own = slice(*by_answer.edge_start[n : n + 2])
         assert by_answer.features[joined_own] == pytest.approx(means, abs=1e-4)
-
-
-def test_a_problem_of_one_response_is_one_answer():
-    tokens, lengths = torch.tensor([[1, 0]] * 3), torch.tensor([2] * 3)
-    tree = whole_responses(tokens, lengths)
-    read = [(np.array([0]), 0, ["a"])]
-    arrays, contexts, _ = edge_arrays([tree], [[1]], read)
-    assert not contexts
-    joined, features, _ = merge_answers(
-        arrays, np.zeros((0, 4), np.float32), np.ones(4, np.float32)
-    )
-    assert joined["log_p0"] == pytest.approx([0.0]) and features.shape == (1, 4)
-    assert joined["leaf_length"] == [2] and joined["path_start"].tolist() == [0, 1]
 
 
 def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,14 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.vocabulary import encode
-from real.vote.observe import step_logprobs, steps_of, token_texts
+from real.vote.observe import (
+    BUCKET_BITS,
+    ngrams,
+    similarities,
+    step_logprobs,
+    steps_of,
+    token_texts,
+)
 
 # Ċ is a line feed and Ġ a space in byte-level vocabularies; Ã and © are the two bytes of é.
 BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©", "aĊ", "ĊaĊĊb"]
@@ -119,21 +127,6 @@ def test_mean_over_steps_of_the_mean_over_tokens():
     np.testing.assert_allclose(found[0], [-4.0, -3.0, -2.5, -4.0, nan])
 
 
-def test_token_ids_are_decoded_once():
-    tokenizer, calls = byte_level(), 0
-    decode = tokenizer.decode
-
-    def counted(*arguments: Any, **options: Any) -> str:
-        nonlocal calls
-        calls += 1
-        return decode(*arguments, **options)
-
-    tokenizer.decode = counted
-    rows = [[2, 7, 3, 3] * 20] * 30
-    step_logprobs(rollouts_of(rows, [[-1.0] * 80] * 30), tokenizer)
-    assert calls <= 3 + 4
-
-
 def test_without_blank_lines_it_is_the_mean_of_a_response():
     policy = load_policy(CHECKPOINT, "cpu")
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
@@ -144,3 +137,38 @@ def test_without_blank_lines_it_is_the_mean_of_a_response():
     means = rollouts.logprobs_PNT.double().sum(-1) / rollouts.lengths_PN
     np.testing.assert_allclose(found, means.numpy())
     assert found.shape == (3, 8) and found.std() > 0
+
+
+ONE = "First we add three and four, which is seven."
+NEAR = "First we add four and three, which is seven."
+FAR = "0x9f? Nobody knows; ask again!"
+
+
+def test_equal_near_and_far_texts():
+    found = similarities([[ONE, NEAR, FAR, ONE], [FAR, "", "", ONE]])
+    assert found.shape == (2, 4, 4) and found.dtype == np.float64
+    assert np.array_equal(found, found.swapaxes(1, 2))
+    assert found.min() >= 0 and found.max() == 1
+    assert np.array_equal(np.diagonal(found, axis1=1, axis2=2), np.ones((2, 4)))
+    assert found[0, 0, 3] == 1
+    assert 0.6 < found[0, 0, 1] < 1 and found[0, 0, 2] < 0.1
+    assert found[1, 1, 2] == 1 and found[1, 1, 0] == 0  # empty texts are equal, and like no other
+    assert found[1, 0, 3] == pytest.approx(found[0, 2, 0])
+
+
+def test_ngrams_are_those_of_the_definition():
+    found = ngrams(["7", "a  b\n", "aXbc", "", "\ud800x"])
+    assert found.shape == (5, 2**BUCKET_BITS)
+    # " 7 "; " a b " has 3 + 2 + 1; " aXbc " has 4 + 3 + 2; nothing; " \ud800x " has 2 + 1.
+    assert found.sum(axis=1).tolist() == [1, 6, 9, 0, 3]
+    assert np.array_equal(ngrams(["a b"])[0], found[1])
+    assert np.flatnonzero(ngrams(["7"])[0]).tolist() == [1524]  # on every machine
+    many = [f"{i} of many texts" for i in range(150)]
+    assert np.array_equal(ngrams(many)[140], ngrams([many[140]])[0])
+    assert ngrams([]).shape == (0, 2**BUCKET_BITS)
+
+
+def test_long_texts_are_bounded():
+    began = time.process_time()
+    similarities([["abc " * 500_000, "x" * 2_000_000, ONE]])
+    assert time.process_time() - began < 30
