@@ -207,7 +207,9 @@ def figure() -> go.Figure:
                 )
         target = {"color": VERMILLION, "dash": "dash"}
         drawn.add_hline(y=ROWS[HARDEST].guard[0], line=target, row=1, col=panel + 1)
-    drawn.update_xaxes(tickvals=[0, 1, 2], ticktext=["text", "one-step", "scripts"])
+    drawn.update_xaxes(
+        tickvals=[0, 1, 2], ticktext=["text", "one-step", "scripts"], range=[-0.5, 2.5]
+    )
     drawn.update_yaxes(title_text="Degraded under the guard, %", range=[0, 65], col=1)
     return styled(drawn, 360, legend={"y": 1.16}, margin={"t": 70, "l": 60, "r": 20, "b": 40})
 

@@ -112,6 +112,16 @@ def test_the_readings_of_the_guard(tool):
     own = own.set_index("kind")["predicted"]
     shown = [f"{own[name]:.1f}" for name in guards]
     assert "{}, {} and {} % Degraded, the paper 24.0".format(*shown) in both
+    given = page.weighted(page.HARDEST, False)
+    n_draws = pd.read_csv(page.DRAWS)["draw"].nunique()
+    assert f"{len(given)} of {n_draws}" in both and f"Of {n_draws} mechanisms" in both
+    (low, high), *others = [
+        [f"{float(end):.0f}" for end in cell.partition("[")[2].partition("]")[0].split(", ")]
+        for cell in page.predictions().rows[2][-3:]
+    ]
+    words = "{} to {}, under the scripts {} to {}".format(*others[0], *others[1])
+    assert both.count(words) == 2 and both.count(f"{low} to {high} % Degraded") == 2
+    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 1
 
 
 def test_step_sizes_of_the_simulator(pages):
