@@ -113,6 +113,18 @@ class Setting(NamedTuple):
     data: str
 
 
+_MODELS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3}
+_DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
+
+
+def setting_of(task: str) -> Setting | None:
+    """The paper's model and data set that a population is named after; None for other tasks."""
+    model, _, data = task.partition("-")
+    if model in _MODELS and data in _DATA:
+        return Setting(_MODELS[model], _DATA[data])
+    return None
+
+
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
     """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
     key = (setting.model, setting.data, method)

@@ -56,7 +56,6 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     Args:
         shares: percent of problems, indexed by (arm, replicate), one column per fate and `L/D`, as
             `lab.compare.tables.metrics` gives them. Arms without known fates are left out.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     known = shares.dropna(subset=list(FATE_COLOURS))
     parts = {str(arm): part for arm, part in known.groupby(level="arm")}
@@ -163,7 +162,6 @@ def label_migration(table: pd.DataFrame, titles: Mapping[str, str] | None = None
 
     Args:
         table: `lab.measures.fate.migration` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])
     figure = multiples([arm_title(arm, titles) for arm in arms], shared_yaxes=True, column_gap=0.05)
@@ -238,7 +236,6 @@ def paired_differences(
         table: from `lab.stats.paired.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
             without a measured pair are left out.
         metrics: panels from top to bottom; their tables are in percent, so differences are points.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     pairs = [pair for pair in table.to_dict("records") if pair["n"] > 0]
     arms = arm_order(pair["arm"] for pair in pairs)
@@ -327,7 +324,6 @@ def overhead_bars(
 
     Args:
         table: from `lab.measures.overhead.step_seconds`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]
