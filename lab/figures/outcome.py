@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lab.arms import BASELINE
 from lab.columns import floats, select, where
 from lab.compare.tables import Metric
 from lab.figures.style import (
@@ -315,9 +316,7 @@ _COLOURS = dict(
 _PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
 
 
-def overhead_bars(
-    table: pd.DataFrame, against: str = "ttrl", titles: Mapping[str, str] | None = None
-) -> go.Figure:
+def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Seconds per step by phase as stacked bars, 100 % being the baseline's whole step.
 
     The whisker is one standard deviation of the whole step over the replicates.
@@ -342,7 +341,7 @@ def overhead_bars(
     ends = [value.mean + (value.sd if value.has_interval else 0) for value in whole if value.n]
     figure.update_xaxes(
         range=[0, 1.55 * max(ends, default=100.0)],
-        title_text=f"% of the step of {safe(arm_title(against, titles))}",
+        title_text=f"% of the step of {safe(arm_title(BASELINE, titles))}",
     )
     height = 150 + 46 * len(arms)
     legend = {"traceorder": "normal", "y": 1 + 8 / height}

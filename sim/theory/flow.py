@@ -89,9 +89,7 @@ def mean_field(
     return MeanField(x_TN, wrong_TN)
 
 
-def critical_coupling(
-    p0_N: ArrayLike, process: Process, kappa_corr: float = 0.012, neg_transfer: float = 0.3
-) -> Floats:
+def critical_coupling(p0_N: ArrayLike, process: Process, kappa_corr: float = 0.012) -> Floats:
     """(N,) `kappa_att` above which the mean logit of each problem falls at the first visits.
 
     It is (2 (U_i - D_i) + kappa_corr C) / A with C = sum_j U_j - n D_j and A = sum_j D_j - n U_j,
@@ -103,9 +101,9 @@ def critical_coupling(
     """
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
     U_N, D_N = _sizes(process, x_N)
-    rise_N, _ = _forces(U_N, D_N, Coupling(0.0, kappa_corr, neg_transfer))
-    rise_N = rise_N + _forces(U_N, D_N, Coupling(0.0, kappa_corr, neg_transfer))[1]
-    pull = -_forces(U_N, D_N, Coupling(1.0, 0.0, neg_transfer))[1]
+    own_N, shared = _forces(U_N, D_N, Coupling(0.0, kappa_corr))
+    rise_N = own_N + shared
+    pull = -_forces(U_N, D_N, Coupling(1.0, 0.0))[1]
     return np.maximum(rise_N, 0.0) / pull if pull > 0 else np.full(x_N.size, math.inf)
 
 
@@ -161,7 +159,7 @@ _LEAST_SPAN = 64
 """Sums beyond this, and beyond the votes of two visits, are never left again."""
 
 
-def memory_wrong(p0: float, process: Process, n_visits: int, refine: int = 1) -> Floats:
+def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
     """(T + 1,) probability that the remembered majority is wrong at visit 0, 1, .. T.
 
     Exact for TTRL on the labels of an undiscounted vote memory (`label_from="memory"`): the state
@@ -169,14 +167,13 @@ def memory_wrong(p0: float, process: Process, n_visits: int, refine: int = 1) ->
 
     Args:
         p0: chance of the correct answer before training, in (0, 1).
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
-    n_votes, x_N = process.n_votes, smooth_moves(process, refine).x_N
+    n_votes, x_N = process.n_votes, smooth_moves(process).x_N
     x0 = float(np.clip(x0, x_N[0], x_N[-1]))
     span = max(2 * n_votes, _LEAST_SPAN)
     sums_S = np.arange(-span, span + 1)
