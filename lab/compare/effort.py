@@ -147,7 +147,7 @@ def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
     return mean_update(above) / moved
 
 
-def beyond_effort(rows: pd.DataFrame, metric: str, base: str = BASELINE) -> Floats:
+def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     """Return every row's metric minus the baseline's at the same update norm and seed.
 
     The baseline is interpolated linearly in the logarithm of its mean update norm.
@@ -163,7 +163,7 @@ def beyond_effort(rows: pd.DataFrame, metric: str, base: str = BASELINE) -> Floa
         UserError: a column is missing.
     """
     require(rows, ("arm", *SEED, "update_norm", metric), "equal effort")
-    curves = _curves(where(rows, arm=base), metric)
+    curves = _curves(where(rows, arm=BASELINE), metric)
     with np.errstate(divide="ignore"):
         log_norms = np.log(floats(rows, "update_norm"))
     seeds = zip(*(rows[name] for name in SEED), strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,52 +11,21 @@ import pandas as pd
 from lab.columns import floats, group_mean
 from lab.compare.collection import Comparison
 from lab.compare.published import (
-    AIME24,
-    AIME25,
-    AMC,
     BASE,
     CELLS,
-    LLAMA,
-    MATH,
     PASS_AT_1,
-    QWEN,
-    QWEN3,
     TOTAL,
     Setting,
     note_on_fate,
     note_on_pass,
     published_fate,
+    setting_of,
 )
 from lab.compare.tables import metrics, metrics_of
 from lab.stats.paired import Estimate, estimate
-from lab.trace.manifest import Manifest
 
 NUMBERS = ("mean", "sd", "n", "published", "footnote")
 """Ours over the replicates, the paper's, and what a reader must know about the paper's."""
-
-# Names in a task, a model's folder or its hub name; the longer name of two comes first.
-_MODELS = {
-    LLAMA: r"llama-?3\.2-?3b|^llama-",
-    QWEN: r"qwen-?2\.5-?7b|^qwen-",
-    QWEN3: r"qwen-?3-?4b|^qwen3-",
-}
-_DATA = {
-    AIME24: r"aime[-_ ]?(20)?24",
-    AIME25: r"aime[-_ ]?(20)?25",
-    MATH: r"math[-_ ]?500",
-    AMC: r"\bamc",
-}
-
-
-def setting_of(run: Manifest) -> Setting | None:
-    """The paper's model and data set that a run is about; None where it is another one.
-
-    A simulated run is about those whose fate row its population was fitted to (`llama-math500`), a
-    real one about those that its model and task are named after.
-    """
-    model = run.task if run.world == "sim" else str(run.config.get("model") or "")
-    found = _named(_MODELS, model), _named(_DATA, run.task)
-    return None if "" in found else Setting(*found)
 
 
 def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -101,7 +69,7 @@ def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    setting, found = _setting(comparison), metrics(comparison)
+    setting, found = setting_of(comparison.task), metrics(comparison)
     ours = {arm: estimate(floats(metrics_of(found, arm), "pass_final")) for arm in comparison.arms}
     # All arms of a seed start from one model, so their mean is the seed's start.
     _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
@@ -116,7 +84,7 @@ def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
 
 
 def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    setting, found = _setting(comparison), metrics(comparison)
+    setting, found = setting_of(comparison.task), metrics(comparison)
     if not np.isfinite(floats(found, TOTAL)).any():
         return
     for method in comparison.arms:
@@ -140,15 +108,5 @@ def _place(comparison: Comparison, setting: Setting | None, method: str) -> dict
     return {**place, "method": method}
 
 
-def _setting(comparison: Comparison) -> Setting | None:
-    return setting_of(comparison.manifests[0])
-
-
 def _table(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=["world", "task", "model", *keys, *NUMBERS])
-
-
-def _named(patterns: Mapping[str, str], text: str) -> str:
-    """The name whose pattern a text holds, empty if none."""
-    found = [name for name, own in patterns.items() if re.search(own, text, re.IGNORECASE)]
-    return found[0] if len(found) == 1 else ""

@@ -113,6 +113,18 @@ class Setting(NamedTuple):
     data: str
 
 
+_MODELS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3}
+_DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
+
+
+def setting_of(task: str) -> Setting | None:
+    """The paper's model and data set that a population is named after; None for other tasks."""
+    model, _, data = task.partition("-")
+    if model in _MODELS and data in _DATA:
+        return Setting(_MODELS[model], _DATA[data])
+    return None
+
+
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
     """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
     key = (setting.model, setting.data, method)
@@ -129,21 +141,18 @@ def is_whole(share: float, n_problems: int) -> bool:
     return abs(100 * problems / n_problems - share) <= _PRINTED
 
 
-def fits_row(
-    shares: NDArray[np.float64], target: Shares, n_problems: int, errors: float = 2.0
-) -> NDArray[np.bool_]:
-    """Return whether every cell lies within the sampling error of two sets of problems.
+def fits_row(shares: NDArray[np.float64], target: Shares, n_problems: int) -> NDArray[np.bool_]:
+    """Return whether every cell lies within two sampling errors of two sets of problems.
 
     Args:
         shares: (..., cells) percent of the problems.
         target: a printed row.
         n_problems: of either.
-        errors: how many standard errors of the difference a cell may be off.
     """
     paper_C = np.array(target)
     mean = (shares + paper_C) / 200
     error = 100 * np.sqrt(2 * mean * (1 - mean) / n_problems)
-    return np.asarray((np.abs(shares - paper_C) <= errors * error + _PRINTED).all(axis=-1))
+    return np.asarray((np.abs(shares - paper_C) <= 2 * error + _PRINTED).all(axis=-1))
 
 
 def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:

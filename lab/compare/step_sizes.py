@@ -84,12 +84,11 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     return pd.concat([over_steps(comparisons), facts], axis=1)
 
 
-def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
+def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Every arm at its own best step size, chosen without the seeds that it is judged by.
 
     Args:
         rows: of `rule_rows`, or of the same columns from elsewhere.
-        base: the arm that the others are compared with.
 
     Returns:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,
@@ -102,14 +101,14 @@ def rule_table(rows: pd.DataFrame, base: str = BASELINE) -> pd.DataFrame:
     """
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
-        effort=beyond_effort(rows, METRIC, base),
-        seconds=_relative_seconds(rows, base),
+        effort=beyond_effort(rows, METRIC),
+        seconds=_relative_seconds(rows),
     )
     best = own_best(rows, ["step_size"], METRIC, SEED)
     arms = unique(best, "arm")
     scores = {arm: floats(where(best, arm=arm), METRIC).mean() for arm in arms}
     ranked = sorted(arms, key=lambda arm: -scores[arm])
-    return pd.DataFrame([_line(rows, best, arm, base) for arm in ranked])
+    return pd.DataFrame([_line(rows, best, arm) for arm in ranked])
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
@@ -130,15 +129,15 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[str, object]:
+def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]:
     own = where(best, arm=arm)
     grid = unique(where(rows, arm=arm), "step_size")
     steps = sorted(unique(own, "step_size"))
     found: dict[str, Estimate] = {
         name: estimate(floats(own, name)) for name in SHOWN if name != "against"
     }
-    found["against"] = difference(best, arm, base, METRIC)
-    norm = floats(where(best, arm=base), "update_norm")
+    found["against"] = difference(best, arm, BASELINE, METRIC)
+    norm = floats(where(best, arm=BASELINE), "update_norm")
     moved = float(norm.mean()) if len(norm) else np.nan
     return {
         "arm": arm,
@@ -151,9 +150,9 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str, base: str) -> dict[s
     }
 
 
-def _relative_seconds(rows: pd.DataFrame, base: str) -> Floats:
+def _relative_seconds(rows: pd.DataFrame) -> Floats:
     """Seconds by the baseline's mean at the same step size, NaN where it has none."""
-    own = where(rows, arm=base)
+    own = where(rows, arm=BASELINE)
     steps, seconds = floats(own, "step_size"), floats(own, "seconds")
     of_step = {step: seconds[steps == step].mean() for step in set(steps)}
     below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step_size")])

@@ -37,7 +37,8 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     Args:
         table: one row per fit and cell: row (model and data set), kind (of `KIND_TITLES`), cell
             (fate), published, predicted (mean over replicates, percent), sd (over replicates); as
-            `all_cells` of a calibration gives them.
+            `cells.parquet` of a calibration has them.
+        titles: row to title.
 
     Raises:
         UserError: a column is missing.

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lab.arms import BASELINE
 from lab.columns import floats, select, where
 from lab.compare.tables import Metric
 from lab.figures.style import (
@@ -56,7 +57,6 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     Args:
         shares: percent of problems, indexed by (arm, replicate), one column per fate and `L/D`, as
             `lab.compare.tables.metrics` gives them. Arms without known fates are left out.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     known = shares.dropna(subset=list(FATE_COLOURS))
     parts = {str(arm): part for arm, part in known.groupby(level="arm")}
@@ -163,7 +163,6 @@ def label_migration(table: pd.DataFrame, titles: Mapping[str, str] | None = None
 
     Args:
         table: `lab.measures.fate.migration` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])
     figure = multiples([arm_title(arm, titles) for arm in arms], shared_yaxes=True, column_gap=0.05)
@@ -238,7 +237,6 @@ def paired_differences(
         table: from `lab.stats.paired.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
             without a measured pair are left out.
         metrics: panels from top to bottom; their tables are in percent, so differences are points.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     pairs = [pair for pair in table.to_dict("records") if pair["n"] > 0]
     arms = arm_order(pair["arm"] for pair in pairs)
@@ -318,16 +316,13 @@ _COLOURS = dict(
 _PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
 
 
-def overhead_bars(
-    table: pd.DataFrame, against: str = "ttrl", titles: Mapping[str, str] | None = None
-) -> go.Figure:
+def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Seconds per step by phase as stacked bars, 100 % being the baseline's whole step.
 
     The whisker is one standard deviation of the whole step over the replicates.
 
     Args:
         table: from `lab.measures.overhead.step_seconds`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]
@@ -346,7 +341,7 @@ def overhead_bars(
     ends = [value.mean + (value.sd if value.has_interval else 0) for value in whole if value.n]
     figure.update_xaxes(
         range=[0, 1.55 * max(ends, default=100.0)],
-        title_text=f"% of the step of {safe(arm_title(against, titles))}",
+        title_text=f"% of the step of {safe(arm_title(BASELINE, titles))}",
     )
     height = 150 + 46 * len(arms)
     legend = {"traceorder": "normal", "y": 1 + 8 / height}

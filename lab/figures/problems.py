@@ -217,7 +217,6 @@ def scissor_panels(
     Args:
         thirds: `lab.measures.lost.scissor` tables with the column `arm`.
         widths: `lab.measures.dynamics.window_width` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     heads = [*(head for _, head, *_ in PANELS), WIDTH_TITLE]
     figure = multiples(heads, row_gap=0.32, column_gap=0.26)

@@ -38,7 +38,6 @@ def sensitivity_curves(table: pd.DataFrame, titles: Mapping[str, str] | None = N
 
     Args:
         table: from `lab.measures.sensitivity.sensitivity`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     units = {metric.name: metric for metric in METRICS}
     pairs = list(dict.fromkeys(zip(table["setting"], table["metric"], strict=True)))

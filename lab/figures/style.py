@@ -91,7 +91,7 @@ def arm_order(names: Iterable[str]) -> list[str]:
 
 
 def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:
-    """The title of an arm, as it is (not escaped)."""
+    """The title of an arm (not escaped): that in `titles`, or else that of `lab.arms`."""
     return (titles or {}).get(name, arms.title(name))
 
 

@@ -86,7 +86,6 @@ def arm_curves(
     Args:
         table: `lab.measures.dynamics` tables with the column `arm`.
         panels: from top to bottom.
-        titles: name of an arm to its title, where it differs from `lab.arms`.
         panel_height: pixels.
     """
     figure = panel_grid(panels)
@@ -200,7 +199,6 @@ def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = No
 
     Args:
         table: `lab.measures.dynamics` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     return arm_curves(table, PROGRESS_PANELS, titles)
 
@@ -210,7 +208,6 @@ def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
 
     Args:
         table: `lab.measures.dynamics` tables made with fates, with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     return arm_curves(table, LOST_PANELS, titles, panel_height=260)
 
@@ -231,7 +228,6 @@ def run_lines(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> g
 
     Args:
         table: `lab.measures.dynamics` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     figure = panel_grid(RUN_PANELS)
     for arm in arm_order(table["arm"]):
@@ -324,7 +320,6 @@ def training_window(
     Args:
         dynamics: `lab.measures.dynamics` tables with the column `arm`.
         shares: `lab.measures.dynamics` tables with the column `arm`.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(dynamics["arm"])
     figure = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
@@ -379,7 +374,6 @@ def overlay(
     Args:
         real: `lab.measures.dynamics` tables with the column `arm`.
         simulated: the same; arms that only one of both has are left out.
-        titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
     figure = multiples([arm_title(arm, titles) for arm in arms], row_gap=0.25, shared_yaxes=True)

@@ -25,16 +25,12 @@ WARM_UP = 1
 """First steps that are left out: they compile, allocate and fill caches."""
 
 
-def step_seconds(
-    steps: Mapping[str, pd.DataFrame], against: str = BASELINE, warm_up: int = WARM_UP
-) -> pd.DataFrame:
+def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Mean seconds per step and phase of every arm, and their share of the baseline's step.
 
     Args:
         steps: arm to a trace's steps, all from one machine; a replicate's number means the same
             seed in each.
-        against: the arm whose mean step is 100 %.
-        warm_up: steps at the start of each replicate that are left out.
 
     Returns:
         One row per arm, replicate and phase (names of `PHASES`, `OTHER` for what none of them
@@ -45,13 +41,13 @@ def step_seconds(
         UserError: the baseline is not there, its clock was not read, or a replicate has no more
             steps than the warm-up.
     """
-    if against not in steps:
-        raise UserError(f"overhead: no run of {against}; give one on the same machine")
-    parts = {arm: _seconds(table, arm, warm_up) for arm, table in steps.items()}
+    if BASELINE not in steps:
+        raise UserError(f"overhead: no run of {BASELINE}; give one on the same machine")
+    parts = {arm: _seconds(table, arm) for arm, table in steps.items()}
     measured = {arm: part for arm, part in parts.items() if part is not None}
-    if against not in measured:
-        raise UserError(f"overhead: {against} has no seconds_step; only real runs are timed")
-    base = measured[against][STEP]
+    if BASELINE not in measured:
+        raise UserError(f"overhead: {BASELINE} has no seconds_step; only real runs are timed")
+    base = measured[BASELINE][STEP]
     found = []
     for arm, table in measured.items():
         long = table.rename_axis("replicate").reset_index()
@@ -62,7 +58,7 @@ def step_seconds(
     return pd.concat(found, ignore_index=True).reindex(columns=columns)
 
 
-def _seconds(steps: pd.DataFrame, arm: str, warm_up: int) -> pd.DataFrame | None:
+def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
     """Mean seconds, replicates down and phases across; None where no step was timed."""
     require(steps, ("replicate", "step"), "overhead")
     if "seconds_step" not in steps or not np.isfinite(floats(steps, "seconds_step")).any():
@@ -71,10 +67,10 @@ def _seconds(steps: pd.DataFrame, arm: str, warm_up: int) -> pd.DataFrame | None
     rank = steps.groupby("replicate")["step"].rank(method="first").to_numpy()
     rows = {}
     for one in np.unique(replicate):
-        own = steps.take(np.flatnonzero((replicate == one) & (rank > warm_up)))
+        own = steps.take(np.flatnonzero((replicate == one) & (rank > WARM_UP)))
         if own.empty:
             raise UserError(
-                f"overhead: {arm}, replicate {one} has no step after {warm_up} of warm-up; "
+                f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; "
                 "train longer"
             )
         rows[one] = _mean_phases(own)

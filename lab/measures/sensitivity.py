@@ -35,8 +35,6 @@ def flips_needed(tau_FR: float, W: int) -> int:
 def sensitivity(
     rows: pd.DataFrame,
     metrics: Collection[str] = ("pass_final", "L/D"),
-    settings: Sequence[str] = SETTINGS,
-    defaults: GuardConfig | None = None,
 ) -> pd.DataFrame:
     """Every metric over every value of each setting, the other settings at their defaults.
 
@@ -44,8 +42,6 @@ def sensitivity(
         rows: of a sweep: a row per cell, arm and replicate with the settings as columns named
             `guard.*`, `arm`, `replicate` and the metrics; rows whose `status` is not "done" are
             left out.
-        settings: columns; those that the sweep did not vary are left out.
-        defaults: where the other settings stand; `GuardConfig.paper()` if left out.
 
     Returns:
         One row per setting, value, arm and metric, values ascending: `COLUMNS`; mean, sd and 95 %
@@ -55,16 +51,16 @@ def sensitivity(
     Raises:
         UserError: a column is missing, or no setting was varied around the defaults.
     """
-    defaults = defaults or GuardConfig.paper()
+    defaults = GuardConfig.paper()
     require(rows, ("arm", "replicate", *metrics), "sensitivity")
     if "status" in rows:
         rows = rows.take(np.flatnonzero(rows["status"].to_numpy() == "done"))
-    known = [name for name in settings if name in rows]
+    known = [name for name in SETTINGS if name in rows]
     standard = {name: getattr(defaults, name.removeprefix("guard.")) for name in known}
     parts = [part for name in known for part in _of_setting(rows, name, standard, metrics)]
     if not parts:
         raise UserError(
-            f"sensitivity: none of {', '.join(settings)} was varied around its default; give the "
+            f"sensitivity: none of {', '.join(SETTINGS)} was varied around its default; give the "
             "rows of a sweep such as --preset sensitivity"
         )
     return pd.DataFrame(parts, columns=[*COLUMNS, "default"])

@@ -10,15 +10,11 @@ import plotly.graph_objects as go
 
 from lab.errors import UserError
 from lab.files import whole
-from lab.report.html import Html, join, library, plot, report_style, tag
+from lab.report.html import Html, document, is_made_by, join, library, plot, tag
 from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab figures"
 """Marks a page as ours, so that it may be overwritten."""
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-_HEAD_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
         tag("footer", made),
         library(),
     )
-    return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
+    return document(title, GENERATOR, body)
 
 
 def write_page(path: Path, content: str) -> None:
@@ -73,28 +69,11 @@ def check_page(path: Path) -> None:
     """
     if not path.exists():
         return
-    if path.is_dir() or not _is_page(path):
+    if path.is_dir() or not is_made_by(path, GENERATOR):
         raise UserError(f"{path}: exists and is no page of this program; move it away")
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        return f'name="generator" content="{GENERATOR}"'.encode() in file.read(_HEAD_BYTES)
 
 
 def _section(part: Part, name: str) -> Html:
     words = [tag("p", line, class_="how") for line in part.words]
     drawn = None if part.figure is None else plot(part.figure, name, part.alt)
     return tag("section", tag("h2", part.heading), join(words), drawn)
-
-
-def _head(title: str) -> Html:
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name_="generator", content=GENERATOR),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        report_style(),
-    )

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,35 @@ def library() -> Html:
     template = packed(json.dumps(TEMPLATE.to_plotly_json()), "plotly-template")
     code = stored(_library(), "plotly")
     return join([template, code, tag("script", raw(_asset("report.js")))])
+
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""The browser itself refuses to load anything from outside."""
+_HEAD_BYTES = 4096
+"""The tag that marks our pages stands at the top."""
+
+
+def document(title: str, generator: str, body: Html, *styles: Html) -> str:
+    """A whole page; `generator` marks it as ours, see `is_made_by`."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name_="generator", content=generator),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        report_style(),
+        *styles,
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def is_made_by(path: Path, generator: str) -> bool:
+    """Return whether a file is such a page, which may be overwritten."""
+    with path.open("rb") as file:
+        return f'name="generator" content="{generator}"'.encode() in file.read(_HEAD_BYTES)
 
 
 def report_style() -> Html:

@@ -18,11 +18,12 @@ from lab.report.first import AGREEMENT, AGREEMENT_NAME, agreements, first_screen
 from lab.report.html import (
     Html,
     definitions,
+    document,
+    is_made_by,
     join,
     library,
     mean_and_sd,
     raw,
-    report_style,
     table,
     tag,
 )
@@ -33,11 +34,6 @@ from lab.trace.manifest import now
 
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
-
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""The browser itself refuses to load anything from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,8 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
         library(),
         tag("script", raw(script)),
     )
-    return f"<!doctype html>\n{tag('html', _head(worlds, style), body, lang='en')}\n"
+    title = f"TTRL-Guard Lab report: {' · '.join(world.name for world in worlds)}"
+    return document(title, GENERATOR, body, tag("style", raw(style)))
 
 
 def figure_sections() -> list[Section]:
@@ -104,20 +101,6 @@ def _contents(parts: Sequence[_PageSection]) -> Html:
 
 def _section(name: str, heading: str, inside: Html) -> Html:
     return tag("section", tag("h2", heading, id=name), inside)
-
-
-def _head(worlds: Sequence[ReportedComparison], style: str) -> Html:
-    names = " · ".join(world.name for world in worlds)
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name_="generator", content=GENERATOR),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"TTRL-Guard Lab report: {names}"),
-        report_style(),
-        tag("style", raw(style)),
-    )
 
 
 def _header(worlds: Sequence[ReportedComparison]) -> Html:
@@ -192,10 +175,6 @@ def _footer() -> Html:
     return tag("footer", tag("p", text))
 
 
-_HEAD_BYTES = 4096
-"""The tag that marks our pages stands at the top."""
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """Files that were written."""
@@ -237,16 +216,10 @@ def write_report(
     return Written(target, worlds, skipped)
 
 
-def is_report(path: Path) -> bool:
-    """A file is a page of this program."""
-    with path.open("rb") as file:
-        return f'name="generator" content="{GENERATOR}"'.encode() in file.read(_HEAD_BYTES)
-
-
 def _check(target: Path, force: bool) -> None:
     try:
         folder, homeless = target.is_dir(), not target.parent.is_dir()
-        foreign = not folder and target.exists() and not is_report(target)
+        foreign = not folder and target.exists() and not is_made_by(target, GENERATOR)
     except OSError as error:
         raise unwritable(target, error) from error
     if folder:

@@ -32,19 +32,17 @@ NOTE = (
 _SIDES = {"smallest": "&lt;", "largest": ">"}
 
 
-def rule_markdown(table: pd.DataFrame, base: str = BASELINE, note: bool = True) -> str:
+def rule_markdown(table: pd.DataFrame) -> str:
     """The table for a docs page or an issue.
 
     Args:
         table: from `lab.compare.step_sizes.rule_table`.
-        base: as given to it.
-        note: put `NOTE`, which says how to read it, on top.
     """
-    name = title(base)
+    name = title(BASELINE)
     head = [cell.format(base=name) for cell in _HEAD]
-    lines = [NOTE.format(base=name), ""] if note else []
+    lines = [NOTE.format(base=name), ""]
     lines += [_row(head), _row(["---"] * len(head))]
-    lines += [_row(_cells(dict(row), base)) for row in table.to_dict("records")]
+    lines += [_row(_cells(dict(row))) for row in table.to_dict("records")]
     return "\n".join(lines) + "\n"
 
 
@@ -57,15 +55,14 @@ def steps_markdown(rows: pd.DataFrame) -> str:
     return _over_steps(rows, _pair)
 
 
-def effort_markdown(rows: pd.DataFrame, base: str = BASELINE) -> str:
+def effort_markdown(rows: pd.DataFrame) -> str:
     """Gain of every arm at every step size over a baseline with the same update norm, in points.
 
     Args:
         rows: from `lab.compare.step_sizes.rule_rows`.
-        base: the baseline, see `lab.compare.effort.beyond_effort`.
     """
-    beyond = rows.assign(beyond=beyond_effort(rows, METRIC, base))
-    others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != base, bool)))
+    beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
+    others = beyond.take(np.flatnonzero(np.asarray(rows["arm"] != BASELINE, bool)))
     return _over_steps(others, lambda own: difference(estimate(floats(own, "beyond"))))
 
 
@@ -93,9 +90,9 @@ def _pair(own: pd.DataFrame) -> str:
     return f"{score.mean:.1f}" + (f" / {lost.mean:.1f}" if lost.n else "")
 
 
-def _cells(row: dict[Any, Any], base: str) -> list[str]:
+def _cells(row: dict[Any, Any]) -> list[str]:
     sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
-    own = row["arm"] == base
+    own = row["arm"] == BASELINE
     return [
         escaped(title(row["arm"])),
         f"{row['steps']} {sides}".rstrip(),

@@ -194,9 +194,9 @@ class Recorder:
         """Add rows to the votes, see `write_visits`."""
         self._add("votes", columns, copy)
 
-    def write_answers(self, columns: Columns, *, copy: bool = True) -> None:
+    def write_answers(self, columns: Columns) -> None:
         """Add rows to the answers, see `write_visits`."""
-        self._add("answers", columns, copy)
+        self._add("answers", columns, copy=True)
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
@@ -261,11 +261,10 @@ class RunFolder(Recorder):
         path: Path,
         manifest: Manifest,
         flush_rows: int = FLUSH_ROWS,
-        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         super().__init__(manifest)
         self.path = path
-        self._flush_rows, self._flush_seconds = flush_rows, flush_seconds
+        self._flush_rows = flush_rows
         self._flushed = time.monotonic()
 
     @classmethod
@@ -275,7 +274,6 @@ class RunFolder(Recorder):
         manifest: Manifest,
         *,
         flush_rows: int = FLUSH_ROWS,
-        flush_seconds: float = FLUSH_SECONDS,
     ) -> RunFolder:
         """Make the folder and its `run.json`.
 
@@ -283,14 +281,13 @@ class RunFolder(Recorder):
             path: a folder that does not exist, or an empty one.
             manifest: see `Manifest.new`.
             flush_rows: rows of one table that are kept in memory at most.
-            flush_seconds: age at which rows are put on disk at the next write.
 
         Raises:
             UserError: the folder exists with something in it, or cannot be made.
         """
         path = Path(path)
         make_tables(path)
-        folder = cls(path, manifest, flush_rows, flush_seconds)
+        folder = cls(path, manifest, flush_rows)
         folder._write_manifest(encode(manifest))
         return folder
 
@@ -349,7 +346,7 @@ class RunFolder(Recorder):
 
     def _add(self, table: Table, columns: Columns, copy: bool) -> None:
         super()._add(table, columns, copy)
-        old = time.monotonic() - self._flushed >= self._flush_seconds
+        old = time.monotonic() - self._flushed >= FLUSH_SECONDS
         if old or self._parts[table].rows >= self._flush_rows:
             self.flush()
 

@@ -354,6 +354,8 @@ def count_hits(
         minority_RPA: minority candidates; what is trained on is taken out.
         records_RP: of `decide`.
         label_RP: output; what is trained on.
+        hits_RP: output; samples on it.
+        rival_hits_RP: output; samples on minority candidates.
     """
     R, P, A = samples_RPA.shape
     for r in range(R):
@@ -392,6 +394,7 @@ def learn(
         rival_hits_RP: of `count_hits`.
         records_RP: of `decide`.
         p_RPA: answer probabilities that the samples were drawn from.
+        gradient_RPA: output.
         drop_RP: output; the problem left the batch.
     """
     s = settings_1[0]

@@ -20,7 +20,7 @@ from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
 from lab.errors import UserError
 from lab.settings import flattened, from_values, to_values
-from lab.stats.bootstrap import RESAMPLES, contrast_table
+from lab.stats.bootstrap import contrast_table
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.trace import Trace, load
@@ -39,9 +39,7 @@ def done(rows: pd.DataFrame) -> pd.DataFrame:
     return where(rows, status="done")
 
 
-def contrasts(
-    rows: pd.DataFrame, by: Sequence[str], seed: int, resamples: int = RESAMPLES
-) -> pd.DataFrame:
+def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
     """Return all paired differences between arms within every choice of the settings `by`.
 
     Args:
@@ -58,7 +56,7 @@ def contrasts(
     """
     rows = done(rows)
     parts = [
-        _differences(part, EQUAL, dict(zip(by, cell, strict=True)), seed, resamples)
+        _differences(part, EQUAL, dict(zip(by, cell, strict=True)), seed)
         for cell, part in groups(rows, by)
     ]
     others = [name for name in by if name != "step"]
@@ -66,8 +64,8 @@ def contrasts(
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
             best = at_own_best(part)
-            parts.append(_differences(best, BEST, settings, seed, resamples))
-            parts.append(_to_best_rival(part, best, settings, seed, resamples))
+            parts.append(_differences(best, BEST, settings, seed))
+            parts.append(_to_best_rival(part, best, settings, seed))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
@@ -81,19 +79,18 @@ def _to_best_rival(
     best: pd.DataFrame,
     settings: dict[str, object],
     seed: int,
-    resamples: int,
 ) -> pd.DataFrame:
     """Guarded arms at their best minus the best rival at its best."""
     guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
     # The rival comes first, so that the differences are arm minus rival.
     both = pd.concat([best_rival(done(rows)).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-    return where(_differences(both, BEST, settings, seed, resamples), against=BEST_RIVAL)
+    return where(_differences(both, BEST, settings, seed), against=BEST_RIVAL)
 
 
 def _differences(
-    rows: pd.DataFrame, at: str, settings: dict[str, object], seed: int, resamples: int
+    rows: pd.DataFrame, at: str, settings: dict[str, object], seed: int
 ) -> pd.DataFrame:
-    table = contrast_table(_metrics(rows), seed, resamples)
+    table = contrast_table(_metrics(rows), seed)
     for position, (name, value) in enumerate({"at": at, **settings}.items()):
         table.insert(position, name, value)
     return table

@@ -14,17 +14,10 @@ from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm, for_cell, title
 from lab.columns import floats, groups, where
 from lab.compare.published import (
-    AIME24,
-    AIME25,
-    AMC,
     CELLS,
-    LLAMA,
-    MATH,
     PASS_AT_1,
-    QWEN,
-    QWEN3,
-    Setting,
     published_fate,
+    setting_of,
 )
 from lab.errors import UserError
 from lab.figures.calibration import calibration_errors
@@ -41,8 +34,6 @@ GUARDS = ("guard", "guard: flip_rate=instant", "guard_release")
 ARMS = (BASELINE, *GUARDS, "frs", "mps", "rcsu")
 TABLE, PAGE = "paper.csv", "paper.html"
 PASS = "pass@1"
-_MODELS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3}
-_DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
 _WORDS = (
     "Simulated minus printed, in points: the mean over the replicates. The populations were "
     "fitted to the fates under TTRL, no number to a row of a guard or an ablation.",
@@ -74,8 +65,8 @@ def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
 
 
 def _lines(config: SimConfig, name: str, asked: str) -> Iterator[tuple[object, ...]]:
-    model, data = name.split("-")
-    setting, law = Setting(_MODELS[model], _DATA[data]), NAMED[name]
+    setting, law = setting_of(name), NAMED[name]
+    assert setting is not None  # every named population is a cell of the paper
     method = "guard" if asked in GUARDS else asked
     printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
     printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))

@@ -134,18 +134,17 @@ def solve_lock_in(visit: Moves) -> LockIn:
     return LockIn(visit.x_N, splu(matrix).solve(visit.down_out_N))
 
 
-def windows(process: Process, delta: float = 0.01, refine: int = 1) -> Windows:
+def windows(process: Process, delta: float = 0.01) -> Windows:
     """Mean time to lock-in and the width of the extinction window.
 
     Args:
         delta: an answer is extinct once it wins a vote with less than this probability.
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: `delta` is out of bounds, or the step is too small for the grid.
     """
     end = process.extinction(delta)
-    spacing = min(process.step / 20.0, end / _JUMPY_CELLS) / refine
+    spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
     visit = moves(process, grid(process, end, spacing), order=2)
     solver = splu(system(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN))
     lost_N = solver.solve(visit.down_out_N)
@@ -153,19 +152,18 @@ def windows(process: Process, delta: float = 0.01, refine: int = 1) -> Windows:
     return Windows(visit.x_N, visits_N, lost_N, solver.solve(lost_N))
 
 
-def wrong_by_visit(p0: float, process: Process, n_visits: int, refine: int = 1) -> Floats:
+def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     """(T,) probability that the label of visit 1, 2, .. T is wrong.
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
-    visit = smooth_moves(process, refine)
+    visit = smooth_moves(process)
     if abs(x0) >= visit.x_N[-1]:
         return np.full(n_visits, float(x0 < 0))
     stay_N = visit.stay_up_N + visit.stay_down_N

@@ -40,7 +40,7 @@ class FlipLaw(NamedTuple):
 
 
 def flip_rate_by_visit(
-    p0: float, process: Process, n_visits: int, *, primed: bool = True, refine: int = 1
+    p0: float, process: Process, n_visits: int, *, primed: bool = True
 ) -> Floats:
     """(T,) share of such problems whose label changes at visit 1, 2, .. T.
 
@@ -49,14 +49,13 @@ def flip_rate_by_visit(
     Args:
         p0: chance of the correct answer, in (0, 1).
         primed: a visit 0 before training set the first label; otherwise visit 1 sets it.
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
-    visit = smooth_moves(process, refine)
+    visit = smooth_moves(process)
     rate_T = np.zeros(n_visits)
     if abs(x0) >= visit.x_N[-1]:
         return rate_T
@@ -70,7 +69,7 @@ def flip_rate_by_visit(
     return rate_T
 
 
-def flip_law(p0: float, process: Process, max_flips: int = 40, refine: int = 1) -> FlipLaw:
+def flip_law(p0: float, process: Process, max_flips: int = 40) -> FlipLaw:
     """Law of the number of flips over all time, together with the end.
 
     Let `G_j(x, L)` be the probability of exactly j more flips and of ending wrong, from logit x
@@ -80,14 +79,13 @@ def flip_law(p0: float, process: Process, max_flips: int = 40, refine: int = 1) 
     Args:
         p0: chance of the correct answer, in (0, 1).
         max_flips: largest number of flips in the table.
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("max_flips", max_flips, 1)
-    visit = smooth_moves(process, refine)
+    visit = smooth_moves(process)
     if abs(x0) >= visit.x_N[-1]:
         certain_F = np.eye(1, max_flips + 1)[0]
         return FlipLaw(certain_F * (x0 < 0), certain_F * (x0 > 0), 0.0)
@@ -122,7 +120,6 @@ def detection(
     *,
     window: int = 5,
     tau: float = 0.3,
-    refine: int = 1,
 ) -> Detection:
     """Probability that a problem's flip rate exceeds tau within T visits of plain TTRL.
 
@@ -134,7 +131,6 @@ def detection(
         p0: chance of the correct answer, in (0, 1).
         window: W in visits, at most 16.
         tau: threshold of the flip rate, in [0, 1).
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.
@@ -144,7 +140,7 @@ def detection(
     check_count("window", window, 1, 16)
     if not 0 <= tau < 1:
         raise UserError(f"theory: tau = {tau} must be in [0, 1)")
-    visit = smooth_moves(process, refine)
+    visit = smooth_moves(process)
     if abs(x0) >= visit.x_N[-1]:
         return Detection(0.0 if x0 < 0 else math.nan, math.nan, 0.0 if x0 > 0 else math.nan)
     most = next(flips for flips in range(window) if (flips + 1) / window > tau)

@@ -40,7 +40,6 @@ def regime_chart(
     n_samples: int = 32,
     *,
     delta: float = 0.01,
-    window: int = 5,
 ) -> pd.DataFrame:
     """Return the regimes over p0 and step * sqrt(V), one row per cell, from the exact chain.
 
@@ -48,14 +47,13 @@ def regime_chart(
         p0: chances of the correct answer, in (0, 1).
         step_sqrt_votes: values of step * sqrt(V), which with V fixed stand for the step size.
         delta: an answer is extinct once it wins a vote with less than this probability.
-        window: W in visits, which tells a slow regime from a sudden one.
 
     Returns:
         `p0`, `step_sqrt_votes`, `step`, `n_votes`, `n_samples`; `lost` (probability to end on the
         wrong answer); `lost_diffusion` and `lost_first_move`, the two limits of it; `form`, the
         limit that is closer; `visits` and `visits_lost` (means, see `Window`);
         `single_flip_share`; and `regime`: `kept` or `lost` where the end is 99 % certain, else
-        `slow` where the extinction takes at least W visits on average, else `sudden`.
+        `slow` where the extinction takes at least five visits on average, else `sudden`.
 
     Raises:
         UserError: a value is out of bounds, or a step is too small for the chain's grid.
@@ -68,7 +66,7 @@ def regime_chart(
     ]
     chart = pd.DataFrame(rows)
     chart["regime"] = np.select(
-        [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= window],
+        [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
         ["kept", "lost", "slow"],
         "sudden",
     )

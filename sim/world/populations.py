@@ -28,10 +28,8 @@ replicate 0.
 from __future__ import annotations
 
 import csv
-import functools
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,13 +188,10 @@ class Population:
             )
 
 
-def draw_population(config: SimConfig, threads: int = 1) -> Population:
+def draw_population(config: SimConfig) -> Population:
     """The problems of all replicates of a run.
 
     With `fixed_population` every replicate has the problems of replicate 0.
-
-    Args:
-        threads: to draw in; NumPy lets others work while it draws, and the numbers are the same.
 
     Raises:
         UserError: the population's file has a defect.
@@ -206,10 +201,7 @@ def draw_population(config: SimConfig, threads: int = 1) -> Population:
     if config.fixed_population:
         drawn = [_draw_one(config, ability, 0)] * config.replicates
     else:
-        draw_one = functools.partial(_draw_one, config, ability)
-        numbers = range(config.first_replicate, last)
-        with ThreadPoolExecutor(threads) as pool:
-            drawn = list(map(draw_one, numbers) if threads == 1 else pool.map(draw_one, numbers))
+        drawn = [_draw_one(config, ability, r) for r in range(config.first_replicate, last)]
     p0, truth, attractor = (np.stack(parts) for parts in zip(*drawn, strict=True))
     return Population(p0, truth, attractor)
 

@@ -141,13 +141,6 @@ def test_what_a_command_raises(capsys):
         call(capsys, "raise", "--how", "bug")
 
 
-def test_a_narrow_terminal_changes_no_message(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    assert call(capsys, "show", "--mode", "medium")[2] == (
-        "guard-test: --mode medium: must be one of fast, slow\n"
-    )
-
-
 @pytest.mark.parametrize("prog", ["guard-sim", "guard-train", "guard-report"])
 def test_every_program_has_a_version(capsys, prog):
     (entry,) = entry_points(group="console_scripts", name=prog)
@@ -180,13 +173,6 @@ def test_names_that_the_terminal_cannot_show(tmp_path):
     done = subprocess.run(line, env=plain, capture_output=True)
     assert done.returncode == 0
     assert done.stdout == b"caf\\xe9\\udcff\n"
-
-
-@pytest.mark.parametrize("argv", [["--help"], ["show", "--help"]])
-def test_help_is_no_mistake(capsys, argv):
-    code, out, err = call(capsys, *argv)
-    assert code == 0 and not err
-    assert "show" in out
 
 
 def test_read_option():

@@ -74,27 +74,6 @@ def test_the_mixture_has_a_second_group_of_problems() -> None:
         pytest.approx((0.95, 0.34, 0.3)),
         pytest.approx((0.05, 0.6, 10.0)),
     )
-    plain = row_config(mechanism, SMALL, shared, own | {"middle_share": 0.0}, 2, 3)
-    one = row_config(
-        MECHANISMS["attractor"],
-        SMALL,
-        {name: value for name, value in shared.items() if name != "middle_mean"},
-        {name: value for name, value in own.items() if name != "middle_share"},
-        2,
-        3,
-    )
-    assert plain.mixture[0][0] == 1.0 and one.population == "beta"
-    assert (one.kappa_att, one.step) == (plain.kappa_att, plain.step)
-
-
-def test_adam_is_the_attractor_with_another_optimizer() -> None:
-    adam = MECHANISMS["adam"]
-    own = {"ability_mean": 0.5, "ability_concentration": 2.0}
-    config = row_config(adam, SMALL, adam.values(adam.start), own, 2, 3)
-    assert (config.optimizer, config.policy) == ("adam", "attractor")
-    assert config.step == pytest.approx(0.05)
-    other = row_config(MECHANISMS["attractor"], SMALL, {}, own, 2, 3)
-    assert other.optimizer == "sgd"
 
 
 def test_the_readings_differ_in_the_fates_alone() -> None:

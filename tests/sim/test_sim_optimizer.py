@@ -67,25 +67,6 @@ def test_adam_is_the_published_algorithm():
     assert path(one_coordinate(optimizer="adam"), [1e-3])[0] == pytest.approx(0.05, rel=1e-4)
 
 
-def test_adam_of_one_problem_forgets_a_constant_weight_and_the_shared_directions_do_not():
-    rounds = np.random.default_rng(2).normal(0.2, 0.1, (12, 2))
-    moved, theta = {}, {}
-    for optimizer in ("sgd", "adam"):
-        for weight in (1.0, 0.5):
-            config = SimConfig(n_problems=2, n_answers=2, optimizer=optimizer, neg_transfer=1.0)
-            policy = Attractor(config, draw_population(config))
-            before = policy._z_RNA.copy()
-            for pulls in rounds:
-                g = np.stack([pulls, -pulls], axis=1)[None]
-                g[0, 0] *= weight
-                policy.update(np.array([[0, 1]]), 0.05, g)
-            moved[optimizer, weight] = (policy._z_RNA - before)[0, 0]
-            theta[optimizer, weight] = policy.theta_R2[0, 1]
-    assert moved["sgd", 0.5] == pytest.approx(0.5 * moved["sgd", 1.0])
-    assert moved["adam", 0.5] == pytest.approx(moved["adam", 1.0], rel=1e-5)
-    assert abs(theta["adam", 0.5] - theta["adam", 1.0]) > 0.02 * abs(theta["adam", 1.0])
-
-
 def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
     config = SimConfig(n_problems=3, n_answers=3, optimizer="adam", load_sd=0.0, neg_transfer=1.0)
     population = draw_population(config)
@@ -168,16 +149,6 @@ def test_clipping_shortens_long_gradients_alone(policy):
     assert (clipped <= free * (1 + 1e-12)).all() and (clipped < 0.9 * free).any()
 
 
-def test_the_clipped_norm_is_that_of_all_parameters():
-    policy = made("attractor", max_grad_norm=0.1, load_sd=0.0, kappa_att=1.0, kappa_corr=1.0)
-    assert isinstance(policy, Attractor)
-    g = np.zeros((1, 1, 4))
-    g[..., policy._place_RN2[0, 0, 1]] = 0.3
-    # 0.3 in the problem's own logit and 0.3 in theta_A.
-    assert policy.update(np.zeros((1, 1), np.int64), 1.0, g) == pytest.approx(0.1, rel=1e-5)
-    assert policy.theta_R2[0, 1] == pytest.approx(0.1 / np.sqrt(2), rel=1e-5)
-
-
 def decided(counts_A, n_votes, n_samples, config):
     guard = Guard(config)
     counts = np.array([[counts_A]], np.int64)
@@ -196,16 +167,6 @@ def test_the_expected_update_is_the_drift_of_the_theory(p):
     g = gradient(expected, decision, p_RPA, GuardConfig.off())[0, 0]
     size = np.sqrt(p * (1 - p) * (K - 1) / K)
     assert g == pytest.approx([size, -size], rel=1e-4)
-
-
-def test_the_expected_update_of_several_answers():
-    p_A = np.array([0.5, 0.3, 0.15, 0.05])
-    votes, decision = decided([10, 16, 4, 2], 32, 16, GuardConfig.off())
-    expected = replace(votes, samples=expected_samples(p_A[None, None], 1.0, 16))
-    g = gradient(expected, decision, p_A[None, None], GuardConfig.off())[0, 0]
-    size = np.sqrt(0.3 * 0.7 * 15 / 16)
-    assert g == pytest.approx(size * np.array([-0.5 / 0.7, 1, -0.15 / 0.7, -0.05 / 0.7]), rel=1e-4)
-    assert g.sum() == pytest.approx(0, abs=1e-9)
 
 
 def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_samples():

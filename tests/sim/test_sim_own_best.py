@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.arms import rivals
 from lab.compare.own_best import BEST_RIVAL, best_among, edges, own_best, own_best_words
 from sim.studies.compare import BEST, contrasts
 
@@ -29,13 +28,6 @@ def rows(scored):
         },
         policy="attractor",
     )
-
-
-def test_rivals_are_the_arms_without_a_guard_below_the_ceiling():
-    names = ["ttrl", "guard", "matched", "random_skip", "frozen", "memory", "memory_guard", "truth"]
-    assert rivals([*names, "frs", "matched_frs", "release"]) == [
-        *("ttrl", "matched", "random_skip", "frozen", "memory", "matched_frs")
-    ]
 
 
 def test_the_best_rival_is_chosen_with_its_step(rows):

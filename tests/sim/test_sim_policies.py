@@ -39,13 +39,6 @@ def test_two_answers_move_by_the_closed_form(won):
     assert g.sum() == pytest.approx(0, abs=1e-15)
 
 
-@pytest.mark.parametrize("samples", [[0, 8], [8, 0]])
-def test_groups_of_one_mind_do_not_move(samples):
-    votes, decision = decide([20, 12], samples, 32, 8, GuardConfig.off())
-    g = gradient(votes, decision, np.array([[[0.6, 0.4]]]), GuardConfig.off())
-    assert g == pytest.approx(0, abs=1e-9)
-
-
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "mps"])
 def test_gradient_equals_the_sum_over_single_samples(profile):
     rng = np.random.default_rng(4)
@@ -173,15 +166,6 @@ def test_one_problem_per_step_is_the_same_with_and_without_the_fast_path():
         norm = general.update(problems, 0.1, g)
         assert norm == pytest.approx(plain.update(problems, 0.1, g), rel=1e-12)
     assert probabilities(general, ALL) == pytest.approx(probabilities(plain, ALL), rel=1e-12)
-
-
-def test_correct_loadings_can_be_spread_by_themselves():
-    config = SimConfig(n_problems=5000)
-    plain = Attractor(config, draw_population(config))._load_RN2
-    wide = replace(config, corr_load_sd=3.0)
-    loads = Attractor(wide, draw_population(wide))._load_RN2
-    assert (loads[..., 1] == plain[..., 1]).all()
-    assert loads[..., 0] - 1 == pytest.approx(10 * (plain[..., 0] - 1))
 
 
 def features_of(**changes):

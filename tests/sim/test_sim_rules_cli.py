@@ -19,27 +19,6 @@ from sim.studies.sweep import RULE_ARMS, Sweep, preset, preset_settings
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "rule"),
-    [
-        (["--rule", "scope"], "scope", "scope"),
-        (["--rule", "scope", "--profile", "paper"], "scope+guard", "scope"),
-        (["--rule", "scope", "--arm", "guard"], "scope+guard", "scope"),
-        (["--arm", "scope+guard"], "scope+guard", "scope"),
-        (["--arm", "srt"], "srt", "srt"),
-        (["--rule", "srt", "--profile", "off"], "srt", "srt"),
-        (["--rule", "srt", "--arm", "memory"], "srt+memory", "srt"),
-        (["--rule", "intuitor"], "intuitor", "intuitor"),
-        (["--rule", "maj_at_n"], "maj_at_n", "maj_at_n"),
-        (["--rule", "t3rl", "--guard.W", "3"], "t3rl+custom", "t3rl"),
-    ],
-)
-def test_a_rule_by_option_or_arm(tmp_path, options, name, rule):
-    assert main(["run", "--out", str(tmp_path / "a"), *options, *FEW]) == 0
-    run = load(tmp_path / "a").run
-    assert (run.arm, run.config["rule"]) == (name, rule)
-
-
 def test_the_rules_own_settings(tmp_path):
     options = ["--rule", "srt", "--rule-options", "threshold", "0.5", "keep", "0.5"]
     assert main(["run", "--out", str(tmp_path / "a"), *options, *FEW]) == 0

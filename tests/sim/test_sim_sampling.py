@@ -71,13 +71,6 @@ def test_unparseable_responses_count_nowhere():
     assert not none.any()
 
 
-def test_a_replicate_is_the_same_alone_or_in_company():
-    together, _ = draw([0.5, 0.3, 0.2], 30, 64, 32, replicates=4)
-    alone, _ = draw([0.5, 0.3, 0.2], 30, 64, 32, first=3)
-    assert (together[3] == alone[0]).all()
-    assert (together[2] != together[3]).any()
-
-
 def test_coordinates_change_every_number():
     base = uniforms(1, 0, 2, TIE, 1, 500)
     for other in (
@@ -146,9 +139,3 @@ def test_ability_floor_and_fixed_populations():
     assert (fixed.p0_RNA[0] == draw_population(SimConfig()).p0_RNA[0]).all()
     free = draw_population(SimConfig(replicates=2))
     assert (free.p0_RNA[0] != free.p0_RNA[1]).any()
-
-
-def test_point_population_and_two_answers():
-    config = SimConfig(population="point", ability_mean=0.55, n_answers=2, n_problems=10)
-    drawn = draw_population(config)
-    assert np.sort(drawn.p0_RNA, axis=-1) == pytest.approx(np.tile([0.45, 0.55], (1, 10, 1)))

@@ -1,5 +1,6 @@
 """A sweep's rows, its folder, and how it is continued."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -107,6 +109,22 @@ def test_workers_change_no_bit(swept, tmp_path):
     same(run_sweep(SWEEP, tmp_path / "two", 2), rows)
     both = [folder / "results.csv" for folder in (out, tmp_path / "two")]
     assert both[0].read_bytes() == both[1].read_bytes()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None and not os.environ.get("CI"),
+    reason="needs dask",
+)
+def test_the_active_backend_of_joblib_runs_the_jobs(swept, tmp_path):
+    from distributed import Client, LocalCluster
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        LocalCluster(**options) as cluster,
+        Client(cluster) as client,
+        joblib.parallel_config("dask", client=client),
+    ):
+        same(run_sweep(SWEEP, tmp_path / "dask"), swept[1])
 
 
 @pytest.fixture
@@ -226,9 +244,7 @@ def test_a_used_folder_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGTERM)])
 def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
     out = tmp_path / "s"
     line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]

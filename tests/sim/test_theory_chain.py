@@ -63,16 +63,6 @@ def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, s
     assert np.abs(once - twice).max() < 1e-6
 
 
-@pytest.mark.parametrize("step", [0.03, 0.1, 1.0])
-def test_halving_the_grid_changes_a_mean_time_by_less_than_1_percent(step: float) -> None:
-    process = Process(step, 64, 32)
-    for p0 in (0.5, 0.52, 0.56):
-        once, twice = (windows(process, refine=refine).at(p0) for refine in (1, 2))
-        assert once.visits == pytest.approx(twice.visits, rel=0.01)
-        assert once.visits_lost == pytest.approx(twice.visits_lost, rel=0.01)
-        assert once.lost == pytest.approx(twice.lost, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("n_votes", "n_samples", "step"), [(64, 32, 0.1), (7, 5, 0.4), (4, 2, 2.0)]
 )
@@ -93,14 +83,6 @@ def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int) ->
         assert float(lock_in_chain(process).at(p0)) == pytest.approx(first_move, abs=1e-6)
         if n_votes == 64:  # Sampled groups in full agreement are as good as impossible.
             assert first_move == pytest.approx(float(process.wrong_vote(x0)[0]), abs=1e-4)
-
-
-def test_labels_by_visit_lead_from_the_first_vote_to_lock_in() -> None:
-    process = Process(0.1, 64, 32)
-    wrong_T = wrong_by_visit(0.53, process, 200)
-    assert wrong_T[0] == pytest.approx(float(process.wrong_vote(math.log(0.53 / 0.47))[0]))
-    assert wrong_T[-1] == pytest.approx(lock_in(0.53, 0.1, 64, 32), abs=1e-6)
-    assert np.all(np.diff(wrong_T) < 1e-9)
 
 
 def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:

@@ -3,9 +3,8 @@ import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.paper_tables import fate_table, footnotes, main_table, setting_of
-from lab.compare.published import AIME24, AMC, LLAMA, MATH, QWEN, QWEN3, Setting
-from lab.trace.manifest import Manifest
+from lab.compare.paper_tables import fate_table, footnotes, main_table
+from lab.compare.published import LLAMA, MATH
 
 RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
 
@@ -22,29 +21,6 @@ def compare(make_trace):
         return comparison
 
     return build
-
-
-@pytest.mark.parametrize(
-    ("world", "task", "model", "expected"),
-    [
-        ("sim", "llama-math500", None, Setting(LLAMA, MATH)),
-        ("sim", "qwen3-aime24", None, Setting(QWEN3, AIME24)),
-        ("sim", "qwen-amc", None, Setting(QWEN, AMC)),
-        ("real", "amc", "models/Llama-3.2-3B-Instruct", Setting(LLAMA, AMC)),
-        ("real", "math500", "hf:Qwen/Qwen2.5-7B-Instruct", Setting(QWEN, MATH)),
-        ("real", "aime24", "hf:Qwen/Qwen3-4B", Setting(QWEN3, AIME24)),
-        ("real", "aime24", "hf:Qwen/Qwen2.5-Math-1.5B", None),
-        ("real", "tiny", None, None),
-        ("sim", "made-up", None, None),
-        ("real", "dynamics", "hf:Qwen/Qwen3-4B", None),
-    ],
-)
-def test_which_published_cell_a_run_is_about(world, task, model, expected):
-    config = {} if model is None else {"model": model}
-    run = Manifest.new(
-        world, "ttrl", "TTRL", n_problems=1, n_votes=64, task=task, config=config, seeds=[0]
-    )
-    assert setting_of(run) == expected
 
 
 def test_main_table_puts_ours_beside_the_papers(compare):

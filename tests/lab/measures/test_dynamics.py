@@ -68,12 +68,6 @@ def test_the_last_measured_score_of_an_epoch_counts(visits):
     assert dynamics(visits)["pass_at_1"].isna().all()
 
 
-def test_a_score_before_training_needs_no_visit_zero(visits, make_evals):
-    table = dynamics(visits[visits["visit"] > 0], pd.DataFrame(make_evals([[0.1, 0.2, 0.3]])))
-    assert table["pass_at_1"].tolist() == [0.1, 0.2, 0.3]
-    assert np.isnan(table["match_rate"][0])
-
-
 def test_lost_problems_by_either_definition(make_visits):
     falling, wrong, right = [*[1.0] * 5, *[0.0] * 8], [0.1] * 13, [0.9] * 13
     visits = pd.DataFrame(make_visits([[falling, wrong, right]]))
@@ -93,12 +87,6 @@ def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_ev
     table = dynamics(pd.concat([short, long]))
     assert table["replicate"].tolist() == [0] * 5 + [2] * 3
     assert table["progress"].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0.5, 1]
-
-
-def test_problems_without_a_true_answer_have_no_vote_rate(make_visits):
-    accuracy = np.full((1, 2, 3), 0.9)
-    accuracy[0, 1] = np.nan
-    assert dynamics(pd.DataFrame(make_visits(accuracy)))["correct_vote_rate"].tolist() == [1.0] * 3
 
 
 def test_what_is_missing_is_named(visits, make_evals):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lab
 from lab.errors import UserError
-from lab.measures.fate import FATES, classify, fate_shares, fates, histories, of_fate
+from lab.measures.fate import FATES, classify, fate_shares, fates, of_fate
 
 
 def reference(votes: list[int], n_votes: int = 64) -> str:
@@ -100,14 +100,6 @@ def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
         assert row.fla == pytest.approx(sum(votes[-5:]) / 320, abs=1e-12)
 
 
-def test_rows_come_in_order_with_small_types(make_visits):
-    found = fates(pd.DataFrame(make_visits(np.full((2, 3, 9), 0.5))))
-    assert found["replicate"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert found["problem"].tolist() == [0, 1, 2] * 2
-    assert list(found["fate"].cat.categories) == list(FATES)
-    assert found["fate"].cat.ordered
-
-
 def test_seven_visits_are_refused_and_eight_are_not(make_visits):
     accuracy = np.full((1, 2, 9), 0.5)
     visits = pd.DataFrame(make_visits(accuracy))
@@ -169,9 +161,3 @@ def test_fates_select_their_visits_with_visit_zero(make_visits):
     assert set(zip(chosen["replicate"], chosen["problem"], strict=True)) == {(1, 0)}
     assert len(chosen) == 9
     assert not of_fate(visits, found, ()).any()
-
-
-def test_histories_of_nothing():
-    empty = pd.DataFrame({"replicate": [], "problem": [], "visit": []}).astype(int)
-    found = histories(empty)
-    assert len(found.order) == len(found.start) == len(found.length) == 0

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.errors import UserError
-from lab.measures.fate import FATES
 from lab.measures.lost import scissor
 
 
@@ -58,28 +57,6 @@ def test_only_the_wanted_fates_count_and_the_default_is_the_papers(make_visits):
     assert wrong["n_wrong"].tolist() == [1, 1, 0]
     assert wrong[["below_half", "survival"]].iloc[2].isna().all()
     assert wrong["wins"].tolist() == [0, 0, 3]
-
-
-def test_a_mean_of_exactly_one_half_is_not_below_it(make_visits):
-    correct = np.zeros((1, 1, 10), bool)
-    rates = np.full((1, 1, 10), 0.1 + 0.2 + 0.2)
-    rates[..., 1:4] = [0.2, 0.3, 1.0]
-    found = scissor(trace(make_visits, correct, rates), outcome((0, 0, "Degraded")))
-    assert found["below_half"].tolist() == [0, 0, 0]
-
-
-def test_thirds_of_eight_visits_are_three_three_and_two(make_visits):
-    visits = trace(make_visits, np.ones((1, 1, 9), bool), np.ones((1, 1, 9)))
-    found = scissor(visits, outcome((0, 0, "Stable Always Right")), FATES)
-    assert found["visits"].tolist() == found["wins"].tolist() == [3, 3, 2]
-
-
-def test_every_replicate_has_its_rows_even_without_such_problems(make_visits):
-    visits = trace(make_visits, [[RIGHT], [RIGHT]], [[RATES], [RATES]], replicates=[4, 9])
-    found = scissor(visits, outcome((4, 0, "Degraded"), (9, 0, "Learned")))
-    assert found["replicate"].tolist() == [4, 4, 4, 9, 9, 9]
-    assert found["n_problems"].tolist() == [1, 1, 1, 0, 0, 0]
-    assert found.loc[3:, ["below_half", "survival", "visits", "wins"]].isna().all(axis=None)
 
 
 def test_no_label_is_no_wrong_label_and_unknown_truth_is_left_out(make_visits):

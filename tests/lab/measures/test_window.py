@@ -32,11 +32,6 @@ def test_peak_collapse_drop_and_lead():
     assert window["lead"] == 0
 
 
-def test_a_fall_of_exactly_two_points_is_a_drop():
-    window = run_windows(run([NAN, 0.2, 0.0, 0.0], [0.5, 0.5, 0.5, 0.48])).loc[0]
-    assert (window["collapse"], window["drop"], window["lead"]) == (2, 3, 1)
-
-
 def test_what_never_happened_is_nan():
     steady = run_windows(run([NAN, 0.3, 0.3], [0.5, 0.6, 0.6])).loc[0]
     assert (steady["fr_peak"], steady["peak"]) == (0.3, 1)

@@ -60,7 +60,8 @@ def studied(add_run, tmp_path):
 
 def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
     worlds, _ = read([runs.real])
-    shown = first_of(page(worlds, []))
+    content = page(worlds, [])
+    shown = first_of(content)
     found = {row[0]: row for row in rows_of(shown)}
     text = markdown(worlds)
     csv = dict(tables(worlds[0]))["arms"].set_index("arm")
@@ -74,7 +75,7 @@ def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
         assert csv.loc[row["arm"], "pass_final"] == pytest.approx(row["pass_final"].mean)
     assert found["TTRL"][3] == "" and "<strong>+" in shown
     assert csv.loc["frozen", "against_low"] > 0
-    assert "first-0-data" in figures_of(page(worlds, []))
+    assert "first-0-data" in figures_of(content)
 
 
 def test_what_is_missing_is_one_line_with_a_command(add_run, tmp_path):

@@ -39,11 +39,13 @@ def test_an_early_end_does_not_look_like_the_whole_way(add_run, tmp_path, make_t
     assert world.of_arm("guard")["progress"].max() == pytest.approx(8 / 9)
 
 
-def test_skipped_folders_are_named_with_the_reason(runs, tmp_path):
-    (tmp_path / "run.json").write_text("{}")
-    content = page(*read([runs.sim, tmp_path]))
+def test_skipped_folders_are_named_with_the_reason(add_run, tmp_path):
+    add_run(tmp_path / "good", "ttrl")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{}")
+    content = page(*read([tmp_path]))
     section = content.split('id="left-out"')[1]
-    assert str(tmp_path) in section
+    assert str(tmp_path / "bad") in section
     assert "not of this program" in section
 
 
