@@ -83,7 +83,7 @@ def _stacked(figure: go.Figure, height: int, bargap: float, legend_gap: int) -> 
         height,
         barmode="stack",
         bargap=bargap,
-        legend={"traceorder": "normal", "y": 1 + legend_gap / height},
+        legend={"traceorder": "normal", "y": 1 + legend_gap / height, "maxheight": 1},
         uniformtext=TEXT,
         margin={"r": RATIO_MARGIN},
     )
@@ -260,7 +260,7 @@ def paired_differences(
         ticks="",
         showgrid=False,
     )
-    figure.update_xaxes(zeroline=True, zerolinecolor=GREY, zerolinewidth=2)
+    figure.update_xaxes(rangemode="tozero", zeroline=True, zerolinecolor=GREY, zerolinewidth=2)
     figure.update_annotations(x=0, xanchor="left", yshift=4, font_size=13)
     height = 50 + len(metrics) * (90 + 44 * len(arms))
     return styled(figure, height, showlegend=False, hovermode="closest")

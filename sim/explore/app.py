@@ -26,10 +26,13 @@ from sim.settings.config import SimConfig
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 _STYLE = """
 body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: #1F2328; background: #fff }
-.page { display: grid; grid-template-columns: 320px 1fr; gap: 8px 28px; max-width: 1280px;
+.page { display: grid; grid-template: auto auto 1fr / 320px 1fr; gap: 8px 28px; max-width: 1280px;
   margin: 0 auto; padding: 18px }
 .page > * { min-width: 0 }
 h1 { font-size: 22px; margin: 0; grid-column: 1 / -1 }
+.controls { grid-row: 2 / span 2 }
+.words p { margin: 0 0 .5em }
+.control { margin-bottom: 6px }
 .control label { display: flex; justify-content: space-between; font-size: 13px }
 .control label b { font-variant-numeric: tabular-nums }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 6px }
@@ -40,9 +43,10 @@ pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white
 .copy pre { padding-right: 40px }
 .copy > :last-child { position: absolute; right: 8px; top: 8px }
 @media (max-width: 800px) {
-  .page { grid-template-columns: minmax(0, 1fr) }
-  h1 { order: -2 }
-  .figures { order: -1 }
+  .page { grid-template: none / minmax(0, 1fr) }
+  .controls { grid-row: auto; order: 1 }
+  .words { position: sticky; top: 0; z-index: 1; background: #fff; font-size: 12.5px }
+  .words p { margin: 0 }
 }
 """
 _PAGE = """<!DOCTYPE html>
@@ -129,15 +133,9 @@ def _refuse_malformed(app: Dash) -> tuple[str, int] | None:
 def _layout(base: SimConfig) -> html.Div:
     scale = f"{base.n_problems} problems, {base.epochs} epochs, {base.replicates} replicates"
     figures = html.Div(
-        [
-            html.Div(id="words", className="wide"),
-            _graph("progress", "wide"),
-            _graph("fates", "wide"),
-            _graph("lost", "wide"),
-        ],
-        className="figures",
+        [_graph(name, "wide") for name in ("progress", "fates", "lost")], className="figures"
     )
-    left = html.Div(
+    controls = html.Div(
         [
             html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
             html.Div(["guard as in ", _switch(base)], className="control"),
@@ -146,9 +144,13 @@ def _layout(base: SimConfig) -> html.Div:
             html.H4("This setting"),
             _copyable("command"),
             _copyable("toml"),
-        ]
+        ],
+        className="controls",
     )
-    return html.Div([html.H1("Explore the extinction window"), left, figures], className="page")
+    # On a narrow page the words stay in sight while a slider below the figures is moved.
+    words = html.Div(id="words", className="words")
+    head = html.H1("Explore the extinction window")
+    return html.Div([head, controls, words, figures], className="page")
 
 
 def _switch(base: SimConfig) -> Any:

@@ -205,7 +205,7 @@ def _words(arms: dict[str, _Arm]) -> list[str]:
     saved = paired(*(pd.Series(arm.shares["TotalDeg"]) for arm in (ttrl, guard)))
     lines = [
         f"TTRL makes {damage.mean:.1f} % of the problems worse; the guard saves "
-        f"{saved.mean:+.1f} points ({saved.verdict})."
+        f"{saved.mean:+.1f} points, {saved.verdict}."
     ]
     for name, run in (("TTRL", ttrl), ("the guard", guard)):
         peak = estimate(100 * floats(run.windows, "fr_peak"))

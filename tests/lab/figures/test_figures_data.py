@@ -167,4 +167,4 @@ def test_paired_differences_grey_out_noise(metrics):
     assert matched.marker.symbol.endswith("-open")
     assert "within noise" in matched.customdata[0][1]
     assert figure.layout.xaxis.title.text == "points (right is better)"
-    assert figure.layout.xaxis.zeroline
+    assert figure.layout.xaxis.zeroline and figure.layout.xaxis.rangemode == "tozero"

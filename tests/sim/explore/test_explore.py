@@ -257,6 +257,9 @@ def test_the_page_fits_a_phone(browser, served):
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     places = [page.locator(name).bounding_box()["y"] for name in ("h1", "#words", "#step")]
     assert places == sorted(places)  # the figures stand above the sliders
+    page.evaluate("document.querySelector('#step').scrollIntoView()")
+    assert page.locator("#words").bounding_box()["y"] == 0  # what a move changes stays in sight
+    assert page.locator("#figure-fates .scrollbar[width='0']").count() == 1
     for name in ("command", "toml"):  # whose end the button to copy it must not cover
         right, button = page.evaluate(
             """name => {
