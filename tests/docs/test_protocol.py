@@ -134,7 +134,7 @@ def test_the_study_of_readings_goes_on_without_its_folders(tool, tmp_path, monke
     runs, step = tool("protocol_runs"), PROTOCOL["readings"]
     order = list(runs.planned())
     n_arms, n_sets = len(step["arms"]), len(step["problem_seeds"])
-    assert len(order) == 4 * 3 * n_sets * n_arms and len({run.seed for run in order}) == 36
+    assert len(order) == 6 * 3 * n_sets * n_arms and len({run.seed for run in order}) == 36
     assert not {run.problem_seed for run in order} & set(PROTOCOL["chosen"]["problem_seeds"])
     first = order[: n_sets * n_arms]
     assert {(run.task, run.lr, run.place) for run in first} == {("arithmetic", 3e-4, 0)}
