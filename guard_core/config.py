@@ -317,7 +317,7 @@ class GuardConfig:
         """Labels by the votes of all visits, which change only where another answer clearly leads.
 
         Without the guard's three parts; meant with a KL penalty to the start model of .05, as the
-        arm `recommended` has it (docs/recommended.md).
+        arm `recommended` has it (docs/findings.md).
         """
         return cls(frs=False, mps=False, rcsu=False, label_from="memory", hysteresis=0.25)
 

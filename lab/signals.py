@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lab.errors import Terminated
 
@@ -49,17 +49,23 @@ def ends_at_once(prog: str) -> Iterator[None]:
 
     Only the main thread can set handlers; in any other nothing changes.
     """
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        before = {n: old for n, old in found.items() if old not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, EndsAtOnce(prog))
+    before = _end_at_once(prog)
     try:
         yield
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _end_at_once(prog: str) -> dict[signal.Signals, Any]:
+    """Set the handlers of `ends_at_once`; returns those that were there before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {n: old for n, old in found.items() if old not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, EndsAtOnce(prog))
+    return before
 
 
 def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
@@ -74,28 +80,37 @@ def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ends_at_once(prog))
+    before = _end_at_once(prog)
+    try:
         from lab.cli import run_cli
 
         module = importlib.import_module(commands)
-        try:
-            return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
-        finally:
-            if argv is None:
-                # Python resets its own handlers at its end, and a signal would then kill it.
-                stack.pop_all()
-                for number in STOP_SIGNALS:
-                    if type(signal.getsignal(number)) is EndsAtOnce:
-                        signal.signal(number, signal.SIG_IGN)
+        return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
+    finally:
+        for number, old in before.items():
+            # Python resets its own handlers at its end, and a signal would then kill it.
+            signal.signal(number, signal.SIG_IGN if argv is None else old)
 
 
-_PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl."""
+_CALLED_BACK, _AGAIN = "llvmlite", 0.05
+"""Package that calls Python from C, where exceptions are lost; seconds until a signal comes again.
+"""
 
 
-def stop(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Raise what a stop signal means; also a signal handler.
+def handle_stop(number: int, frame: FrameType | None) -> None:
+    """Handle a stop signal: raise what it means, after the callback from C that it fell into."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == _CALLED_BACK:
+            later = threading.Timer(_AGAIN, signal.pthread_kill, (threading.get_ident(), number))
+            later.daemon = True
+            later.start()
+            return
+        frame = frame.f_back
+    stop(number)
+
+
+def stop(number: int) -> NoReturn:
+    """Raise what a stop signal means.
 
     Raises:
         KeyboardInterrupt: of SIGINT.
@@ -114,10 +129,10 @@ def stops_raised() -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        ends = (n for n, old in found.items() if old is signal.SIG_DFL or type(old) is EndsAtOnce)
-        before = {number: found[number] for number in ends}
+        usual = (signal.SIG_DFL, signal.default_int_handler)
+        before = {n: old for n, old in found.items() if old in usual or type(old) is EndsAtOnce}
     for number in before:
-        signal.signal(number, stop)
+        signal.signal(number, handle_stop)
     try:
         yield
     finally:
@@ -140,6 +155,10 @@ def stops_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl."""
 
 
 def stop_with_parent(number: int = signal.SIGTERM) -> None:

@@ -35,7 +35,7 @@ def read(name: str) -> pd.DataFrame:
 
 def bars() -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
-    head = ["in points unless stated", "bar", "reached", "linear", "other half of the seeds"]
+    head = ["in points unless stated", "target", "reached", "linear", "other half of the seeds"]
     return TextTable([*head, "choices made on this data"], [*_first(), *_others(), *_settings()])
 
 
@@ -64,7 +64,7 @@ def _others() -> Iterator[list[str]]:
     for seed, choices in SETS.items():
         name = f"problem set {seed}, final pass@1, mean of 5 cells"
         yield _row(name, "5", _with_linear(f"seed{seed}"), "final", choices)
-    name = "verifying checkpoint, TTRL at 1e-4 and 3e-4"
+    name = "start model that judges, TTRL at 1e-4 and 3e-4"
     yield _row(name, "", _with_linear("verify"), "final", COMPARED)
 
 

@@ -56,24 +56,6 @@ def means(rows: pd.DataFrame) -> TextTable:
     return TextTable([*head, "mean", "lowest", "own best \\[95 %]"], [row for row, _ in table])
 
 
-def gains(rows: pd.DataFrame) -> TextTable:
-    """The recommended arm minus every other one, paired by seed, at equal rates and own best.
-
-    Intervals hold for all other label-free arms at once with 95 % (Bonferroni's correction).
-    """
-    lrs = sorted(unique(rows, "lr"))
-    others = [arm for arm in unique(rows, "arm") if arm != RECOMMENDED]
-    level = corrected(others)
-    own = {arm: best(rows, [str(arm)]) for arm in (RECOMMENDED, *others)}
-    table = []
-    for arm in others:
-        at = [gain(where(rows, lr=lr), str(arm), level) for lr in lrs]
-        at.append(estimate(differences(own[RECOMMENDED], own[arm]), level))
-        table.append([_title(arm), *map(difference, at)])
-    head = ["recommended minus", *(f"{lr:g}" for lr in lrs), "each at its own best"]
-    return TextTable(head, table)
-
-
 def conditions(rows: pd.DataFrame) -> TextTable:
     """What counts as a win, with what was measured; the ranking of the simulator is in `ranks`."""
     free = select(rows, np.array(rows["arm"] != CEILING))
@@ -119,17 +101,6 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     head = ["labels of the last visit", "right, %", "wrong majorities mended, %"]
     rows_of = [[name, *map(_number, _shares(part))] for name, part in parts.items()]
     return TextTable([*head, "right majorities lost, %"], rows_of)
-
-
-def simulated_rules(step: str) -> TextTable:
-    """Simulated points of final pass@1 beyond TTRL at equal update norm, at one step size."""
-    cells = pd.read_csv(DATA / "rules-simulated.csv", keep_default_na=False)
-    wide = where(cells, step=float(step)).pivot(
-        index="arm", columns=["population", "signal"], values="beyond_ttrl_at_equal_effort"
-    )
-    head = ["arm", *(f"{population}, signal {signal:g}" for population, signal in wide)]
-    arms = [arm for arm in unique(cells, "arm") if any(wide.loc[arm])]
-    return TextTable(head, [[_title(arm), *map(str, wide.loc[arm])] for arm in arms])
 
 
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
@@ -264,12 +235,6 @@ def _conclusion(found: Estimate) -> str:
     return "makes no difference that matters" if is_narrow else "inconclusive"
 
 
-def gain(rows: pd.DataFrame, arm: str, level: float = LEVEL) -> Estimate:
-    """Final pass@1 of the recommended arm minus that of another one, over paired seeds."""
-    first, second = (_finals(where(rows, arm=name)) for name in (RECOMMENDED, arm))
-    return estimate(differences(first, second), level)
-
-
 def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
     """Final pass@1 of the best of some arms at its best rate, chosen on the other half."""
     return _finals(best_among(rows, arms, ["lr"], unit=_UNIT))
@@ -285,9 +250,6 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "cells": cells,
     "damage": partial(cells, metric="TotalDeg"),
     "over-ttrl": against,
-    "over-matched": partial(against, base="matched"),
-    "damage-over-ttrl": partial(against, metric="TotalDeg"),
-    "gains": gains,
     "conditions": conditions,
     "oracle": oracle,
     "ranks": ranks,

@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from agreement_page import agreement
-from protocol_page import protocol, simulated_rules
+from protocol_page import protocol
 from readings_page import readings
 
 from guard_core.rules import RULES, Rule
@@ -107,7 +107,6 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "protocol": protocol,
     "readings": readings,
     "rules": rules,
-    "simulated-rules": simulated_rules,
 }
 """Name of a table to its function, which takes the other words of the comment."""
 

@@ -321,7 +321,9 @@ def rankings(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Return Kendall's tau-b of two series; NaN where one is constant."""
+    """Return Kendall's tau-b of two series; NaN where one is constant or has fewer than two."""
+    if np.size(first) < 2:
+        return np.nan
     from scipy.stats import kendalltau  # its import takes most of a second
 
     return float(np.asarray(kendalltau(first, second))[0])

@@ -129,7 +129,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     if not path.is_file():
         return None
     try:
-        rows = pd.read_csv(path, float_precision="round_trip")
+        rows = pd.read_csv(path)
         numbers = {name: rows[name].astype(np.float64) for name in _NUMBERS}
         texts = {name: rows[name].astype(str) for name in ("policy", "arm", "status")}
     except (OSError, KeyError, ValueError, TypeError) as error:

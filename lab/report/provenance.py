@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from lab.compare.collection import Skipped
@@ -79,7 +78,7 @@ def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
     finished = sum(run.status not in UNFINISHED for run in runs)
     states = [tag("div", f"{finished} finished")] if finished else []
     states += [tag("div", _state(run), class_="flag") for run in runs if run.status in UNFINISHED]
-    minutes = [_minutes(run) for run in runs]
+    minutes = [run.minutes for run in runs]
     return [
         join(states),
         min(run.started for run in runs).replace("T", " ").removesuffix("+00:00"),
@@ -96,14 +95,6 @@ def _state(run: Manifest) -> str:
 
 def _seeds(runs: Sequence[Manifest]) -> str:
     return _shown(list(dict.fromkeys(seed for run in runs for seed in run.seeds)))
-
-
-def _minutes(run: Manifest) -> float:
-    try:
-        start, end = (datetime.fromisoformat(t or "") for t in (run.started, run.ended))
-        return (end - start).total_seconds() / 60
-    except (ValueError, TypeError):
-        return math.nan
 
 
 def _difference_table(

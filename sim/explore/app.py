@@ -1,4 +1,4 @@
-"""The explorer's page: sliders on the left, figures on the right, the setting to copy below."""
+"""The explorer's page: switch and sliders left, figures right, the setting to copy below."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from flask import abort, request
 
 from lab.errors import UserError
 from sim.explore.sliders import (
+    READINGS,
     SLIDERS,
     Slider,
     as_command,
     as_toml,
+    reading_of,
     redraw,
     value_of,
     with_positions,
@@ -54,7 +56,7 @@ def make_app(base: SimConfig) -> Dash:
     """The page around one setting.
 
     Args:
-        base: where the sliders start, and what no slider sets.
+        base: where switch and sliders start, and what none of them sets.
     """
     app = Dash(
         "guard-sim explore", title="TTRL-Guard explorer", update_title="", serve_locally=True
@@ -64,7 +66,7 @@ def make_app(base: SimConfig) -> Dash:
     app.server.before_request(_refuse_other_hosts)
     app.server.before_request(lambda: _refuse_malformed(app))
     app.server.register_error_handler(DependencyException, lambda error: ("unknown file\n", 404))
-    inputs = [Input(_element_id(slider), "value") for slider in SLIDERS]
+    inputs = [Input(name, "value") for name in _INPUTS]
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
         Output("words", "children"),
@@ -75,11 +77,11 @@ def make_app(base: SimConfig) -> Dash:
     ]
 
     @app.callback(outputs, inputs)
-    def update(*positions: int) -> list[Any]:
+    def update(reading: str | None, *positions: int) -> list[Any]:
         shown = [f"{c.values[position]:g}" for c, position in zip(SLIDERS, positions, strict=True)]
         names = [slider.name for slider in SLIDERS]
         try:
-            config = with_positions(base, dict(zip(names, positions, strict=True)))
+            config = with_positions(base, dict(zip(names, positions, strict=True)), reading)
             drawn = redraw(config)
         except UserError as error:
             return [no_update] * 6 + [str(error), *shown]
@@ -108,14 +110,16 @@ def _refuse_malformed(app: Dash) -> tuple[str, int] | None:
         [item if isinstance(item, dict) else {} for item in sent] if isinstance(sent, list) else []
     )
     ids = [(item.get("id"), item.get("property")) for item in inputs]
-    expected = [(_element_id(slider), "value") for slider in SLIDERS]
+    expected = [(name, "value") for name in _INPUTS]
     if body.get("output") != output or ids != expected:
         return "an update needs the output and the inputs of the page\n", 400
     # What Dash reads beside them is made here, whatever was sent.
     names = (word.rsplit(".", 1) for word in output.strip(".").split("..."))
     outputs = [{"id": name, "property": value} for name, value in names]
     body |= {"outputs": outputs, "changedPropIds": [], "state": []}
-    for slider, item in zip(SLIDERS, inputs, strict=True):
+    if inputs[0].get("value") not in (None, *READINGS):
+        return f"reading: must be one of {', '.join(READINGS)}\n", 400
+    for slider, item in zip(SLIDERS, inputs[1:], strict=True):
         position, last = item.get("value"), len(slider.values) - 1
         if type(position) is not int or not 0 <= position <= last:
             return f"{slider.name}: position must be a whole number from 0 to {last}\n", 400
@@ -136,6 +140,7 @@ def _layout(base: SimConfig) -> html.Div:
     left = html.Div(
         [
             html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
+            html.Div(["guard as in ", _switch(base)], className="control"),
             *(_control(slider, value_of(base, slider.name)) for slider in SLIDERS),
             html.P(id="problem", className="problem", role="alert"),
             html.H4("This setting"),
@@ -144,6 +149,10 @@ def _layout(base: SimConfig) -> html.Div:
         ]
     )
     return html.Div([html.H1("Explore the extinction window"), left, figures], className="page")
+
+
+def _switch(base: SimConfig) -> Any:
+    return dcc.RadioItems(list(READINGS), reading_of(base), id="reading", inline=True)
 
 
 def _control(slider: Slider, value: float) -> html.Div:
@@ -175,3 +184,6 @@ def _copyable(name: str) -> html.Div:
 
 def _element_id(slider: Slider) -> str:
     return slider.name.replace(".", "-")
+
+
+_INPUTS = ("reading", *map(_element_id, SLIDERS))

@@ -1,4 +1,4 @@
-"""Sliders of the explorer, the settings that they define, and what is drawn of these."""
+"""Controls of the explorer, the settings that they define, and what is drawn of these."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from guard_core import GuardConfig
+from lab.arms import arm, for_cell
 from lab.columns import floats
 from lab.figures.outcome import fate_bars
 from lab.figures.training import lost_votes, training_progress
@@ -21,6 +22,7 @@ from lab.settings import to_values
 from lab.stats.paired import estimate, paired
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
+from sim.studies.paper import GUARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,19 @@ SLIDERS = (
     Slider("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05)),
 )
 """The sliders, from top to bottom."""
+READINGS = dict(
+    zip(("the paper's text", "one-step flip rate", "authors' scripts"), GUARDS, strict=True)
+)
+"""Readings of the guard by what the page calls them, and their arms."""
+
+
+def reading_of(config: SimConfig) -> str | None:
+    """The reading whose guard the settings have, None if they have another."""
+    return next((name for name in READINGS if _guard(name, config) == config.guard), None)
+
+
+def _guard(reading: str, config: SimConfig) -> GuardConfig:
+    return arm(for_cell(READINGS[reading], config.population)).guard
 
 
 def value_of(config: SimConfig, name: str) -> float:
@@ -68,18 +83,23 @@ def value_of(config: SimConfig, name: str) -> float:
     return getattr(owner, name.removeprefix("guard."))
 
 
-def with_positions(base: SimConfig, positions: Mapping[str, int]) -> SimConfig:
-    """The settings that the sliders stand for.
+def with_positions(
+    base: SimConfig, positions: Mapping[str, int], reading: str | None = None
+) -> SimConfig:
+    """The settings that the sliders and the switch stand for.
 
     More trained samples than votes are not possible; there all votes are trained on.
 
     Args:
         base: what no slider sets.
         positions: slider name to the slider's position.
+        reading: whose guard takes the place of that of `base`, a key of `READINGS`.
 
     Raises:
         UserError: a combination is impossible.
     """
+    if reading is not None:
+        base = replace(base, guard=_guard(reading, base))
     chosen: dict[str, Any] = {}
     for slider in SLIDERS:
         position = positions[slider.name]
@@ -188,9 +208,9 @@ def _words(arms: dict[str, _Arm]) -> list[str]:
         f"TTRL makes {damage.mean:.1f} % of the problems worse; the guard saves "
         f"{saved.mean:+.1f} points ({saved.verdict})."
     ]
-    for name, arm in (("TTRL", ttrl), ("the guard", guard)):
-        peak = estimate(100 * floats(arm.windows, "fr_peak"))
-        collapse = estimate(floats(arm.windows, "collapse"))
+    for name, run in (("TTRL", ttrl), ("the guard", guard)):
+        peak = estimate(100 * floats(run.windows, "fr_peak"))
+        collapse = estimate(floats(run.windows, "collapse"))
         fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
         lines.append(f"Under {name} the flip rate peaks at {peak.mean:.1f} % and {fate}.")
     lines.append("Matched effort and the simple rivals: guard-sim compare.")

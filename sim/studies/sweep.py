@@ -216,7 +216,6 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
         rows = pd.read_csv(
             io.StringIO(text[: text.rfind("\n") + 1]),
             dtype={"key": str, "reason": str, "status": str},
-            float_precision="round_trip",
             keep_default_na=False,
             na_values=[""],
         )

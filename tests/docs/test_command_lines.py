@@ -131,7 +131,7 @@ def small(words):
 
 
 def read_later(out, lines):
-    """Whether two commands name the folder or one that holds it: what makes it and what reads it."""
+    """Whether two commands name it or a folder that holds it: one makes it, one reads it."""
     folders = [out, *map(str, list(Path(out).parents)[:-1])] if out else []
     return sum(any(word in folders for word in line) for line in lines) > 1
 

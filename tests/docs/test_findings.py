@@ -51,7 +51,7 @@ def test_differences_of_the_tiny_tasks(pages):
 
 def test_means_of_the_tiny_tasks(pages):
     page, rows = pages
-    text = text_of("README.md")
+    text = text_of("README.md", "docs/findings.md")
     ends = {}
     for task in TASKS:
         table = rows[f"confirm-{task}"]

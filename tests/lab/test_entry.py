@@ -79,6 +79,23 @@ def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
         lab.cli._parse(program, known, argv)
 
 
+@pytest.mark.parametrize("given", ["None", "['--version']"])
+def test_signals_stay_ignored_once_the_work_is_done(given: str):
+    """Python would reset its own handlers; a caller of `main` with arguments goes on."""
+    found = say(
+        "import json, signal, sys\n"
+        "from lab.report.cli import main\n"
+        "sys.argv = ['guard-report', '--version']\n"
+        f"main({given})\n"
+        "print(json.dumps({n: str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)}))"
+    )
+    ignored = given == "None"
+    assert found == {
+        str(int(signal.SIGINT)): str(signal.SIG_IGN if ignored else signal.default_int_handler),
+        str(int(signal.SIGTERM)): str(signal.SIG_IGN if ignored else signal.SIG_DFL),
+    }
+
+
 LINES = {
     "guard-sim": ["run", "--n-problems", "20", "--epochs", "40", "--out"],
     "guard-train": ["run", "--n-problems", "8", "--epochs", "40", "--quiet", "--out"],
@@ -94,7 +111,6 @@ def test_ctrl_c_is_one_line(prog: str, seconds: float, tmp_path: Path):
     words = [*LINES[prog], str(tmp_path / "run")]
     code = (
         f"import sys; from {entry} import main\n"
-        "import lab.signals as e; before = e.enter\n"
         f"sys.argv = {[prog, *words]!r}\n"
         "print('ready', file=sys.stderr, flush=True); sys.exit(main())"
     )

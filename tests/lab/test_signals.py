@@ -1,4 +1,4 @@
-"""A process that must not outlive the one that started it."""
+"""Signals that end a process, wherever they find it."""
 
 from __future__ import annotations
 
@@ -38,6 +38,38 @@ def test_a_process_ends_with_a_killed_parent_whatever_it_became(tmp_path: Path):
         parent.wait()
     pid = int(place.read_text())
     _wait(lambda: not _runs(pid))
+
+
+COMPILING = """
+import os, signal, sys, time
+from dataclasses import dataclass
+import numba
+from numba.core.codegen import CPUCodeLibrary
+from lab.cli import run_cli
+
+compiled = CPUCodeLibrary._object_compiled_hook
+
+def hook(*words):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # Python calls its handlers here
+        pass
+    return compiled(*words)
+
+@dataclass
+class Compile:
+    def run(self):
+        CPUCodeLibrary._object_compiled_hook = hook
+        numba.njit(lambda x: x + 1)(1)
+        time.sleep(60)
+
+sys.exit(run_cli("program", {"": Compile}, []))
+"""
+
+
+def test_a_stop_in_a_callback_of_the_compiler_is_neither_lost_nor_shown(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", COMPILING], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "program: interrupted; what was written so far can be read\n"
 
 
 def _wait(done: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -12,6 +12,7 @@ from lab.compare.agreement import (
     ERRORS,
     OTHER_HALF,
     cell_table,
+    kendall_tau,
     mean_errors,
     mean_table,
     ranking_table,
@@ -141,6 +142,11 @@ def test_mean_errors_and_text(real: list[Trace], make_trace: Make):
     assert first.split()[:4] == ["lr", "arm", "real", "sim."] and "TTRL-Guard" in cells[1]
     assert "+7.0 [" in cells[1] and cells[1].rstrip().endswith("+14.0")
     assert list(mean_table(table).markdown())[2].startswith("| measured | 2 | 3.5 |")
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_arm_has_no_rank():
+    assert np.isnan(kendall_tau([0.5], [0.6]))
 
 
 def test_arms_are_ranked_at_each_learning_rate(real: list[Trace], make_trace: Make):

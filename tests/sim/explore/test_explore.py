@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,16 @@ from lab.errors import UserError
 from lab.settings import from_values
 from sim.cli import main
 from sim.commands.runs import Run
-from sim.explore.sliders import SLIDERS, as_command, as_toml, redraw, value_of, with_positions
+from sim.explore.sliders import (
+    READINGS,
+    SLIDERS,
+    as_command,
+    as_toml,
+    reading_of,
+    redraw,
+    value_of,
+    with_positions,
+)
 from sim.settings.config import SimConfig
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
@@ -43,6 +53,23 @@ def test_every_slider_sets_its_own_setting_alone(slider):
             }
 
 
+@pytest.mark.parametrize("population", ["qwen-amc", "llama-amc"])
+def test_the_switch_sets_the_guard_of_the_reading(population):
+    text, one_step, scripts = READINGS
+    base = SimConfig(population=population)
+    expected = {
+        text: GuardConfig.paper(),
+        one_step: replace(GuardConfig.paper(), flip_rate="instant"),
+        scripts: GuardConfig.release_scripts(population),
+    }
+    for name, guard in expected.items():
+        config = with_positions(base, places_of(base), name)
+        assert config == replace(base, guard=guard) and reading_of(config) == name
+        moved = places_of(base) | {"guard.W": 0}
+        own = with_positions(base, moved, name)
+        assert own.guard == replace(guard, W=1) and reading_of(own) is None
+
+
 def test_requests_by_the_name_of_another_site_are_refused():
     pytest.importorskip("dash")
     from sim.explore.app import make_app
@@ -65,10 +92,10 @@ def body(client, **changes):
     wanted = client.get("/_dash-dependencies", headers={"Host": "127.0.0.1:8050"}).get_json()[0][
         "output"
     ]
+    values = {"reading": None, **places_of(SimConfig())}
     inputs = [
-        {"id": c.name.replace(".", "-"), "property": "value", "value": c.position(value)}
-        for c in SLIDERS
-        for value in [value_of(SimConfig(), c.name)]
+        {"id": name.replace(".", "-"), "property": "value", "value": value}
+        for name, value in values.items()
     ]
     names = [name.rsplit(".", 1) for name in wanted.strip(".").split("...")]
     outputs = [{"id": name, "property": value} for name, value in names]
@@ -76,10 +103,11 @@ def body(client, **changes):
     return sent | changes
 
 
-def moved(client, value):
-    """The update's inputs with another value of the first slider."""
+def moved(client, value, place=1):
+    """The update's inputs with another value of one control, the first slider unless told."""
     inputs = body(client)["inputs"]
-    return [inputs[0] | {"value": value}, *inputs[1:]]
+    inputs[place]["value"] = value
+    return inputs
 
 
 def update(client, sent):
@@ -88,7 +116,11 @@ def update(client, sent):
 
 def test_an_update_of_the_page_is_answered(client):
     answer = update(client, body(client))
-    assert answer.status_code == 200 and "words" in answer.get_json()["response"]
+    first = answer.get_json()["response"]
+    assert answer.status_code == 200 and "words" in first
+    scripts = list(READINGS)[2]
+    told = update(client, body(client, inputs=moved(client, scripts, 0))).get_json()["response"]
+    assert "--guard.flip-rate instant" in told["command"]["children"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +131,7 @@ def test_an_update_of_the_page_is_answered(client):
         lambda client: {"inputs": "all"},
         lambda client: {"inputs": [1] * len(SLIDERS)},
         *(lambda client, v=v: {"inputs": moved(client, v)} for v in (10**30, -1, 0.5, "1", None)),
+        *(lambda client, v=v: {"inputs": moved(client, v, 0)} for v in ("guard", 1, [])),
     ],
 )
 def test_updates_made_by_hand_are_refused_in_one_line(client, changes):
@@ -208,6 +241,9 @@ def test_the_page_redraws_when_a_slider_moves(browser, served):
         "old => document.querySelector('#words').innerText !== old", arg=words, timeout=20_000
     )
     assert "--step" in page.inner_text("#command")
+    assert page.locator("#reading input:checked").count() == 1
+    page.locator("#reading label").nth(1).click()
+    page.wait_for_function("document.querySelector('#command').innerText.includes('instant')")
     assert page.inner_text("#step-value") == f"{SLIDERS[2].values[8]:g}"
     assert [text for text in troubles if not text.startswith(("log", "info", "debug"))] == []
     assert [url for url in requests if not url.startswith((served, "data:"))] == []
