@@ -38,7 +38,6 @@ class Guard:
         """The state before any visit.
 
         Args:
-            n_problems: N.
             like: an array whose library, device and float type the state takes.
             leading: leading axes, such as replicates.
             n_answers: A, if known; saves the vote memory from growing.

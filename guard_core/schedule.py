@@ -40,7 +40,6 @@ def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) ->
 
     Args:
         steps_of_epoch: optimizer steps of every batch of an epoch, see `scheduled_steps`.
-        epochs: epochs of the run.
     """
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
     for n_steps in steps_of_epoch * epochs:

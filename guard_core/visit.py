@@ -112,7 +112,6 @@ def choose_label(
 
     Args:
         scores: per answer; the votes, a rule's scores, or the memory with this visit in it.
-        counts: votes per answer.
         old: label before this visit, -1 for none.
         tie: uniform number that decides between equal answers.
     """
@@ -169,7 +168,6 @@ def decide(
         problem: the fields of `GuardState` that are one number; changed.
         flips: 0 or 1 of the last W visits, newest last; changed.
         match_rates: of the last W visits, newest last; changed.
-        counts: votes per answer.
         candidate_votes: responses per answer that minority candidates are chosen by.
         minority: output; True for minority candidates, per answer.
         visit: output; the columns of a visit (`lab.trace.schema`).

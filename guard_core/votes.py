@@ -48,7 +48,6 @@ class Votes:
 
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
-            n_samples: K.
             n_answers: A, larger than every id.
             check: look at the ids; if None on a CPU alone, since a look waits for a GPU.
 

@@ -166,20 +166,22 @@ class PresetsCommand:
 
 @dataclass(kw_only=True)
 class PlanCommand:
-    """Plan a run on GPUs: memory of each, main memory, disk. Needs no GPU.
+    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU.
 
     Examples:
         guard-train plan --preset qwen2.5-7b/math500 --gpus 8
         guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
-        guard-train plan --model path/to/model --gpus 2
+        guard-train plan --model path/to/model --gpus 2 --mean-tokens 1000
     """
 
     gpus: int = 1
     """GPUs of one machine, each with a rank of torchrun."""
     gpu: Literal["a100", "h100", "h200"] = "h100"
-    """Kind of GPU, whose memory it is unless that is given."""
+    """Kind of GPU: its speed, and its memory unless that is given."""
     gpu_memory: float | None = None
     """GiB of each GPU."""
+    mean_tokens: int = 700
+    """Mean length of a response, for the estimate of the time."""
     settings: TrainConfig = field(default_factory=TrainConfig)
     preset: str | None = None
     """One of the paper's cells; the model's sizes are known, --model is not needed."""
@@ -196,12 +198,12 @@ class PlanCommand:
         require_torch()
         from real.plan.fit import plan_lines
 
-        for name in ("gpus", "gpu_memory"):
+        for name in ("gpus", "gpu_memory", "mean_tokens"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 10**6:
                 raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
         machine = (self.gpu, self.gpus, self.gpu_memory)
-        lines, fits = plan_lines(self.settings, *machine)
+        lines, fits = plan_lines(self.settings, *machine, self.mean_tokens)
         for line in lines:
             print(line)
         return 0 if fits else 1

@@ -50,7 +50,6 @@ def novelties(
 
     Args:
         answers_RPK: trained responses, equal answers next to each other; -1 unparseable, last.
-        label_RP: answer of the majority's side.
         ordinary_RPK: u of every response.
         strength: b, at least 0.
         out_RPK: output; 0 for unparseable responses.
@@ -115,12 +114,9 @@ def subgroup_labels(
     """Choose the label of every subgroup: the answer with most confidence in its subset.
 
     Args:
-        first: number of the first replicate.
-        problems_RP: the batch.
         answers_RPV: answers of all responses, -1 for unparseable.
         weights_RPV: their confidences, at least 0.
         prior_RPA: remembered scores times the share that is drawn; all 0 without memory.
-        n_drawn: responses in a subset.
         out_RPG: output; the smallest of equal answers, -2 where none has a confidence above 0.
     """
     R, P, V = answers_RPV.shape
@@ -171,8 +167,6 @@ def _draw_subset(leaf: Any, start: int, V: int, n: int, words_3W: Words) -> None
     Args:
         leaf: names the random numbers.
         start: the first of the V numbers.
-        V: number of responses.
-        n: how many are drawn.
         words_3W: output, and room for those not decided and those whose number goes on with a 0.
     """
     drawn_W, open_W, zero_W = words_3W[0], words_3W[1], words_3W[2]
@@ -229,8 +223,7 @@ def _evol_rl(
     answers_RPK = obs.of("answers")[..., : obs.votes.n_samples]
     novelty_RPK = np.empty(answers_RPK.shape)
     ordinary_RPK = observer.ordinary(visit)
-    strength = observer.strength.signal
-    novelties(answers_RPK, label_RP, ordinary_RPK, strength, novelty_RPK)
+    novelties(answers_RPK, label_RP, ordinary_RPK, observer.signal, novelty_RPK)
     return rule.rewards(obs, label_RP, novelty_RPK)
 
 

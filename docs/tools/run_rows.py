@@ -39,8 +39,9 @@ LABELS = ["right_start", "right_final"]
 label of the last visit are right."""
 
 _OF_ARM = ("guard", "labels", "rule", "rule_options", "kl_coef", "average", "skip_rate")
-_NAMES = ("checkpoint_minutes", "model", "problems", "response", "trace")
-"""Settings that do not decide what is trained: paths, whose content is recorded apart."""
+_NAMES = ("checkpoint_minutes", "model", "problems", "response", "trace", "tiny_wrong", "tiny_lead")
+"""Settings that do not decide what is trained, or whose effect is recorded apart: the content of
+paths, and the problems that are drawn."""
 
 
 def main(argv: Sequence[str]) -> int:

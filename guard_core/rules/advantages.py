@@ -77,7 +77,6 @@ def rule_advantages(
     """Return the majority stream alone, before mixing with `beta`.
 
     Args:
-        rule: pays it.
         rewards: those of `rule.pay`, where they were computed elsewhere.
 
     Returns:

@@ -243,12 +243,7 @@ class Rule:
         """
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """Uniform numbers that a visit of one problem takes, `Observations.draws`.
-
-        Args:
-            n_votes: V.
-            n_samples: K.
-        """
+        """Uniform numbers that a visit of one problem takes, `Observations.draws`."""
         return 0
 
     def scores(self, obs: Observations) -> Array:

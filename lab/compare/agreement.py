@@ -119,7 +119,6 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
     """Return whether simulated runs have the settings of real ones.
 
     Args:
-        simulated: one comparison.
         real: another; neither's arms are looked at.
     """
     if (simulated.world, real.world) != ("sim", "real"):
@@ -164,9 +163,6 @@ def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace
 
 def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean errors over the cells of each prediction.
-
-    Args:
-        table: from `agreement`.
 
     Returns:
         prediction, cells, the columns of `ERRORS`, r, gain (over arms other than TTRL), signs

@@ -118,10 +118,6 @@ class Grid:
 def read_grid(folder: Path, run: Manifest) -> Grid | None:
     """The runs beside a comparison; None where there are none.
 
-    Args:
-        folder: of the comparison.
-        run: one of its runs.
-
     Raises:
         UserError: the table is damaged.
     """

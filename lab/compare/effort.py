@@ -154,8 +154,6 @@ def beyond_effort(rows: pd.DataFrame, metric: str, base: str = BASELINE) -> Floa
 
     Args:
         rows: one per run: arm, step_size, seed, place, update_norm and the metric.
-        metric: a column.
-        base: name of the baseline.
 
     Returns:
         (rows,) in the metric's unit; NaN where the norm lies outside of the baseline's, or a run

@@ -113,12 +113,7 @@ def step_size(run: Manifest) -> float | None:
 
 
 def distinction(family: Family, others: Sequence[Family]) -> str:
-    """Return what tells a family from others on the same task, for its title; empty if alone.
-
-    Args:
-        family: one of `others`.
-        others: all families.
-    """
+    """Return what tells a family from others on the same task, for its title; empty if alone."""
     same = [other for other in others if (other.world, other.task) == (family.world, family.task)]
     parts = []
     if len({(other.n_problems, other.n_votes) for other in same}) > 1:
@@ -162,9 +157,6 @@ def _short(value: object) -> str:
 def arm_names(runs: Sequence[Manifest]) -> list[str]:
     """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
 
-    Args:
-        runs: of one comparison.
-
     Returns:
         One name per run: `guard` where all runs of the arm agree or where all that differs is at
         its default, else for example `guard (W=3)` or `srt (keep=0.5)`.
@@ -182,9 +174,6 @@ def base_arms(runs: Sequence[Manifest]) -> list[str]:
 
     A guard with settings that no arm has is called `custom`, under a rule `RULE+custom`; in a
     comparison that also has the guard itself, it counts as the guard with other settings.
-
-    Args:
-        runs: of one comparison.
     """
     guarded = {run.arm for run in runs if guard_settings(run)}
     return [_base(run, guarded) for run in runs]

@@ -69,7 +69,6 @@ def best_among(
 
     Args:
         rows: as for `own_best`, of any arms.
-        arms: to choose from.
         over: columns of the settings to choose from.
         metric: column that is highest at the best setting.
         unit: columns that name a replicate.
@@ -94,7 +93,6 @@ def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[Edge]:
     Args:
         best: from `own_best`.
         name: the column that was chosen from.
-        grid: all its values.
     """
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
@@ -155,7 +153,6 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
     Args:
         rows: of one policy, over several steps, one per step, arm and replicate: step, arm,
             replicate, pass_start and pass_final (percent).
-        seed: of the bootstrap.
     """
     best = own_best(rows, ["step"], METRIC)
     useless = [

@@ -15,25 +15,20 @@ from lab.compare.published import (
     AIME24,
     AIME25,
     AMC,
-    AVERAGE,
     BASE,
     CELLS,
-    DATA_SETS,
     LLAMA,
     MATH,
-    OVERHEAD,
     PASS_AT_1,
     QWEN,
     QWEN3,
     TOTAL,
     Setting,
     note_on_fate,
-    note_on_overhead,
     note_on_pass,
     published_fate,
 )
 from lab.compare.tables import metrics, metrics_of
-from lab.measures.overhead import overhead, step_seconds
 from lab.stats.paired import Estimate, estimate
 from lab.trace.manifest import Manifest
 
@@ -73,12 +68,11 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
     Returns:
         One row per comparison and method, ours and the paper's: world, task, model, data, method
-        and `NUMBERS`, in percent. `base` is before training, of all arms. Where one world has all
-        four data sets of a model once, their average follows: a mean of means without a spread, n
-        the fewest replicates. Model and data are empty, and nothing is published, for other tasks.
+        and `NUMBERS`, in percent. `base` is before training, of all arms. Model and data are empty,
+        and nothing is published, for other tasks.
     """
     rows = [row for comparison in comparisons for row in _main_rows(comparison)]
-    return _table([*rows, *_averages(rows)], ("data", "method"))
+    return _table(rows, ("data", "method"))
 
 
 def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -93,24 +87,6 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = [row for comparison in comparisons for row in _fate_rows(comparison)]
     return _table(rows, ("data", "method", "fate"))
-
-
-def overhead_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Change of the time per step against TTRL in percent, `tab:overhead`.
-
-    The paper measured on MATH-500; runs on other data sets are shown with that number.
-
-    Args:
-        comparisons: of the real world, on one machine each, TTRL among their arms.
-
-    Returns:
-        One row per comparison and method: world, task, model, method and `NUMBERS`.
-
-    Raises:
-        UserError: there is no timed run of TTRL.
-    """
-    rows = [row for comparison in comparisons for row in _overhead_rows(comparison)]
-    return _table(rows, ("method",))
 
 
 def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -150,38 +126,6 @@ def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
             place = _place(comparison, setting, method) | {"fate": fate}
             ours = estimate(floats(metrics_of(found, method), fate))
             yield {**place, **_numbers(ours, value, note)}
-
-
-def _overhead_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    setting = _setting(comparison)
-    model = "" if setting is None else setting.model
-    steps = {arm: trace.steps for arm, trace in comparison.traces.items()}
-    changes = overhead(step_seconds(steps))
-    printed = [method for name, method in OVERHEAD if name == model]
-    for method in dict.fromkeys([*changes["arm"], *printed]):
-        own = changes["change"].to_numpy(np.float64)[changes["arm"].to_numpy() == method]
-        place = _place(comparison, setting, method)
-        place.pop("data")
-        value, note = OVERHEAD.get((model, method)), note_on_overhead(model, method)
-        yield {**place, **_numbers(estimate(own) if len(own) else None, value, note)}
-
-
-def _averages(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:
-    """Means over the four data sets, where a world has each of a model once."""
-    groups: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
-    for row in rows:
-        if row["model"]:
-            groups.setdefault((row["world"], row["model"], row["method"]), []).append(row)
-    for (world, model, method), own in groups.items():
-        if sorted(str(row["data"]) for row in own) != sorted(DATA_SETS):
-            continue
-        setting, name = Setting(str(model), AVERAGE), str(method)
-        means = [float(str(row["mean"])) for row in own]
-        count = min(int(str(row["n"])) for row in own)
-        place = {"world": world, "task": "", "model": model, "data": AVERAGE, "method": method}
-        ours = Estimate(float(np.mean(means)), math.nan, math.nan, math.nan, count)
-        value = PASS_AT_1.get((setting.model, setting.data, name))
-        yield {**place, **_numbers(ours, value, note_on_pass(setting, name))}
 
 
 def _numbers(ours: Estimate | None, value: float | None, note: str) -> dict[str, object]:

@@ -102,22 +102,8 @@ TOTAL_DEG: dict[tuple[str, str, str], float] = {
 }
 """The printed TotalDeg, which everywhere is the sum of its two printed parts."""
 
-OVERHEAD: dict[tuple[str, str], float] = {
-    (LLAMA, "frs"): 5.3,
-    (LLAMA, "mps"): 13.4,
-    (LLAMA, "rcsu"): -6.0,
-    (LLAMA, "guard"): 3.8,
-    (QWEN, "frs"): 5.0,
-    (QWEN, "mps"): 13.2,
-    (QWEN, "rcsu"): -34.9,
-    (QWEN, "guard"): -29.3,
-}
-"""(model, method) to the change in percent of the wall-clock time per step against TTRL on
-MATH-500, `tab:overhead`."""
 _PRINTED = 0.05 + ROUNDING
 """Largest error of a number that is printed with one digit."""
-MOST_SKIPPED = 25.0
-"""Percent of a batch that RCSU may skip."""
 
 
 class Setting(NamedTuple):
@@ -208,14 +194,3 @@ def note_on_fate(setting: Setting, method: str, fate: str) -> str:
         odd = [part for part in CELLS[:2] if note_on_fate(setting, method, part)]
         return f"of {' and '.join(odd)}, no multiple of 1/{n_problems}" if odd else ""
     return "" if is_whole(value, n_problems) else f"no multiple of 1/{n_problems}"
-
-
-def note_on_overhead(model: str, method: str) -> str:
-    """Footnote on a printed change of the time per step; empty if there is none."""
-    value = OVERHEAD.get((model, method))
-    if value is None or value >= -MOST_SKIPPED:
-        return ""
-    return (
-        f"with at most {MOST_SKIPPED:.0f} % of a batch skipped, no more than {MOST_SKIPPED:.0f} % "
-        "of the update can be saved, and nothing of the sampling"
-    )

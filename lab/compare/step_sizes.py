@@ -41,9 +41,6 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
 
     Args:
         rows: of one step size, or from `lab.compare.own_best.own_best`: one row per arm and seed.
-        first: an arm.
-        second: another.
-        metric: a column.
     """
     return paired(_of(rows, first, metric), _of(rows, second, metric))
 

@@ -86,7 +86,6 @@ def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
 
     Args:
         metrics: from `metrics`.
-        arm: its name.
     """
     chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
     return metrics.take(chosen).droplevel("arm")

@@ -38,7 +38,6 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
         table: one row per fit and cell: row (model and data set), kind (of `KIND_TITLES`), cell
             (fate), published, predicted (mean over replicates, percent), sd (over replicates); as
             `all_cells` of a calibration gives them.
-        titles: row to title.
 
     Raises:
         UserError: a column is missing.

@@ -120,7 +120,6 @@ def fate_segment(fate: str, labels: Sequence[str], values: Sequence[Estimate]) -
     """One fate's part of stacked bars.
 
     Args:
-        fate: gives colour, pattern and name.
         labels: of the bars, escaped.
         values: percent of problems, one per bar.
     """
@@ -328,7 +327,6 @@ def overhead_bars(
 
     Args:
         table: from `lab.measures.overhead.step_seconds`.
-        against: its baseline.
         titles: arm to title, where it differs from `lab.arms`.
     """
     arms = arm_order(table["arm"])

@@ -56,7 +56,6 @@ def dynamics(
     """Means over the problems that were visited in an epoch, all as shares from 0 to 1.
 
     Args:
-        visits: a trace's visits.
         evals: a trace's evaluations; without them `pass_at_1` and `maj_accuracy` are NaN.
         fates: from `lab.fates`; without them `correct_vote_rate_lost` is NaN.
         lost: fates that count as lost. By default the problems that training made worse; the
@@ -273,8 +272,6 @@ def window_width(
     """Share of its visits up to which the correct answer of a problem stayed competitive.
 
     Args:
-        visits: a trace's visits.
-        fates: from `lab.fates`.
         wanted: names out of `lab.measures.fate.FATES`.
 
     Returns:

@@ -118,9 +118,6 @@ def classify(ila: Floats, fla: Floats) -> NDArray[np.int8]:
 def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
     """Shares of the fates in percent of the problems, one row per replicate.
 
-    Args:
-        fates: from `fates`.
-
     Returns:
         Indexed by replicate, one column per category, then `TotalDeg` (Degraded and Marginal
         Degraded) and `L/D` (Learned by Degraded; NaN where nothing degraded).
@@ -143,11 +140,7 @@ def fate_codes(fates: pd.DataFrame) -> Ints:
 
 
 def fewest_visits(visits: pd.DataFrame) -> int:
-    """The fewest training visits of a problem; 0 where none was visited.
-
-    Args:
-        visits: a trace's visits.
-    """
+    """The fewest training visits of a problem; 0 where none was visited."""
     lengths = histories(visits).length
     return int(lengths.min()) if len(lengths) else 0
 
@@ -157,7 +150,6 @@ def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) 
 
     Args:
         visits: a trace's visits, visit 0 included or not.
-        fates: from `fates`.
         wanted: names out of `FATES`.
 
     Returns:
@@ -241,7 +233,6 @@ def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
     """Counts of problems on a grid of initial and final label accuracy.
 
     Args:
-        fates: from `lab.fates`.
         n_bins: bins of equal width from 0 to 1, for ILA and FLA alike; 1 belongs to the last.
 
     Returns:

@@ -39,11 +39,6 @@ _NEEDED = (
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
     """The visits of one problem in their order, visit 0 first.
 
-    Args:
-        visits: a trace's visits.
-        replicate: number of the replicate.
-        problem: index of the problem.
-
     Raises:
         UserError: a column is missing, or the problem was never visited.
     """
@@ -67,9 +62,6 @@ def vote_areas(
     """Shares of the votes that fill each visit, by answer where the trace kept its votes.
 
     Args:
-        trace: of any run.
-        replicate: number of the replicate.
-        problem: index of the problem.
         names: answer id to its text; if None those that the trace knows. Without a text the id is
             shown.
         top: answers that get an area of their own; the rest share one.

@@ -45,7 +45,6 @@ def scissor(
 
     Args:
         visits: a trace's visits; problems without a known true answer are left out.
-        fates: from `lab.fates`.
         wanted: names out of `lab.measures.fate.FATES`; the paper's figure takes Degraded.
 
     Returns:
@@ -149,11 +148,9 @@ def lost_problem_auroc(
 
     Args:
         visits: a trace's visits, visit 0 included.
-        fates: from `lab.fates`.
         rng: deals the folds and draws the bootstrap.
         at: visits; those of `VISITS` that the run has if left out.
         folds: at most the number of replicates.
-        n_resamples: bootstrap draws.
 
     Returns:
         One row per visit and score of `SCORES`: visit, score, auroc, low, high; `gain`, `gain_low`,
@@ -201,7 +198,6 @@ def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame, tau: float = 0.
 
     Args:
         visits: a trace's visits, visit 0 included.
-        fates: from `lab.fates`.
         tau: threshold of the flip rate.
 
     Returns:

@@ -62,28 +62,6 @@ def step_seconds(
     return pd.concat(found, ignore_index=True).reindex(columns=columns)
 
 
-def overhead(table: pd.DataFrame, against: str = BASELINE) -> pd.DataFrame:
-    """Change of the whole step in percent of the baseline's, positive where it is slower.
-
-    Args:
-        table: from `step_seconds`.
-        against: its baseline, which is left out.
-
-    Returns:
-        One row per arm and replicate: arm, replicate, change.
-    """
-    whole = (table["phase"] == STEP) & (table["arm"] != against)
-    rows = table.take(np.flatnonzero(whole))
-    change = floats(rows, "relative") - 100
-    return pd.DataFrame(
-        {
-            "arm": rows["arm"].to_numpy(),
-            "replicate": ints(rows, "replicate"),
-            "change": change,
-        }
-    )
-
-
 def _seconds(steps: pd.DataFrame, arm: str, warm_up: int) -> pd.DataFrame | None:
     """Mean seconds, replicates down and phases across; None where no step was timed."""
     require(steps, ("replicate", "step"), "overhead")

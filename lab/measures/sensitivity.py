@@ -44,7 +44,6 @@ def sensitivity(
         rows: of a sweep: a row per cell, arm and replicate with the settings as columns named
             `guard.*`, `arm`, `replicate` and the metrics; rows whose `status` is not "done" are
             left out.
-        metrics: columns.
         settings: columns; those that the sweep did not vary are left out.
         defaults: where the other settings stand; `GuardConfig.paper()` if left out.
 

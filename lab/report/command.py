@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Report:
     """Write one self-contained HTML page about the runs in some folders.
 
-    Or the same as Markdown (--format md), as CSV tables (csv) or as figures (png).
+    Or the same as Markdown (--format md) or as CSV tables (csv).
 
     Examples:
         guard-report runs/arms
@@ -35,9 +35,9 @@ class Report:
     """Run folders, or folders that hold some at any depth."""
     output: Annotated[Path | None, "-o"] = None
     """The page; report.html in the first folder if left out, standard output for Markdown; for CSV
-    and PNG a new folder."""
-    format: Literal["html", "md", "csv", "png"] = "html"
-    """A page with figures; the tables as Markdown; tidy tables; every figure as a picture."""
+    a new folder."""
+    format: Literal["html", "md", "csv"] = "html"
+    """A page with figures; the tables as Markdown; tidy tables."""
     force: bool = False
     """Overwrite a file that is not a report."""
 
@@ -49,7 +49,7 @@ class Report:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         # Figures are many small objects and no garbage: looking for it takes a tenth of the time.
         gc.set_threshold(100_000, 50, 100)
-        write = {"html": self._page, "md": self._markdown, "csv": self._tables, "png": self._images}
+        write = {"html": self._page, "md": self._markdown, "csv": self._tables}
         write[self.format]()
 
     def _page(self) -> None:
@@ -85,23 +85,11 @@ class Report:
     def _tables(self) -> None:
         from lab.report.files import write_tables
 
-        target = self._folder("csv")
-        for path in write_tables(self._worlds(), target):
-            print(path)
-
-    def _images(self) -> None:
-        from lab.report.files import check_png, write_pictures
-
-        target = self._folder("png")
-        check_png()
-        for path in write_pictures(self._worlds(), target):
-            print(path)
-
-    def _folder(self, kind: str) -> Path:
         if self.output is None:
-            raise UserError(f"--format {kind} writes several files; add -o FOLDER, a new folder")
+            raise UserError("--format csv writes several files; add -o FOLDER, a new folder")
         check_new_folder(self.output)
-        return self.output
+        for path in write_tables(self._worlds(), self.output):
+            print(path)
 
     def _worlds(self) -> list[ReportedComparison]:
         """Print what is reported on; folders that were left out are named."""

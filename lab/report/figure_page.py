@@ -38,7 +38,6 @@ def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
     """The page as HTML; it needs nothing from outside.
 
     Args:
-        title: of the page.
         words: paragraphs at the top: what the figures show.
         parts: from top to bottom.
     """

@@ -145,11 +145,7 @@ _PANEL_HEIGHT = 215
 
 
 def first_screen(worlds: Sequence[ReportedComparison]) -> Html:
-    """What a reader came for.
-
-    Args:
-        worlds: the comparisons, below each other.
-    """
+    """What a reader came for."""
     parts = [_world(world, place) for place, world in enumerate(worlds)]
     studies = [_study(study) for study in step_studies(worlds)]
     return tag("section", *parts, *studies, tag("p", HOW, class_="small-how"), class_="first")
@@ -217,11 +213,7 @@ AGREEMENT_HOW = (
 
 
 def agreements(worlds: Sequence[ReportedComparison]) -> list[Drawing]:
-    """Return a figure with its table for every real comparison that simulated runs predict.
-
-    Args:
-        worlds: the comparisons of the page.
-    """
+    """Return a figure with its table for every real comparison that simulated runs predict."""
     return [
         _drawing(real, simulated)
         for real in worlds

@@ -117,10 +117,8 @@ def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
     """A figure together with its data.
 
     Args:
-        figure: any plotly figure.
         name: of the element, unique on the page, chosen in code.
         alt: what is drawn, for readers who cannot see it.
-        caption: below the figure.
     """
     source = f"{name}-data"
     place = tag(
@@ -156,12 +154,7 @@ def report_style() -> Html:
 
 
 def packed(text: str, name: str) -> Html:
-    """A text for the page's script, deflated and in base64, which no browser runs or shows.
-
-    Args:
-        text: of any content.
-        name: of the element.
-    """
+    """A text for the page's script, deflated and in base64, which no browser runs or shows."""
     return stored(deflated(text), name)
 
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
+from lab.compare.tables import METRICS, Metric
 from lab.errors import UserError
 from lab.files import unwritable, whole
 from lab.report import words
 from lab.report.digest import ReportedComparison, read
 from lab.report.first import AGREEMENT, AGREEMENT_NAME, agreements, first_screen, render_agreements
-from lab.report.html import Html, definitions, join, library, raw, report_style, tag
-from lab.report.papers import arm_table, paper_tables
+from lab.report.html import (
+    Html,
+    definitions,
+    join,
+    library,
+    mean_and_sd,
+    raw,
+    report_style,
+    table,
+    tag,
+)
 from lab.report.problems import problem_assets, problem_sections
 from lab.report.provenance import left_out, provenance
 from lab.report.sections import GUARDING, OUTCOME, TRAINING, TRAP, Section, render
@@ -41,12 +52,7 @@ class _PageSection:
 
 
 def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> str:
-    """The report as HTML.
-
-    Args:
-        worlds: the comparisons, side by side.
-        skipped: folders that were left out.
-    """
+    """The report as HTML."""
     parts = list(_parts(worlds, skipped))
     style, script = problem_assets()
     body = tag(
@@ -74,8 +80,6 @@ def _parts(
         yield _PageSection(AGREEMENT_NAME, "In short", AGREEMENT, render_agreements(predicted))
     for section in figure_sections():
         yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
-    heading = "Comparison with the paper's printed numbers"
-    yield _PageSection("paper", "The paper", heading, paper_tables(worlds))
     yield _PageSection("table", "The data", "All arms in one table", _tables(worlds))
     title = "Every problem and its life"
     yield _PageSection("problems", "The data", title, problem_sections(worlds))
@@ -152,8 +156,35 @@ def _arms(worlds: Sequence[ReportedComparison]) -> Html:
 
 
 def _tables(worlds: Sequence[ReportedComparison]) -> Html:
-    parts = [join([tag("h3", world.name), arm_table(world)]) for world in worlds]
+    parts = [join([tag("h3", world.name), _arm_table(world)]) for world in worlds]
     return join([*parts, tag("p", f"{words.TABLE} {words.NOISE}", class_="how")])
+
+
+def _arm_table(world: ReportedComparison) -> Html:
+    """Mean and spread of every metric, metrics down and arms across."""
+    counts = Counter(world.metrics.index.get_level_values("arm"))
+    head = ["", *(_arm_head(world.titles[arm], counts[arm]) for arm in world.comparison.arms)]
+    rows = [_row(world, metric) for metric in METRICS if _measured(world, metric)]
+    return table(head, rows)
+
+
+def _arm_head(title: str, count: int) -> Html:
+    return tag("span", title, tag("span", f"n = {count}", class_="spread"))
+
+
+def _measured(world: ReportedComparison, metric: Metric) -> bool:
+    return bool(world.metrics[metric.name].notna().to_numpy().any())
+
+
+def _row(world: ReportedComparison, metric: Metric) -> list[Html]:
+    name = tag("span", metric.title, tag("span", f" ({metric.unit})", class_="spread"))
+    return [name, *(_cell(world, arm, metric) for arm in world.comparison.arms)]
+
+
+def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
+    mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
+    undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
+    return mean_and_sd(mean, sd, metric.digits, undefined)
 
 
 def _footer() -> Html:

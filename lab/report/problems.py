@@ -169,7 +169,6 @@ def problem_columns(
     """All problems under all arms.
 
     Args:
-        world: the comparison.
         replicates: those whose own numbers are wanted besides the means.
 
     Returns:
@@ -266,7 +265,6 @@ def packed_lives(
     compared.
 
     Args:
-        worlds: the comparisons of the page.
         budget: characters for all of them.
 
     Returns:

@@ -21,7 +21,7 @@ from lab.figures.training import MOST_RUNS, has_data, run_lines, training_window
 from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.measures.lost import flip_rate_in_time, lost_problem_auroc
 from lab.measures.overhead import WARM_UP
-from lab.report import derived
+from lab.report import digest
 from lab.report.digest import ReportedComparison
 from lab.report.html import Child, Html, absent, join, plot, table, tag
 from lab.stats.paired import estimate, mean_sd
@@ -111,7 +111,7 @@ _OUTCOME = "What came of it"
 
 
 def _fates(world: ReportedComparison) -> list[Piece]:
-    if reason := derived.no_fates(world):
+    if reason := digest.no_fates(world):
         return [Absent(reason)]
     figure = figures.fate_bars(world.metrics, world.titles)
     return [Drawing(figure, "Stacked bars of fates per arm")]
@@ -137,9 +137,9 @@ def _against(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _migration(world: ReportedComparison) -> list[Piece]:
-    if reason := derived.no_fates(world):
+    if reason := digest.no_fates(world):
         return [Absent(reason)]
-    figure = label_migration(derived.migrations(world), world.titles)
+    figure = label_migration(digest.migrations(world), world.titles)
     return [Drawing(figure, "Bubbles of initial against final label accuracy per arm")]
 
 
@@ -191,8 +191,8 @@ def _progress(world: ReportedComparison) -> list[Piece]:
 
 
 def _window(world: ReportedComparison) -> list[Piece]:
-    found = derived.windows(world)
-    shares = derived.window_shares(world, found)
+    found = digest.windows(world)
+    shares = digest.window_shares(world, found)
     figure = training_window(world.dynamics, shares, world.titles)
     alt = "FR, MR and pass@1 per arm with the extinction window shaded"
     return [Drawing(figure, alt, below=_window_table(world, found))]
@@ -260,7 +260,7 @@ _TRAP = "Why correct answers die out"
 
 def _lost(world: ReportedComparison) -> list[Piece]:
     if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
-        return [Absent(derived.no_fates(world) or "No problem was lost.")]
+        return [Absent(digest.no_fates(world) or "No problem was lost.")]
     figure = figures.lost_votes(world.dynamics, world.titles)
     alt = "Correct-vote rate of lost problems over training"
     return [Drawing(figure, alt, _lost_counts(world))]
@@ -278,17 +278,17 @@ def _lost_counts(world: ReportedComparison) -> str:
 
 
 def _scissor(world: ReportedComparison) -> list[Piece]:
-    if reason := derived.no_fates(world):
+    if reason := digest.no_fates(world):
         return [Absent(reason)]
-    thirds = derived.thirds(world)
+    thirds = digest.thirds(world)
     if not has_data(thirds, ["wins"]):
         return [Absent("No problem was degraded.")]
-    figure = scissor_panels(thirds, derived.widths(world), world.titles)
+    figure = scissor_panels(thirds, digest.widths(world), world.titles)
     return [Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")]
 
 
 def _predicted(world: ReportedComparison) -> list[Piece]:
-    if reason := derived.no_fates(world):
+    if reason := digest.no_fates(world):
         return [Absent(reason)]
     return [_prediction(world, arm) for arm in (BASELINE, GUARD) if arm in world.comparison.arms]
 
@@ -418,7 +418,7 @@ def _overhead(world: ReportedComparison) -> list[Piece]:
     if world.comparison.world != "real":
         return [Absent("Only real runs are timed: a simulated step has no model to wait for.")]
     try:
-        seconds = derived.seconds(world)
+        seconds = digest.seconds(world)
     except UserError as error:
         return [Absent(f"Not measured: {error}.")]
     figure = overhead_bars(seconds, titles=world.titles)
@@ -444,7 +444,7 @@ def _use(world: ReportedComparison) -> Html | None:
 
 def _sensitivity(world: ReportedComparison) -> list[Piece]:
     try:
-        table = derived.sensitivities(world)
+        table = digest.sensitivities(world)
     except UserError:
         return [Absent("No run of a guard with another value of tau_FR, W or beta_max.")]
     figure = sensitivity_curves(table, world.titles)

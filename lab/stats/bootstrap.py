@@ -39,7 +39,6 @@ def bootstrap(
 
     Args:
         values: (n,) for example the paired differences of two arms.
-        seed: of the resamples.
         resamples: at least `RESAMPLES`.
 
     Returns:
@@ -63,20 +62,13 @@ def paired_bootstrap(
     Args:
         first: one number per replicate, indexed by replicate.
         second: the same for the other arm; replicates of one number share their seed.
-        seed: of the resamples.
         resamples: at least `RESAMPLES`.
     """
     return bootstrap(differences(first, second), seed, resamples)
 
 
 def resample_counts(n: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return (resamples, n) times that each of n replicates is drawn, with replacement.
-
-    Args:
-        n: replicates.
-        resamples: number of resamples.
-        rng: source of randomness.
-    """
+    """Return (resamples, n) times that each of n replicates is drawn, with replacement."""
     return rng.multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
@@ -94,7 +86,6 @@ def contrast_table(metrics: pd.DataFrame, seed: int, resamples: int = RESAMPLES)
 
     Args:
         metrics: one row per (arm, replicate), one column per metric.
-        seed: of the resamples.
         resamples: at least `RESAMPLES`.
 
     Returns:
@@ -239,7 +230,6 @@ def pair_wins(score: Floats, lost: Bools, replicate: Ints, n_replicates: int) ->
             every AUROC is NaN.
         lost: (problems,) bool.
         replicate: (problems,) 0 to n_replicates-1.
-        n_replicates: R.
     """
     own = replicate[lost]
     wins_RR = np.zeros((n_replicates, n_replicates))

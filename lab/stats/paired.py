@@ -161,7 +161,6 @@ def interval_of(value: Estimate, noun: str, *, signed: bool = True) -> str:
     """Return the interval with what it rests on: `95 % interval +0.2 to +1.8, 3 pairs`.
 
     Args:
-        value: the estimate.
         noun: one of what was counted, such as `pair`.
         signed: write a sign before positive bounds, too.
     """

@@ -13,6 +13,7 @@ from lab.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
+from real.plan.seconds import step_seconds
 from real.plan.sizes import CARDS, PlannedModel, read_config
 from real.settings.config import TrainConfig
 from real.settings.presets import check_engine_tp, settled_for
@@ -95,7 +96,7 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
 
 
 def plan_lines(
-    config: TrainConfig, kind: str, gpus: int, memory: float | None
+    config: TrainConfig, kind: str, gpus: int, memory: float | None, mean_tokens: int
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits.
 
@@ -104,6 +105,7 @@ def plan_lines(
         kind: of the GPUs, a key of `CARDS`.
         gpus: number of ranks, each with an engine.
         memory: GiB of each GPU; that of the data sheet if None.
+        mean_tokens: mean length of a response, for the estimate of the time.
 
     Raises:
         UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
@@ -125,7 +127,11 @@ def plan_lines(
     lines = [title, *_table(plan)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
-    return [*lines, "fits"], True
+    seconds = step_seconds(size, plan, config, gpus, CARDS[kind], mean_tokens)
+    times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
+    total = sum(seconds.values())
+    lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
+    return [*lines, "estimated from data sheets; no speed was measured"], True
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:

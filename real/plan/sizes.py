@@ -142,12 +142,14 @@ class Card:
     """GiB."""
     flops: float
     """Dense bfloat16 operations per second."""
+    bandwidth: float
+    """Bytes per second between the GPU and its memory."""
 
 
 CARDS = {
-    "a100": Card(80, 312e12),
-    "h100": Card(80, 989e12),
-    "h200": Card(141, 989e12),
+    "a100": Card(80, 312e12, 2.0e12),
+    "h100": Card(80, 989e12, 3.35e12),
+    "h200": Card(141, 989e12, 4.8e12),
 }
 _VARIANTS = {"pcie", "nvl", "mig"}
 """Words in the names of GPUs that are slower than the one of `CARDS`."""

@@ -22,8 +22,11 @@ def read_problems(config: TrainConfig) -> ProblemSet:
     if config.problems is None:
         # Imported here: the package imports transformers, which reading a file does not need.
         from real.tiny import TASKS
+        from real.tiny.closed import closed
 
-        made = TASKS[config.tiny_task].problems(config.n_problems or 64, config.problem_seed)
+        is_closed = config.tiny_task == "closed"
+        own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
+        made = own.problems(config.n_problems or 64, config.problem_seed)
         name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
         name += "-verifying" if config.tiny_verifies else ""
         name += f"-{config.problem_seed}" if config.problem_seed else ""

@@ -107,10 +107,15 @@ class TrainConfig:
     model: str | None = None
     """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
     tiny_task: TinyTask = "arithmetic"
-    """Embedded task: last-digit arithmetic with planted rivals, or Collatz steps without any."""
+    """Embedded task: last-digit arithmetic with planted rivals, Collatz steps without any, or ten
+    closed answers."""
     tiny_verifies: bool = False
     """Tiny arithmetic: start from the checkpoint that was also taught to judge, as coverrl needs;
     another model if `model` names one that `guard-train make-tiny --verifies` made."""
+    tiny_wrong: Annotated[float, Interval("[0.2, 0.6]")] = 0.4
+    """Tiny task closed: share of problems whose majority before training is wrong."""
+    tiny_lead: Literal[20, 40, 60] = 40
+    """Tiny task closed: by how many percent of the votes the wrong answer leads in these."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
     chat_template: ChatTemplate = "auto"
@@ -338,11 +343,13 @@ def _check_rule(config: TrainConfig) -> None:
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
                     "ratios; leave it out"
                 )
+    if config.tiny_task != "closed" and (config.tiny_wrong, config.tiny_lead) != (0.4, 40):
+        raise UserError("tiny_wrong, tiny_lead: for tiny_task = closed alone; leave them out")
     task = config.tiny_task, config.tiny_verifies, config.problem_seed
     check_tiny(config.problems, *task, rule.name if Need.VERDICTS in rule.needs else None)
 
 
-TinyTask = Literal["arithmetic", "collatz"]
+TinyTask = Literal["arithmetic", "collatz", "closed"]
 
 
 def check_tiny(

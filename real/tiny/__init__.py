@@ -1,8 +1,9 @@
-"""The embedded tiny tasks: last-digit arithmetic with planted rivals, and Collatz steps.
+"""The embedded tiny tasks: arithmetic with planted rivals, Collatz steps, and ten closed answers.
 
-Generators (`arithmetic`, `collatz`), their 32 tokens (`vocabulary`), the supervised recipes that
-make the starting checkpoints (`pretrain`), and those checkpoints themselves (local Hugging Face
-folders). `VERIFYING` was also taught to judge responses of the arithmetic (`judging`, `verifying`).
+Generators (`arithmetic`, `collatz`, `closed`), their 32 tokens (`vocabulary`), the supervised
+recipes that make the starting checkpoints (`pretrain`), and those checkpoints themselves (local
+Hugging Face folders). `VERIFYING` was also taught to judge responses of the arithmetic (`judging`,
+`verifying`).
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from real.tiny.arithmetic import ARITHMETIC
+from real.tiny.closed import CLOSED
 from real.tiny.collatz import COLLATZ
 from real.tiny.task import PROBLEM_SEED, Problem, Task
 from real.tiny.vocabulary import build_tokenizer
 
-TASKS: Mapping[str, Task[Any]] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ}
+TASKS: Mapping[str, Task[Any]] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ, "closed": CLOSED}
 """By the names that the setting `tiny_task` has."""
 
 problems = ARITHMETIC.problems
@@ -24,6 +26,7 @@ VERIFYING = Path(__file__).parent / "verifying_checkpoint"
 __all__ = [
     "ARITHMETIC",
     "CHECKPOINT",
+    "CLOSED",
     "COLLATZ",
     "PROBLEM_SEED",
     "TASKS",

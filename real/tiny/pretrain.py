@@ -1,10 +1,10 @@
 """The supervised recipes that make the starting checkpoints of the tiny tasks.
 
-One small Qwen2 model is trained on scratch work. Of the arithmetic part follows the right rule and
+One small Qwen2 model is trained on responses. Of the arithmetic part follows the right rule and
 part two misconceptions (`real.tiny.arithmetic.shares`), with slips; `real.tiny.arithmetic` says how
 many of the wrong answers that a majority vote later meets come from them. Of the Collatz steps all
-is right, and training ends before the model masters them. Questions of the problem sets are held
-out.
+is right, and training ends before the model masters them. Closed answers are drawn by the shares
+that votes are to have. Questions of the problem sets are held out.
 
 The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
 the weights agree only roughly and accuracy is what can be compared.
@@ -48,7 +48,7 @@ class Schedule:
     warmup_steps: int = 50
     weight_decay: float = 0.01
     slip_rate: float = 0.01
-    """Chance that a reduction of the arithmetic writes a wrong digit; 0 for Collatz steps."""
+    """Chance that a reduction of the arithmetic writes a wrong digit; 0 for other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Recipe(Schedule):
 RECIPES = {
     "arithmetic": Recipe(),
     "collatz": Recipe(steps=400, layers=1, heads=8, slip_rate=0.0),
+    "closed": Recipe(steps=1000, layers=1, heads=8, slip_rate=0.0),
 }
 """Of the shipped checkpoints, by task."""
 

@@ -52,6 +52,8 @@ class Task(Generic[Question]):
     """Return a response to learn from, given a question and the chance of a slip in each step."""
     reworded: Callable[[str], str | None] = lambda _: None
     """Return other words of a prompt; None where there are none."""
+    stands: Callable[[int, Question], bool] = lambda _place, _question: True
+    """Return whether a question may stand at a place of a problem set."""
 
     def sample_distinct(self, n: int, rng: np.random.Generator, held_out: bool) -> list[Question]:
         """Return ``n`` distinct questions, all from the held-out part or all from the other.
@@ -70,7 +72,8 @@ class Task(Generic[Question]):
         distinct: dict[Question, None] = {}
         while len(distinct) < n:
             question = self.draw(rng)
-            if is_held_out(question) == held_out:
+            stands = not held_out or self.stands(len(distinct), question)
+            if stands and is_held_out(question) == held_out:
                 distinct.setdefault(question)
         return list(distinct)
 

@@ -4,8 +4,7 @@ from sim.commands.agree import Agree
 from sim.commands.calibrate import Calibrate
 from sim.commands.explore import Explore
 from sim.commands.runs import Compare, Run
-from sim.commands.search import SearchCommand
-from sim.commands.sweep import SweepCommand
+from sim.commands.sweep import SearchCommand, SweepCommand
 from sim.commands.theory import Theory
 
 COMMANDS = {

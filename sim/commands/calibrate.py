@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.settings.options import Loss
-
 
 @dataclass(kw_only=True)
 class Calibrate:
@@ -19,8 +17,7 @@ class Calibrate:
     """
 
     out: Path
-    """Folder: new, empty, or with an unfinished calibration of the same settings. Commands with
-    other mechanisms may share it."""
+    """New or empty folder for the tables."""
     rows: tuple[str, ...] = ()
     """Rows of the paper such as llama-math500; all six if left out."""
     mechanisms: tuple[str, ...] = ()
@@ -33,9 +30,6 @@ class Calibrate:
     """Fits per mechanism and reading, each with seeds of its own."""
     seed: int = 0
     """Seed of fits and predictions."""
-    loss: Loss = "points"
-    """Error that a fit minimises: points per cell, or the distance of the roots, in which rare
-    fates count as much as common ones."""
     quick: bool = False
     """A coarse fit and four runs per prediction, to see that it works."""
     quiet: bool = False
@@ -56,7 +50,6 @@ class Calibrate:
             replicates=min(self.replicates, 4) if self.quick else self.replicates,
             fits=1 if self.quick else self.fits,
             seed=self.seed,
-            loss=self.loss,
         )
         print(run_calibration(calibration, self.out, progress=not self.quiet))
         print(self.out)

@@ -1,4 +1,4 @@
-"""`guard-sim sweep`."""
+"""`guard-sim sweep` and `guard-sim search`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lab.arms import GUARD, with_rule
 from lab.cli import read_option
 from lab.errors import UserError
+from lab.files import whole
 from sim.settings.config import SimConfig
-from sim.settings.options import Preset, settings_of
+from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, settings_of
 
 if TYPE_CHECKING:
     from sim.studies.sweep import Sweep
@@ -76,7 +77,7 @@ class SweepCommand:
         print(self.out)
 
     def _sweep(self) -> Sweep:
-        from sim.studies.axes import parse
+        from sim.studies.jobs import parse
         from sim.studies.sweep import Sweep, preset
 
         own = tuple(with_rule(name, self.settings.rule) for name in self.arms)
@@ -89,3 +90,76 @@ class SweepCommand:
             raise UserError("vary: a setting is there twice; give all its values at once")
         arms = own or (with_rule(GUARD, self.settings.rule),)
         return Sweep(base=self.settings, arms=arms, groups=(axes,))
+
+
+TABLE = "search.csv"
+_SHOWN = 20
+
+
+@dataclass(kw_only=True)
+class SearchCommand:
+    """Search arms and settings by successive halving; the same command continues a search.
+
+    Every candidate, an arm with settings, is run over a grid of learning rates. Each round adds
+    paired replicates and keeps the better half; the plain arms stay. With the policy `measured`
+    replicate numbers are those of --seed and --first-replicate.
+
+    Examples:
+        guard-sim search --policy measured --response response.npz --lr 3e-4 --out runs/search
+        guard-sim search --config measured.toml --arms ttrl memory --budget 300 --out runs/small
+        guard-sim search --config measured.toml --vary guard.W=3,5,8 kl_coef=0,.05 --out runs/w
+    """
+
+    SHORT: ClassVar[tuple[str, ...]] = ("policy", "response", "lr", "epochs", "replicates", "seed")
+
+    out: Path
+    """Folder of the search: new, empty, or with an unfinished search of the same settings."""
+    arms: tuple[str, ...] = SEARCH_ARMS
+    """Arms that settings are combined with; the first is the reference of the table."""
+    vary: tuple[str, ...] = ()
+    """Settings to combine, as `kl_coef=0,.05,.2`; if left out KL penalty, scale of negative
+    advantages, hysteresis and discount."""
+    lrs: tuple[float, ...] = SEARCH_LRS
+    """Learning rates that a candidate is judged over."""
+    objective: Objective = "mean"
+    """Mean over the learning rates of the final pass@1, or its minimum."""
+    budget: int = 1000
+    """Most runs: one candidate at one learning rate in one replicate each."""
+    workers: int = 1
+    """Processes on this machine."""
+    config: Path | None = None
+    """TOML file with settings; options on the command line win."""
+    quiet: bool = False
+    """No progress bar."""
+    settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=5))
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Settings of --config and --response for what is not given."""
+        return {"settings": settings_of(argv, replicates=5)}
+
+    def run(self) -> None:
+        """Run the search, write search.csv and print its best rows."""
+        if self.settings.policy != "measured":
+            raise UserError(
+                "search: candidates are judged over learning rates; needs the policy "
+                "measured, with --response and --lr"
+            )
+        from sim.studies.jobs import parse
+        from sim.studies.search import AXES, Search, results, run_search
+
+        search = Search(
+            base=self.settings,
+            arms=self.arms,
+            axes=dict(parse(text) for text in self.vary) or AXES,
+            lrs=self.lrs,
+            objective=self.objective,
+            budget=self.budget,
+        )
+        rows = run_search(search, self.out, self.workers, progress=not self.quiet)
+        table = results(rows, self.lrs, self.objective)
+        with whole(self.out / TABLE) as file:
+            table.to_csv(file, float_format="%.3f")
+        print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
+        print(table.head(_SHOWN).round(1).to_string())
+        print(self.out / TABLE)

@@ -80,7 +80,6 @@ def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
     Args:
         p_RPA: answer probabilities among parseable responses.
         parseable: chance that a response holds an answer.
-        n_samples: K.
 
     Returns:
         (R, P, A) counts that need not be whole.
@@ -100,10 +99,8 @@ def sit_out(
     skips.
 
     Args:
-        config: of the run.
         draws_RP: uniform numbers, the guard's own of the same seed.
         records_RP: the visits, records of `sim.engine.rows.RECORD`; changed in place.
-        update: of the batch.
 
     Returns:
         The update without the skipped problems.
@@ -134,13 +131,9 @@ def logit_gradient(
 
     Args:
         samples_RPA: trained samples per answer, or their expectation.
-        n_samples: K.
         p_RPA: answer probabilities among parseable responses.
         majority_RPA: advantages per answer, `PolicyStreams.majority`; (R, P, A + 1).
-        minority_RPA: the same for the minority stream.
-        weight_RP: factor on the problem's loss.
         drop_RP: the problem left the batch.
-        out_RPA: output.
     """
     R, P, A = p_RPA.shape
     for r in range(R):
@@ -167,12 +160,8 @@ def sums_gradient(
     """Compute the same from advantages that are summed over every answer's responses.
 
     Args:
-        sums_RPA: both streams together.
-        n_samples: K.
         p_RPA: answer probabilities among parseable responses.
-        weight_RP: factor on the problem's loss.
         drop_RP: the problem left the batch.
-        out_RPA: output.
     """
     R, P, A = p_RPA.shape
     for r in range(R):
@@ -289,20 +278,14 @@ def decide(
     """Decide on every problem of a batch.
 
     Args:
-        settings_1: of `settings_record`.
         problems_RN: of `State`, as the next three; the batch's part is changed.
-        flips_RNW: see `State`.
-        match_rates_RNW: see `State`.
-        memory_RNA: see `State`.
         tie_RN: `Draws.tie`, by problem and not by visit.
         skip_RN: `Draws.skip`, by problem.
         pick_RN: `Draws.pick`, by problem.
         order_RP: the batch's problems.
         scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
-        counts_RPA: votes per answer.
         candidate_votes_RPA: responses per answer that minority candidates are chosen by.
         cap: largest number of problems that are skipped.
-        key_P: working memory.
         minority_RPA: output; minority candidates.
         records_RP: output, records of `sim.engine.rows.RECORD`.
     """
@@ -368,13 +351,9 @@ def count_hits(
 
     Args:
         on_truth: train on the true answer in place of the label.
-        truth_RP: true answers.
-        samples_RPA: trained samples per answer.
         minority_RPA: minority candidates; what is trained on is taken out.
         records_RP: of `decide`.
         label_RP: output; what is trained on.
-        hits_RP: output.
-        rival_hits_RP: output.
     """
     R, P, A = samples_RPA.shape
     for r in range(R):
@@ -406,8 +385,6 @@ def learn(
     """Compute the gradient in the logits (`sim.engine.kernel`), 0 where a problem is dropped.
 
     Args:
-        settings_1: of `settings_record`.
-        samples_RPA: trained samples per answer.
         candidate_votes_RPA: as for `decide`.
         minority_RPA: of `count_hits`.
         label_RP: of `count_hits`.
@@ -415,7 +392,6 @@ def learn(
         rival_hits_RP: of `count_hits`.
         records_RP: of `decide`.
         p_RPA: answer probabilities that the samples were drawn from.
-        gradient_RPA: output.
         drop_RP: output; the problem left the batch.
     """
     s = settings_1[0]

@@ -57,8 +57,6 @@ class BatchTreatments:
 
         Args:
             own: (R, P), as the guard decided.
-            epoch: that the batch is of.
-            at: its visits in the epoch.
         """
         problems_RP, deal_RP = epoch.problems_RN[:, at], None
         if epoch.deal_RN is not None:
@@ -126,10 +124,8 @@ def gradient(
     """The guard's decision as a gradient in the logits, see `sim.engine.kernel`.
 
     Args:
-        votes: of the batch.
         decision: of the batch; its label is what is trained on.
         p_RPA: the probabilities that the votes were drawn from.
-        config: of the guard.
 
     Returns:
         (R, P, A).

@@ -80,9 +80,7 @@ def tally(
     """Count right and unparseable votes of a batch.
 
     Args:
-        counts_RPA: votes per answer.
         truth_RN: true answers, in visiting order.
-        n_votes: V.
         start: place of the batch's first visit in the epoch.
         records_RN: output; columns `start` to `start + P` are written.
     """
@@ -103,7 +101,6 @@ def majority_right(
 
     Args:
         counts_RPA: votes per answer; without any vote the majority is wrong.
-        truth_RP: true answers.
     """
     wins_RPA = (counts_RPA == counts_RPA.max(axis=-1, keepdims=True)) & (counts_RPA > 0)
     right_RP = np.take_along_axis(wins_RPA, truth_RP[..., None], axis=-1)[..., 0]
@@ -119,8 +116,6 @@ def tables(
     """The rows of one epoch.
 
     Args:
-        config: of the run.
-        epoch: the visits.
         pass_at_1_R: chance of a right response at the end of the epoch.
         majority_R: share of problems whose majority vote is right then; NaN where not measured.
     """

@@ -41,7 +41,6 @@ class DecidingGuard(Protocol):
         Args:
             epoch: the decisions are written to its records.
             start: place of the batch's first visit in the epoch.
-            votes: of the batch.
             scores_RPA: of a rule; None for the votes.
         """
         ...
@@ -51,13 +50,7 @@ class RuleLearner:
     """Learns from the rewards of a rule, see `sim.engine.simulation.Learner`."""
 
     def __init__(self, config: SimConfig, guard: DecidingGuard, observer: Observer) -> None:
-        """Start from a primed guard.
-
-        Args:
-            config: of the run.
-            guard: decides about every batch.
-            observer: draws what the rule observes.
-        """
+        """Start from a primed guard."""
         self._config, self._guard, self._observer = config, guard, observer
         self._rule = observer.rule
         self._fast = fast_rule(self._rule, config.n_votes) if config.engine == "compiled" else None
@@ -135,7 +128,6 @@ class RuleStart:
         """Start before visit 0.
 
         Args:
-            config: of the run.
             truth_RN: true answers by problem, for the observation models.
         """
         self._config = config
@@ -147,7 +139,6 @@ class RuleStart:
         """Return the rule's scores at visit 0; None where they are the votes.
 
         Args:
-            votes: of all problems.
             p_of: (R, N, A) the probabilities that they were drawn from.
         """
         if self._rule.labels_by_votes():

@@ -34,12 +34,9 @@ def simulate(
     """Run a simulation.
 
     Args:
-        config: all settings.
         folder: a new or empty folder for the trace, which is written while the run goes on; in
             memory if left out.
-        progress: show a progress bar.
         arm: names the run in comparisons; found from the guard's settings if left out.
-        extra: facts for the manifest.
 
     Returns:
         The trace, with visit 0 before training.
@@ -75,7 +72,6 @@ def measure(
     """Simulate without keeping a trace.
 
     Args:
-        config: all settings.
         accuracy: column of the visits by which a problem has its fate.
         population: problems of all replicates; those that the settings draw if left out.
 

@@ -74,7 +74,6 @@ class Learner(Protocol):
         Args:
             epoch: the decisions are written to its records.
             start: place of its first visit in the epoch.
-            votes: of the batch.
             trained_RPA: samples per answer that the update is computed from; the votes' own, or
                 their expectation.
             p_RPA: the probabilities that the votes were drawn from.

@@ -62,9 +62,8 @@ SLIDERS = (
     Slider("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05)),
 )
 """The sliders, from top to bottom."""
-READINGS = dict(
-    zip(("the paper's text", "one-step flip rate", "authors' scripts"), GUARDS, strict=True)
-)
+_NAMES = ("the paper's text", "one-step flip rate", "authors' scripts")
+READINGS: Mapping[str, str] = dict(zip(_NAMES, GUARDS, strict=True))
 """Readings of the guard by what the page calls them, and their arms."""
 
 

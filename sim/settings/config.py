@@ -134,22 +134,7 @@ class SimConfig:
 
     signal: ShareBelowOne = 0.3
     """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
-    at all. The settings below override it for single observations, see
-    `sim.world.observe.observer`."""
-    confidence_share: ShareBelowOne = 0.0
-    """Share of the confidence that follows the answer's own log-probability."""
-    tool_tpr: Share | None = None
-    """Chance that a tool confirms a right response; (1 + signal) / 2 if left out."""
-    tool_fpr: Share | None = None
-    """Chance that a tool confirms a wrong response; (1 - signal) / 2 if left out."""
-    verifier_tpr: Share | None = None
-    """Chance that the verifier judges a right response right; (1 + signal) / 2 if left out."""
-    verifier_fpr: Share | None = None
-    """Chance that the verifier judges a wrong response right; (1 - signal) / 2 if left out."""
-    second_errors: Literal["permuted", "fresh"] = "permuted"
-    """The rewording's own wrong answers: the same at every visit, or drawn at every visit."""
-    second_votes: Draws | None = None
-    """Responses of the second vote set; `n_votes` if left out."""
+    at all, see `sim.world.observe.observer`."""
 
     skip_rate: Share = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.kernel`."""
@@ -208,10 +193,6 @@ class SimConfig:
     """Features policy: D, shared parameters."""
     att_share: Share = 0.3
     """Mean share of the wrong mass that the attractor answer holds before training."""
-    att_concentration: Concentration = 4.0
-    """a + b of the Beta law of that share."""
-    wrong_concentration: Concentration = 0.5
-    """Dirichlet parameter of the other wrong answers' shares."""
 
     replicates: Annotated[int, Interval("[1, 32768]")] = 1
     """R, independent runs that are computed side by side."""
@@ -310,7 +291,6 @@ def _check_rule(config: SimConfig) -> None:
         ConfigError: there is no such rule, or one of its own settings is wrong.
     """
     rule = make_rule(config.rule, config.rule_options)
-    _check_confidence(config)
     if rule.name == BASELINE:
         return
     if config.update == "expected":
@@ -318,12 +298,3 @@ def _check_rule(config: SimConfig) -> None:
             f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"
         )
     check_fit(rule, config.guard, config.labels)
-
-
-def _check_confidence(config: SimConfig) -> None:
-    total = config.signal**2 + config.confidence_share**2
-    if total > 1:
-        raise UserError(
-            f"confidence_share = {config.confidence_share}: its square and that of the signal "
-            f"({config.signal:g}) sum to {total:g}, must be at most 1"
-        )

@@ -13,7 +13,6 @@ from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 
 Classical = Literal["independent", "attractor"]
-Loss = Literal["points", "roots"]
 Objective = Literal["mean", "minimum"]
 Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "rules"]
 
@@ -30,9 +29,7 @@ def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> Sim
     with `--response` and `--lr`, and those of `lab.cli.with_arm_options`.
 
     Args:
-        argv: the command line.
         has_arms: the file may list arms, which `lab.cli.arms_of` reads.
-        base: settings without a file.
 
     Raises:
         UserError: the file cannot be read, or a setting is unknown or wrong.

@@ -50,9 +50,6 @@ def check_measured(
     """Check the settings of a run with the policy `measured`.
 
     Args:
-        rule: rewards the responses.
-        response: response file.
-        lr: peak learning rate.
         step: step size of other policies, which must be left at its default.
         unparseable: chance that a response has no answer, which must be left at 0.
         sampled: the update is computed from the drawn samples.
@@ -175,7 +172,6 @@ def check_population(
     """Refuse an unknown population, one that lacks a setting, and weights that are no shares.
 
     Args:
-        population: name.
         given: settings of `FREE` that have a value.
         mixture: (weight, mean, concentration) of every law.
 

@@ -45,9 +45,9 @@ _FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0, "ahead
 _FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
 """Settings of the trainer at the only values that the measured policy has."""
 _MEASURED = """
-model tiny_task tiny_verifies problem_seed chat_template template_options system_prompt problems
-fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check max_response_tokens
-stop temperature eval_temperature
+model tiny_task tiny_verifies tiny_wrong tiny_lead problem_seed chat_template template_options
+system_prompt problems fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check
+max_response_tokens stop temperature eval_temperature
 """
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """
@@ -101,9 +101,6 @@ class Prediction:
         """Return the settings of a classical policy for the runs of one arm.
 
         Args:
-            runs: of the arm.
-            policy: which one.
-            step: its step size.
             folder: run folder that has the label accuracies before training.
 
         Raises:
@@ -143,11 +140,6 @@ def not_classical(run: Manifest) -> str | None:
 
 def check_same(run: Manifest, facts: Facts, path: Path) -> None:
     """Refuse a response file of another model or other problems, and what `check_settings` does.
-
-    Args:
-        run: a real run.
-        facts: of the response file.
-        path: of the response file.
 
     Raises:
         UserError: they differ, or the measured policy cannot have the run's settings.
@@ -201,8 +193,6 @@ def simulate_arms(
     """Simulate every arm of one comparison with the measured policy.
 
     Args:
-        comparison: real runs.
-        prediction: settings.
         folder: every arm gets a folder of its name in it; in memory if None.
 
     Yields:
@@ -227,8 +217,6 @@ def simulate_classical(
 
     Args:
         comparison: real runs; TTRL is among them, and `not_classical` finds nothing in it.
-        prediction: settings.
-        policy: which one.
     """
     folder, base = comparison.traces[BASELINE].folder, comparison.runs[BASELINE]
     assert folder is not None  # collected from folders
@@ -266,11 +254,8 @@ def agree(
     """Simulate real comparisons and compare both.
 
     Args:
-        real: comparisons of the trainer.
-        prediction: settings of the simulations.
         out: new folder for the runs of the measured policy; in memory if None.
         classical: other policies, whose runs are not kept.
-        progress: show a progress bar.
 
     Returns:
         As `lab.agreement`.
@@ -301,7 +286,6 @@ def left_out(real: Sequence[Comparison], classical: Sequence[Classical]) -> list
     """Return what the table of `agree` lacks, with the reasons, each once.
 
     Args:
-        real: comparisons of the trainer.
         classical: other policies that were asked for.
     """
     found: dict[str, list[str]] = {}

@@ -49,8 +49,6 @@ def contrasts(
         by: columns within whose values arms are compared. With several values of `step` among
             them, every arm is also compared at its own best step, and every guarded arm there
             with the best of its rivals.
-        seed: of the bootstrap.
-        resamples: of the bootstrap.
 
     Returns:
         One row per setting, pair of arms and metric: at ("equal step" or "own best step"), the
@@ -129,7 +127,6 @@ def compare(
             factor.
         arms: in the order of the runs, see `sim.studies.controls.named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
-        progress: show progress bars.
 
     Returns:
         Traces by the arm's name, in the given order.
@@ -179,8 +176,6 @@ def _is_finished(folder: Path, config: SimConfig, found: Sequence[str]) -> bool:
     """Return whether an arm's run is there; what is left of an unfinished one is deleted.
 
     Args:
-        folder: of the arm.
-        config: of its run.
         found: settings that the run of a control finds.
 
     Raises:
@@ -205,10 +200,6 @@ def _is_finished(folder: Path, config: SimConfig, found: Sequence[str]) -> bool:
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     """The measures of compared arms in the form of a sweep's rows.
-
-    Args:
-        traces: by arm.
-        config: that they share.
 
     Returns:
         One row per arm and replicate: policy, step, arm, replicate, status, reason, the measures,
@@ -242,13 +233,8 @@ def run_grid(
     """Run the arms over step sizes, and under the null model, as a sweep in `out/grid`.
 
     Args:
-        config: settings shared by all.
-        arms: their names.
-        out: folder of the comparison.
         steps: step sizes other than that of the settings.
         null: also run everything with independent problems.
-        workers: processes on this machine.
-        progress: show a progress bar.
     """
     policies = (config.policy, NULL) if null else (config.policy,)
     grid = {

@@ -153,11 +153,7 @@ def find(
     """Run a control, its number set from runs with the same seeds.
 
     Args:
-        kind: which control.
-        config: of the unguarded run.
         guard: the guard's run, see `sim.engine.run.measure`.
-        unguarded: the unguarded run.
-        run: measures a run.
 
     Raises:
         UserError: one of the runs did not move, or the control's run failed.

@@ -57,7 +57,6 @@ def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
 
     Args:
         config: settings that all cells share; population, sizes and arm are replaced.
-        progress: show a progress bar.
 
     Returns:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):

@@ -21,8 +21,7 @@ from lab.stats.paired import LEVEL, estimate
 from lab.trace.parts import locked
 from sim.settings.config import SimConfig
 from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective
-from sim.studies.axes import Value, check_axis, read
-from sim.studies.jobs import FILES, check_files, contents, job_of
+from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
 from sim.studies.sweep import check_workers, claim, run_jobs
 
 AXES: Mapping[str, tuple[Value, ...]] = {

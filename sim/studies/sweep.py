@@ -42,9 +42,21 @@ from sim.engine.rows import MEASURES
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.settings.options import Preset
-from sim.studies.axes import Assignments, Value, check_axis, read
 from sim.studies.controls import check_arms
-from sim.studies.jobs import FACTS, FILES, Job, Task, check_files, contents, job_of, perform
+from sim.studies.jobs import (
+    FACTS,
+    FILES,
+    Assignments,
+    Job,
+    Task,
+    Value,
+    check_axis,
+    check_files,
+    contents,
+    job_of,
+    perform,
+    read,
+)
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
@@ -159,7 +171,6 @@ def run_sweep(
     """Run a sweep, or what is left of it; cells that failed are tried again.
 
     Args:
-        sweep: what to run.
         folder: new or empty, or with an unfinished run of the same sweep, which is continued.
         workers: processes on this machine. If left out, joblib's active configuration decides:
             inside `joblib.parallel_config("dask")` the jobs run on a Dask cluster, by default one
@@ -272,7 +283,6 @@ def run_jobs(
         folder: of the sweep; each job's rows stand in its `results.csv` as soon as it ends, and
             all are in the order of `pairs` at the end.
         workers: see `run_sweep`.
-        progress: show a bar.
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}

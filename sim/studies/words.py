@@ -103,7 +103,6 @@ def print_own_best(rows: pd.DataFrame, seed: int) -> None:
 
     Args:
         rows: of one policy, over several steps.
-        seed: of the bootstrap.
     """
     best = at_own_best(rows)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")

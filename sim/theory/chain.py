@@ -117,7 +117,6 @@ def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
     """Solve for the probability of ending on the wrong answer.
 
     Args:
-        process: the two-answer problem.
         refine: divides the grid's spacing.
 
     Raises:
@@ -139,7 +138,6 @@ def windows(process: Process, delta: float = 0.01, refine: int = 1) -> Windows:
     """Mean time to lock-in and the width of the extinction window.
 
     Args:
-        process: the two-answer problem.
         delta: an answer is extinct once it wins a vote with less than this probability.
         refine: divides the grid's spacing.
 
@@ -160,8 +158,6 @@ def wrong_by_visit(p0: float, process: Process, n_visits: int, refine: int = 1) 
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        process: the two-answer problem.
-        n_visits: T.
         refine: divides the grid's spacing.
 
     Raises:
@@ -254,7 +250,6 @@ def window_closed_form(p0: float, step: float, n_votes: int, delta: float = 0.01
     Args:
         p0: chance of the correct answer, in (0, 1).
         step: logit per unit of standardised advantage.
-        n_votes: V.
         delta: in (0, 1/2).
 
     Raises:

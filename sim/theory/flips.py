@@ -48,8 +48,6 @@ def flip_rate_by_visit(
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        process: the two-answer problem.
-        n_visits: T.
         primed: a visit 0 before training set the first label; otherwise visit 1 sets it.
         refine: divides the grid's spacing.
 
@@ -81,7 +79,6 @@ def flip_law(p0: float, process: Process, max_flips: int = 40, refine: int = 1) 
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        process: the two-answer problem.
         max_flips: largest number of flips in the table.
         refine: divides the grid's spacing.
 
@@ -135,8 +132,6 @@ def detection(
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        process: the two-answer problem.
-        n_visits: T.
         window: W in visits, at most 16.
         tau: threshold of the flip rate, in [0, 1).
         refine: divides the grid's spacing.
@@ -213,7 +208,6 @@ def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
 
     Args:
         p0: chances of the correct answer, in (0, 1).
-        process: the two-answer problem.
 
     Raises:
         UserError: a value is out of bounds, or the step is too small for the grid.

@@ -71,8 +71,6 @@ def mean_field(
     Args:
         p0_N: (N,) chances of the correct answer before training, in (0, 1).
         process: step, V and K; the step is constant.
-        n_visits: T.
-        coupling: of the problems.
 
     Raises:
         UserError: a value is out of bounds.
@@ -125,9 +123,7 @@ def collapse(p0: float, n_problems: int, process: Process, coupling: Coupling = 
 
     Args:
         p0: chance of the correct answer before training, in (0, 1).
-        n_problems: N.
         process: step, V and K.
-        coupling: of the problems.
 
     Raises:
         UserError: a value is out of bounds.
@@ -172,7 +168,6 @@ def plurality(p_A: ArrayLike, n_votes: int) -> Floats:
 
     Args:
         p_A: (A,) probabilities, which sum to 1.
-        n_votes: V.
 
     Raises:
         UserError: V is no whole number above 0, or the probabilities do not sum to 1.
@@ -215,9 +210,7 @@ def replicator(p_A: ArrayLike, n_votes: int, step: float, n_visits: int) -> Floa
 
     Args:
         p_A: (A,) probabilities before training, all above 0.
-        n_votes: V.
         step: logit step per unit of standardised advantage.
-        n_visits: T.
 
     Raises:
         UserError: a value is out of bounds.
@@ -245,8 +238,6 @@ def memory_wrong(p0: float, process: Process, n_visits: int, refine: int = 1) ->
 
     Args:
         p0: chance of the correct answer before training, in (0, 1).
-        process: the two-answer problem.
-        n_visits: T.
         refine: divides the grid's spacing.
 
     Raises:

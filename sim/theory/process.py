@@ -261,7 +261,6 @@ def moves(process: Process, x_N: Floats, order: int) -> Moves:
     """The visit's operator by local Lagrange interpolation on `order` points.
 
     Args:
-        process: the two-answer problem.
         x_N: (N,) uniform grid; what moves beyond its ends is absorbed there.
         order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
     """

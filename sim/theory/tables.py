@@ -47,8 +47,6 @@ def regime_chart(
     Args:
         p0: chances of the correct answer, in (0, 1).
         step_sqrt_votes: values of step * sqrt(V), which with V fixed stand for the step size.
-        n_votes: V.
-        n_samples: K.
         delta: an answer is extinct once it wins a vote with less than this probability.
         window: W in visits, which tells a slow regime from a sudden one.
 
@@ -150,9 +148,6 @@ def draw(
 
     Args:
         p0: chance of the correct answer, in (0, 1).
-        process: the two-answer problem.
-        n_runs: R.
-        seed: of the simulation.
         max_visits: T, the most visits of one problem.
         delta: an answer is extinct once it wins a vote with less than this probability.
 
@@ -256,11 +251,7 @@ def drawn_table(
     Args:
         p0: chances of the correct answer, in (0, 1).
         step: logit steps per unit of standardised advantage.
-        n_votes: V.
-        n_samples: K.
-        n_runs: problems drawn per cell.
         seed: of the draws; every cell has random numbers of its own.
-        max_visits: the most visits of one problem.
         delta: an answer is extinct once it wins a vote with less than this probability.
 
     Returns:

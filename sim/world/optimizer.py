@@ -135,7 +135,6 @@ def step_row(
         gradient_A: ascent direction, before `scale`.
         scale: from `mean_and_clip`.
         rate: step size of these parameters.
-        optimizer: its settings.
         moments: Adam's memory, updated in place.
         r: replicate, first index of the row in `moments`.
         row: second index of the row in `moments`.

@@ -41,8 +41,7 @@ What makes a problem Learned (below .15 at first, right at the end)? Measured un
 to 60 replicates, percent of the problems:
 
 * attractor with its default numbers: never. The correct answer of such a problem loses its votes.
-* independent: where the wrong answers scatter, so that the correct one wins with few votes. 0.4 for
-  llama-aime24 at step = .3, n_answers = 40, att_concentration = 1; 0.0 at the default spread.
+* independent: never at the default spread of the wrong answers.
 * attractor with correct answers that gain very unevenly from each other: 1.6 for llama-aime24 at
   corr_load_sd = 4, kappa_corr = .06, kappa_att = .22, step = .1; 0.06 for llama-math500 at
   corr_load_sd = 2, kappa_corr = .056, kappa_att = .555. The price is more problems that stay right.
@@ -101,7 +100,6 @@ class Policy(Protocol):
         """Take the optimizer steps of one batch, see `sim.world.optimizer`.
 
         Args:
-            problems_RP: the batch, no problem twice.
             step: step size of the schedule.
             gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
             drop_RP: problems that left the batch, none if left out. It matters beyond the zero
@@ -167,7 +165,6 @@ class Attractor(OptimizedPolicy):
         """Start at the population's probabilities, with both directions at 0.
 
         Args:
-            config: of the run.
             population: its problems.
             load_RN2: loadings psi and phi; drawn by `loadings` if left out.
         """

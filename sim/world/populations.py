@@ -12,8 +12,8 @@
                           or one by one, problem by problem, with fixed_population
 
 * The attractor, one wrong answer per problem, holds a share ~ Beta(att_share * t,
-  (1 - att_share) * t) of the wrong mass 1 - c, with t = att_concentration.
-* The other A - 2 wrong answers share the rest as Dirichlet(wrong_concentration).
+  (1 - att_share) * t) of the wrong mass 1 - c, with t = `ATT_CONCENTRATION`.
+* The other A - 2 wrong answers share the rest as Dirichlet(`WRONG_CONCENTRATION`).
 * Answer ids are a uniform permutation per problem, so neither the truth nor the attractor has a
   preferred id and every tie-break rule, `first` included, is fair to it.
 
@@ -132,6 +132,10 @@ def _row(cells: dict[str, str], where: str) -> tuple[float, float]:
     return float(cells["p0"]), float(cells["weight"])
 
 
+ATT_CONCENTRATION = 4.0
+"""a + b of the Beta law of the attractor's share."""
+WRONG_CONCENTRATION = 0.5
+"""Dirichlet parameter of the other wrong answers' shares."""
 P_MIN = 1e-9
 """Least probability of an answer, so that every logit is finite."""
 
@@ -192,7 +196,6 @@ def draw_population(config: SimConfig, threads: int = 1) -> Population:
     With `fixed_population` every replicate has the problems of replicate 0.
 
     Args:
-        config: of the run.
         threads: to draw in; NumPy lets others work while it draws, and the numbers are the same.
 
     Raises:
@@ -218,12 +221,12 @@ def _draw_one(
     rng = generator(config.seed, replicate, "population")
     n, a = config.n_problems, config.n_answers
     correct_N = np.clip(ability(rng), config.ability_floor, 1 - config.ability_floor)
-    share_N = beta(rng, config.att_share, config.att_concentration, n)
+    share_N = beta(rng, config.att_share, ATT_CONCENTRATION, n)
     rest_NA = np.ones((n, 0))
     if a == 2:
         share_N = np.ones(n)
     else:
-        rest_NA = rng.dirichlet(np.full(a - 2, config.wrong_concentration), n)
+        rest_NA = rng.dirichlet(np.full(a - 2, WRONG_CONCENTRATION), n)
     wrong_N = 1 - correct_N
     p0_NA = np.concatenate(
         [

@@ -136,12 +136,8 @@ def uniforms(
     """One uniform number in [0, 1) per replicate and problem.
 
     Args:
-        seed: of the run.
-        first: number of the first replicate.
-        replicates: R.
         purpose: `TIE`, `SKIP`, `PICK` or `ORDER`.
         epoch: 0 before training.
-        n_problems: N.
 
     Returns:
         (R, N).

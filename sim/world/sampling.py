@@ -163,16 +163,12 @@ def draw_votes(
     """Draw the votes of a batch into `counts_RPA` and `samples_RPA`.
 
     Args:
-        seed: of the run.
-        first: number of the first replicate.
         epoch: 0 before training; together with the problem it names the random numbers.
         problems_RP: the batch's problems.
         p_RPA: answer probabilities; rows sum to one.
         parseable: chance that a response holds an answer.
-        n_votes: V.
         counts_RPA: output; votes per answer over all V.
         samples_RPA: output; votes per answer over the first K.
-        n_samples: K.
     """
     R, P, A = p_RPA.shape
     x_V, one_V = np.empty(n_votes, np.int64), np.ones(n_votes, np.int64)

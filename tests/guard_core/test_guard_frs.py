@@ -64,14 +64,6 @@ def test_c2_counts_only_the_visits_at_which_it_fired() -> None:
     assert set(weights) == {0.85, 1}
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-def test_c2_fires_on_w_visits_at_most(config: GuardConfig) -> None:
-    play = Play(config, 1)
-    for _ in range(3 * config.W + 3):
-        play.see(as_votes([[64]]))
-    assert play.state.c2_fired.tolist() == [config.W]
-
-
 def test_a_flip_ends_c2_for_good_once_contested() -> None:
     play = Play(GuardConfig.paper(), 1)
     # Two flips in three visits: FR = .4 exceeds the threshold once.
@@ -96,9 +88,3 @@ def test_w_min_is_a_floor() -> None:
     play = Play(GuardConfig(flip_rate="instant", l1=1.0, w_min=0.25), 1)
     play.see(as_votes([[64, 0]]))
     assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]
-
-
-def test_without_frs_every_weight_is_one() -> None:
-    histories = every_history(6)
-    play = Play(GuardConfig.only("mps"), histories.shape[1])
-    assert all((play.see(as_votes(counts)).weight == 1).all() for counts in histories)

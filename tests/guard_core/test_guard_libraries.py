@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,18 +41,6 @@ def test_libraries_agree_to_the_last_bit(
             same(one.decision, two.decision)
             same(one.streams, two.streams)
         same(arrays(last), arrays(other_last))
-
-
-@checked(15)
-@given(history=vote_histories(max_visits=12), config=configs())
-def test_single_precision_decides_as_double_does(history: History, config: GuardConfig) -> None:
-    """Match rates here are multiples of 1/32, so that no threshold is met by rounding."""
-    for one, two in zip(*(walk(history, config, xp[0])[0] for xp in (DOUBLE, SINGLE)), strict=True):
-        for name in ("label", "flipped", "tied", "had_competition", "high_risk", "skip", "route"):
-            np.testing.assert_array_equal(one.decision[name], two.decision[name], err_msg=name)
-        np.testing.assert_array_equal(one.decision["minority"], two.decision["minority"])
-        np.testing.assert_allclose(one.decision["weight"], two.decision["weight"], rtol=1e-6)
-        np.testing.assert_allclose(one.decision["beta"], two.decision["beta"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
@@ -101,29 +88,6 @@ def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away(library: Library) -> 
     rows, _ = guard.step(state.take(library.ints([1, 0])), votes, draws)
     rows.put(library.ints([0, 1]), rows.take(library.ints([1, 0])))
     same(before, arrays(state))
-
-
-@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
-@checked(15)
-@given(history=vote_histories(max_visits=6), config=configs())
-def test_any_integer_type_of_votes_gives_the_same(
-    dtype: type, history: History, config: GuardConfig
-) -> None:
-    base, _ = walk(history, config)
-    narrow = [replace(b, answers=b.answers.astype(dtype)) for b in history.batches]
-    library = NarrowNumpy("numpy", np, np.float64)
-    other, _ = walk(replace(history, batches=narrow), config, library)
-    for one, two in zip(base, other, strict=True):
-        for name, value in {**one.decision, **one.streams}.items():
-            both = {**two.decision, **two.streams}
-            np.testing.assert_array_equal(value, both[name], err_msg=name)
-
-
-class NarrowNumpy(Library):
-    """NumPy that keeps the integer type it is given."""
-
-    def ints(self, values: Any) -> Any:
-        return np.array(values)
 
 
 def test_square_roots_are_rounded_correctly_next_to_powers_of_two():

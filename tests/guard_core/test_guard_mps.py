@@ -85,7 +85,3 @@ def test_empty_minority_keeps_beta_or_sets_it_to_zero() -> None:
     assert betas(GuardConfig(empty_minority="plain"), history)[-1] == 0
     split = [[40, 20], [20, 40], [40, 20]]
     np.testing.assert_allclose(betas(GuardConfig(empty_minority="plain"), split)[-1], 0.12)
-
-
-def test_without_mps_beta_is_zero() -> None:
-    assert set(betas(GuardConfig.only("frs"), FLIPPING)) == {0.0}

@@ -96,11 +96,6 @@ def test_a_problem_twice_in_a_batch_is_refused(asarray: Any) -> None:
     rows.put(each, rows.take(each))
 
 
-def test_possible_votes_pass() -> None:
-    Votes(np.array([[5, 3]]), np.array([[4, 0]]), 8, 4).check()
-    Votes(np.zeros((2, 0), int), np.zeros((2, 0), int), 8, 4).check()
-
-
 @pytest.mark.parametrize("n_problems", [0, -1])
 def test_a_guard_needs_problems(n_problems: int) -> None:
     with pytest.raises(ValueError, match=f"n_problems = {n_problems}"):

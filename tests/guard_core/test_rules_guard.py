@@ -42,15 +42,6 @@ def test_the_label_has_most_scores_and_its_share_of_the_votes():
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([2], [0])
 
 
-def test_equal_scores_are_a_tie():
-    votes = as_votes([[5, 3, 1]], 10)
-    guard = Guard(OFF)
-    for tie, label in ((0.0, 0), (0.6, 2)):
-        state = guard.init(1, np.zeros(0))
-        _, decision = guard.step(state, votes, chance(1, tie=tie), np.array([[0.5, 0.1, 0.5]]))
-        assert (decision.label.tolist(), decision.tied.tolist()) == ([label], [True])
-
-
 def test_the_label_stays_where_no_score_is_positive():
     first = (as_votes([[1, 4]], 8), [[0.0, 1.0]])
     silent = (as_votes([[6, 1]], 8), [[0.0, 0.0]])

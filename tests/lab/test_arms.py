@@ -65,11 +65,6 @@ def test_the_simple_alternatives():
     assert (arm("early_stop").guard.brake, arm("braked").guard.brake) == (0, 0.5)
 
 
-def test_the_step_factor_is_kept():
-    assert arm("matched", step_factor=0.8).step_factor == 0.8
-    assert arm("ttrl").step_factor == 1.0
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -149,12 +144,6 @@ def test_the_same_arm_without_its_guard():
         guard = arm(plain).guard
         assert not (guard.frs or guard.mps or guard.rcsu)
         assert guard.label_from == arm(name).guard.label_from
-
-
-def test_random_skips_have_a_title_and_are_no_plain_arm():
-    assert title("random_skip") == "TTRL at random skips"
-    with pytest.raises(UserError, match="arm 'random_skip': unknown"):
-        arm("random_skip")
 
 
 def test_every_guard_has_an_arm_at_matched_effort():

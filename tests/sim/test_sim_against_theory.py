@@ -2,43 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from guard_core import GuardConfig
 from lab.measures.fate import fate_shares, fates
 from sim import SimConfig, simulate
-
-# V, step, p0, and P(ends on the wrong answer): Monte Carlo of 20,000 runs of another program.
-LOCK_IN = [(64, 0.1, 0.55, 0.0454), (64, 0.3, 0.55, 0.1461), (8, 0.1, 0.55, 0.1683)]
-
-
-@pytest.mark.parametrize(("n_votes", "step", "p0", "wrong"), LOCK_IN)
-def test_lock_in_on_the_wrong_answer(n_votes, step, p0, wrong):
-    runs = 5000
-    config = SimConfig(
-        policy="independent",
-        population="point",
-        ability_mean=p0,
-        guard=GuardConfig.off(),
-        n_answers=2,
-        n_votes=n_votes,
-        n_samples=n_votes,
-        schedule="constant",
-        step=step,
-        # Problems do not touch each other, so each is a run of its own.
-        n_problems=runs,
-        batch_size=runs,
-        epochs=60,
-        seed=1,
-    )
-    visits = simulate(config).visits
-    last = visits[visits["visit"] == 60]
-    lost = ~last["label_correct"].to_numpy()
-    error = np.sqrt(wrong * (1 - wrong) * (1 / runs + 1 / 20_000))
-    assert abs(lost.mean() - wrong) < 3 * error
-    # They have settled: whoever holds the last vote is far ahead.
-    assert (last["match_rate"] > 0.6).mean() > 0.99
 
 
 def row(config: SimConfig) -> dict[str, float]:

@@ -27,48 +27,23 @@ SMALL = Calibration(
 )
 
 
-def test_a_calibration_is_resumed_and_repeats(tmp_path: Path) -> None:
-    whole = run_calibration(SMALL, tmp_path / "whole")
-    first = replace(SMALL, mechanisms=SMALL.mechanisms[:1])
-    run_calibration(first, tmp_path / "parts")
-    kept = (tmp_path / "parts" / "parts" / "independent-share-0.parquet").stat().st_mtime_ns
-    assert run_calibration(SMALL, tmp_path / "parts") == whole
-    again = (tmp_path / "parts" / "parts" / "independent-share-0.parquet").stat().st_mtime_ns
-    assert kept == again
-    assert (tmp_path / "parts" / "table.md").read_text(encoding="utf-8") == whole
-
-
 def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
-    text = run_calibration(SMALL, tmp_path)
-    summary = pd.read_parquet(tmp_path / "summary.parquet")
-    assert len(summary) == 2 * 2 * 5
-    copied = summary.loc[summary["kind"] == "copy", "error"]
+    text = run_calibration(SMALL, tmp_path / "c")
+    assert (tmp_path / "c" / "table.md").read_text(encoding="utf-8") == text
+    read = {p.stem: pd.read_parquet(p) for p in (tmp_path / "c").glob("*.parquet")}
+    assert len(read["summary"]) == 2 * 2 * 5
+    copied = read["summary"].query("kind == 'copy'")["error"]
     # |guard - TTRL| of the two rows: (3.3, 0, 3.4, 3.4, 3.4) and (3.3, 3.3, 3.3, 6.7, 3.4).
     assert copied.to_numpy() == pytest.approx((13.5 + 20.0) / 10)
     assert "| independent | share | 5 / 10 |" in text
     assert "| spread | majority | 9 / 10 |" in text
-    cells = pd.read_parquet(tmp_path / "cells.parquet")
-    means = cells[cells["kind"] == "guard"].groupby(["mechanism", "reading"])["error"].mean()
-    of = summary[summary["kind"] == "guard"].set_index(["mechanism", "reading"])["error"]
+    means = read["cells"].query("kind == 'guard'").groupby(["mechanism", "reading"])["error"].mean()
+    of = read["summary"].query("kind == 'guard'").set_index(["mechanism", "reading"])["error"]
     pd.testing.assert_series_equal(means.sort_index(), of.sort_index())
-    predictions = pd.read_parquet(tmp_path / "predictions.parquet")
-    assert len(predictions) == 2 * 2 * 2 * 3 * 2
-    parameters = pd.read_parquet(tmp_path / "parameters.parquet")
-    assert (parameters["row"] == "").sum() == 2 * (1 + 5)
-
-
-def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
-    one = replace(SMALL, mechanisms=SMALL.mechanisms[:1], readings=("share",))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds no calibration"):
-        run_calibration(one, tmp_path / "other")
-    run_calibration(one, tmp_path / "own")
-    with pytest.raises(UserError, match="made with replicates = 2, not 3"):
-        run_calibration(replace(one, replicates=3), tmp_path / "own")
-    (tmp_path / "own" / "parts" / "independent-share-0.json").write_text("{")
-    with pytest.raises(UserError, match=r"independent-share-0\.json: cannot be read"):
-        run_calibration(one, tmp_path / "own")
+    assert len(read["predictions"]) == 2 * 2 * 2 * 3 * 2
+    assert (read["parameters"]["row"] == "").sum() == 2 * (1 + 5)
+    with pytest.raises(UserError, match="is not empty"):
+        run_calibration(SMALL, tmp_path / "c")
 
 
 def test_bad_numbers_are_told() -> None:

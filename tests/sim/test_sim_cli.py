@@ -89,14 +89,6 @@ def test_a_named_population_brings_its_size_as_in_python(tmp_path):
     assert (own.n_problems, own.epochs) == (30, 60)
 
 
-def test_compare_runs_all_arms(tmp_path, capsys):
-    line = ["compare", "--out", str(tmp_path / "all"), "--replicates", "2", *FEW]
-    assert main([*line, "--arms", "ttrl", "guard", "matched"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ("ttrl", "guard", "matched"))
-    assert load(tmp_path / "all" / "matched").run.arm == "matched"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -217,13 +209,6 @@ def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
     assert (tmp_path / "s" / "results.csv").read_bytes() == before
     assert main([*line, "--seed", "1"]) == 2
     assert "settings.seed is 0 there and 1 here" in capsys.readouterr().err
-
-
-def test_sweep_presets(tmp_path):
-    few = ["--replicates", "1", "--n-votes", "8", "--n-samples", "8", *FEW]
-    assert main(["sweep", "--out", str(tmp_path / "p"), "--preset", "W", *few]) == 0
-    rows = pd.read_csv(tmp_path / "p" / "results.csv")
-    assert rows["guard.W"].tolist() == [w for w in (2, 3, 5, 8, 12, 20) for _ in ("ttrl", "guard")]
 
 
 @pytest.mark.parametrize(

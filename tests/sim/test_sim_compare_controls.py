@@ -82,20 +82,6 @@ def test_skipped_visits_are_watched_and_not_trained_on():
     assert (everything.steps["n_skipped"] == everything.steps["n_problems"]).all()
 
 
-def test_skips_are_the_same_whatever_is_run_beside():
-    config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.2)
-    whole = simulate(config).visits
-    last = simulate(replace(config, first_replicate=3, replicates=1)).visits
-    own = whole[whole["replicate"] == 3].reset_index(drop=True)
-    assert own.equals(last.reset_index(drop=True))
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_impossible_rates_are_named(rate):
-    with pytest.raises(UserError, match="skip_rate"):
-        SimConfig(skip_rate=rate)
-
-
 def test_every_guarded_arm_has_its_controls():
     found = control("matched_release")
     assert found is not None

@@ -51,8 +51,6 @@ WRONG = [
     ("neg_transfer", -1.0),
     ("load_sd", -0.3),
     ("att_share", 1.1),
-    ("att_concentration", 0.0),
-    ("wrong_concentration", -0.5),
     ("ability_mean", 1.2),
     ("ability_concentration", 0.0),
     ("ability_floor", 0.6),

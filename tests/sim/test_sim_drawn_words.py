@@ -57,11 +57,6 @@ def test_numbers_by_lanes_are_uniform_and_have_32_bits():
     assert np.abs(np.corrcoef(u_D.reshape(-1, LANES), rowvar=False) - np.eye(LANES)).max() < 0.15
 
 
-def test_a_shorter_row_of_numbers_is_the_beginning_of_a_longer_one():
-    assert np.array_equal(lanes(5, 70), lanes(5, 200)[:70])
-    assert not np.array_equal(lanes(6, 70), lanes(5, 70))
-
-
 def test_numbers_by_lanes_are_the_planes_bits():
     bits = np.array([[(int(x) >> lane) & 1 for lane in range(LANES)] for x in _planes(KEY)])
     weights = 0.5 ** np.arange(1, PLANES + 1)

@@ -53,15 +53,6 @@ def test_tables_have_the_schema_and_every_visit():
     assert trace.run.status == "finished" and trace.run.arm == "guard"
 
 
-def test_each_epoch_and_replicate_has_its_own_order():
-    visits = simulate(SMALL).visits
-    orders = {
-        tuple(group["problem"])
-        for _, group in visits[visits["epoch"] > 0].groupby(["replicate", "epoch"])
-    }
-    assert len(orders) == 27
-
-
 def test_same_seed_same_bits_and_another_seed_another_run():
     assert same(simulate(SMALL), simulate(SMALL))
     assert not simulate(SMALL).visits.equals(simulate(replace(SMALL, seed=6)).visits)
@@ -144,20 +135,6 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     frozen = simulate(with_arm(off, arm("frozen"))).visits
     assert not frozen["flipped"].any()
     assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
-
-
-def test_without_a_step_nothing_moves():
-    trace = simulate(replace(SMALL, step=0.0))
-    assert not trace.steps["update_norm"].any()
-    by_run = trace.evals.groupby("replicate")["pass_at_1"]
-    assert (by_run.max() - by_run.min()).max() < 1e-12
-
-
-def test_pass_at_1_before_training_is_the_populations():
-    simulation = Simulation(replace(SMALL, unparseable=0.25))
-    population = simulation.population
-    correct = np.take_along_axis(population.p0_RNA, population.truth_RN[..., None], 2)
-    assert simulation.pass_at_1() == pytest.approx(0.75 * correct.mean(axis=(1, 2)))
 
 
 def test_truth_is_learnt_while_the_votes_are_watched():
@@ -272,15 +249,3 @@ def test_every_trace_is_complete_and_finite(config):
     used = visits["label_accuracy"] + visits["match_rate"] * apart
     used += visits["n_unparseable"] / config.n_votes
     assert used.max() <= 1 + 1e-9
-
-
-@given(configs())
-@settings(max_examples=20, deadline=None)
-def test_probabilities_stay_distributions(config):
-    simulation = Simulation(config)
-    problems_RP = np.tile(np.arange(config.n_problems), (config.replicates, 1))
-    for _ in simulation.run():
-        p_RPA = np.empty((*problems_RP.shape, config.n_answers))
-        assert simulation.policy.probabilities(problems_RP, p_RPA) == -1
-        assert np.isfinite(p_RPA).all() and p_RPA.min() >= 0
-        assert p_RPA.sum(axis=-1) == pytest.approx(1.0)

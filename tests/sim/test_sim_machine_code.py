@@ -18,8 +18,7 @@ from numba.core.registry import CPUDispatcher as Dispatcher
 import guard_core
 import sim
 from sim.engine.simulation import Simulation
-from sim.settings.machine_code import compilation_shown, digest, nothing_compiled
-from sim.studies import sweep as module
+from sim.settings.machine_code import compilation_shown, digest
 
 ROOT = Path(sim.__file__).parent.parent
 CALL = """
@@ -126,20 +125,6 @@ def test_the_bar_of_a_run_says_that_it_compiles(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     sim.simulate(config, progress=True)
     assert "0/2" in (shown := capsys.readouterr().err) and "compiling" in shown
-
-
-def test_the_bar_of_a_sweep_says_that_workers_compile_on_first_use(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    config = sim.SimConfig(n_problems=8, epochs=1, replicates=1)
-    sweep = module.Sweep(base=config, arms=("ttrl",), groups=({"step": (0.1,)},))
-    sim.simulate(config)
-    assert not nothing_compiled()
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    for first in (False, True):
-        monkeypatch.setattr(module, "nothing_compiled", lambda first=first: first)
-        module.run_sweep(sweep, tmp_path / str(first), progress=True)
-        assert ("compiling" in capsys.readouterr().err) == first
 
 
 def test_a_kernel_leaves_the_interpreter_to_other_threads() -> None:

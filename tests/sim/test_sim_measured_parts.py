@@ -8,7 +8,7 @@ from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small
 
 from lab.errors import UserError
 from lab.trace.response import write_response
-from sim import SimConfig, simulate
+from sim import simulate
 from sim.world.measured.policy import Apart
 from sim.world.measured.training import Adam, Batch, train_batch
 from sim.world.measured.tree import (
@@ -135,8 +135,3 @@ def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(response_file, 
 def test_parts_that_do_not_fit_are_refused(response_file, changes, message):
     with pytest.raises(UserError, match=message):
         settings(response_file, **changes)
-
-
-def test_other_policies_have_no_such_parts():
-    with pytest.raises(UserError, match="parts_off: only policy = measured reads it"):
-        SimConfig(parts_off=("leak",))

@@ -10,7 +10,7 @@ from sim import SimConfig, simulate
 from sim.engine.kernel import expected_samples
 from sim.engine.simulation import gradient
 from sim.theory.process import Process, logit
-from sim.world.policies import Attractor, Features, Independent, make_policy
+from sim.world.policies import Attractor, Independent, make_policy
 from sim.world.populations import Population, draw_population
 
 
@@ -104,16 +104,6 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
     assert policy.theta_R2[0, 0] == 0
 
 
-def test_adam_moves_on_where_the_gradient_is_zero_but_not_where_the_problem_is_dropped():
-    for drop, moves in ((False, True), (True, False)):
-        policy = one_coordinate(optimizer="adam")
-        path(policy, [0.5, 0.4])
-        before = policy._z_RNA.copy()
-        zero = np.zeros((1, 1), np.int64)
-        norm = policy.update(zero, 0.05, np.zeros((1, 1, 2)), np.array([[drop]]))
-        assert (norm > 0).all() == (policy._z_RNA != before).all() == moves
-
-
 POLICIES = ["independent", "attractor", "features"]
 
 
@@ -188,26 +178,6 @@ def test_the_clipped_norm_is_that_of_all_parameters():
     assert policy.theta_R2[0, 1] == pytest.approx(0.1 / np.sqrt(2), rel=1e-5)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_adam_keeps_replicates_apart(policy):
-    config = SimConfig(
-        policy=policy, optimizer="adam", mini_batch=4, n_problems=20, epochs=8, replicates=3
-    )
-    together = simulate(replace(config, step=0.02))
-    alone = simulate(replace(config, step=0.02, replicates=1, first_replicate=2))
-    whole = together.visits[together.visits["replicate"] == 2].reset_index(drop=True)
-    assert whole.equals(alone.visits)
-    assert np.isfinite(together.steps["update_norm"]).all()
-
-
-def test_features_have_one_row_of_moments():
-    policy = made("features", optimizer="adam", mini_batch=4)
-    assert isinstance(policy, Features)
-    policy.update(BATCH, 0.1, gradients())
-    assert policy._moments.steps.tolist() == [[2]]
-    assert 0.05 < np.abs(policy.theta_RD).max() < 0.21
-
-
 def decided(counts_A, n_votes, n_samples, config):
     guard = Guard(config)
     counts = np.array([[counts_A]], np.int64)
@@ -236,14 +206,6 @@ def test_the_expected_update_of_several_answers():
     size = np.sqrt(0.3 * 0.7 * 15 / 16)
     assert g == pytest.approx(size * np.array([-0.5 / 0.7, 1, -0.15 / 0.7, -0.05 / 0.7]), rel=1e-4)
     assert g.sum() == pytest.approx(0, abs=1e-9)
-
-
-def test_certain_answers_have_an_expected_update_of_nothing():
-    p_RPA = np.array([[[1.0, 0.0, 0.0]]])
-    votes, decision = decided([32, 0, 0], 32, 16, GuardConfig())
-    expected = replace(votes, samples=expected_samples(p_RPA, 1.0, 16))
-    g = gradient(expected, decision, p_RPA, GuardConfig())
-    assert np.isfinite(g).all() and np.abs(g).max() < 1e-5
 
 
 def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_samples():

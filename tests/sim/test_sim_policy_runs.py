@@ -1,7 +1,5 @@
 """Whole runs of every policy under every optimizer obey what every trace must."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,27 +49,9 @@ def test_every_run_is_finite_and_its_probabilities_are(chosen):
                 assert not norm.any()
 
 
-def test_a_replicate_is_the_same_run_alone():
-    config = SimConfig(policy="features", n_problems=N, epochs=6, replicates=3, step=0.3)
-    together = simulate(config)
-    alone = simulate(replace(config, replicates=1, first_replicate=2))
-    for table in ("visits", "steps", "evals"):
-        whole = getattr(together, table)
-        whole = whole[whole["replicate"] == 2].reset_index(drop=True)
-        assert whole.equals(getattr(alone, table))
-
-
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_step_that_explodes_names_the_visit(policy, optimizer):
     config = SimConfig(policy=policy, optimizer=optimizer, n_problems=N, step=1e308, epochs=3)
     with pytest.raises(UserError, match=r"step = 1e\+308: the logits of problem \d+ .* visit \d "):
         simulate(config)
-
-
-def test_update_norms_of_mini_batches_are_those_of_their_steps():
-    config = SimConfig(policy="independent", n_problems=16, epochs=2, schedule="constant")
-    one = simulate(config).steps["update_norm"].mean()
-    # Eight independent gradients of one length: their mean is shorter by the root of eight.
-    eight = simulate(replace(config, mini_batch=8)).steps["update_norm"].mean()
-    assert eight == pytest.approx(one / np.sqrt(8), rel=0.3)

@@ -7,7 +7,6 @@ import pytest
 
 from lab.errors import UserError
 from sim import SimConfig, simulate
-from sim.cli import main
 from sim.settings.populations import NAMED
 from sim.world.populations import Population, draw_population
 
@@ -56,12 +55,6 @@ def test_mixture_of_betas():
     assert abilities(one).var() == pytest.approx(0.25 / 5, rel=0.05)
 
 
-def test_a_mixture_from_the_command_line(tmp_path):
-    law = ["--population", "mixture", "--mixture", "0.5", "0.1", "4", "0.5", "0.9", "4"]
-    line = ["run", "--out", str(tmp_path / "run"), *law, "--n-problems", "20", "--epochs", "8"]
-    assert main([*line, "--quiet"]) == 0
-
-
 HISTOGRAM = "p0,weight\n0.1,0.5\n0.6,0.25\n0.9,0.25\n"
 
 
@@ -106,12 +99,6 @@ def test_an_impossible_histogram_names_file_and_line(csv, text, message):
         draw_population(csv(text))
 
 
-def test_a_missing_histogram_is_named(tmp_path):
-    config = SimConfig(population="histogram", histogram=str(tmp_path / "none.csv"))
-    with pytest.raises(UserError, match=r"histogram: .*none.csv cannot be read"):
-        simulate(config)
-
-
 @pytest.fixture
 def source(tmp_path):
     """A run, and its first label accuracies problem by problem."""
@@ -143,11 +130,6 @@ def test_a_trace_that_does_not_fit_is_refused(source, tmp_path):
         draw_population(replace(config, trace=str(tmp_path / "nowhere")))
 
 
-def test_a_run_from_a_trace(source):
-    config = SimConfig(population="trace", trace=source[0], n_problems=30, epochs=8, replicates=2)
-    assert len(simulate(config).visits) == 2 * 30 * 9
-
-
 def test_impossible_probabilities_name_replicate_and_problem():
     p0 = np.full((2, 3, 4), 0.25)
     ids = np.zeros((2, 3), np.int64)
@@ -172,8 +154,6 @@ def test_extreme_laws_are_still_distributions(mean):
             population="beta",
             ability_mean=mean,
             ability_concentration=concentration,
-            att_concentration=concentration,
-            wrong_concentration=concentration,
             ability_floor=0.0,
             n_problems=200,
         )

@@ -33,7 +33,7 @@ def test_a_rule_moves_the_policy_unless_it_does_not_train(runs, name):
 
 @pytest.mark.parametrize("name", (*PEERS, *GUARDED, *REMEMBERED))
 def test_compiled_rules_agree_with_guard_core(runs, name):
-    config = runs.small(name, confidence_share=0.2)
+    config = runs.small(name)
     tables = [runs.play(replace(config, engine=engine))[0] for engine in ("compiled", "reference")]
     assert runs.differences(*tables, tolerance=1e-9) == []
 
@@ -150,26 +150,8 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
     assert matched and all(matched)
 
 
-def test_plain_ttrl_has_none_of_the_machinery(runs):
-    assert Simulation(runs.small("guard")).rule is None
-    assert Simulation(runs.small("srt+guard")).rule is not None
-
-
-def test_all_arms_share_problems_order_and_votes(runs):
-    visits = [runs.play(runs.small(name))[0] for name in ("ttrl", "scope", "random")]
-    for other in visits[1:]:
-        assert np.array_equal(visits[0][1].visits["problem"], other[1].visits["problem"])
-        assert np.array_equal(
-            visits[0][0].visits["label_accuracy"], other[0].visits["label_accuracy"]
-        )
-        # Before the first update of the run the votes are the same too.
-        first = visits[0][1].visits["step"] == 1
-        mine, its = (t[1].visits["label_accuracy"][first] for t in (visits[0], other))
-        assert np.array_equal(mine, its)
-
-
 def test_true_labels_are_the_ceiling_of_a_rule(runs):
-    config = runs.small("coverrl", verifier_tpr=1.0, verifier_fpr=0.0, epochs=12)
+    config = runs.small("coverrl", signal=0.99, epochs=12)
     votes, _ = runs.play(config)
     truth, _ = runs.play(replace(config, labels="truth"))
     last = [tables[-1].evals["pass_at_1"].mean() for tables in (votes, truth)]

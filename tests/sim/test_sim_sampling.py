@@ -61,14 +61,6 @@ def test_each_row_varies_as_a_multinomial():
     assert abs(np.corrcoef(samples[0][:, 0], rest[:, 0])[0, 1]) < 4 / np.sqrt(20000)
 
 
-def test_joint_law_of_two_answers_is_binomial():
-    from scipy.stats import binom
-
-    counts, _ = draw([0.3, 0.7], 20000, 8, 4)
-    seen = np.bincount(counts[0, :, 0], minlength=9)
-    assert pearson(seen, 20000 * binom.pmf(np.arange(9), 8, 0.3)) > 1e-3
-
-
 def test_unparseable_responses_count_nowhere():
     p_A = np.array([0.6, 0.4])
     counts, _ = draw(p_A, 5000, 20, 10, parseable=0.7)
@@ -77,11 +69,6 @@ def test_unparseable_responses_count_nowhere():
     assert counts[0, :, 0].sum() == pytest.approx(0.6 * parsed, abs=4 * np.sqrt(parsed * 0.24))
     none, _ = draw(p_A, 10, 20, 10, parseable=0.0)
     assert not none.any()
-
-
-def test_certain_and_impossible_answers():
-    counts, samples = draw([0.0, 1.0, 0.0], 50, 64, 32)
-    assert (counts[0] == [0, 64, 0]).all() and (samples[0] == [0, 32, 0]).all()
 
 
 def test_a_replicate_is_the_same_alone_or_in_company():

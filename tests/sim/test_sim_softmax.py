@@ -28,10 +28,6 @@ def test_exponential_is_right_to_one_unit_in_the_last_place():
     assert exps(edges_N) == pytest.approx(np.exp(edges_N), rel=1e-15)
 
 
-def test_far_below_zero_it_is_nothing():
-    assert (exps(np.array([-700.0, -745.0, -1e300, -np.inf])) < 1e-303).all()
-
-
 @pytest.mark.parametrize("shape", [(1, 1, 2), (3, 5, 10), (2, 64, 7), (4, 1, 33)])
 def test_rows_are_softmaxes(shape):
     z_RPA = np.random.default_rng(1).normal(0, 30, shape)

@@ -1,6 +1,5 @@
 """A sweep's rows, its folder, and how it is continued."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -9,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -104,41 +102,11 @@ def test_measures_are_those_of_the_trace_and_of_the_report():
         np.testing.assert_allclose(found[shared], table.loc[name][shared], rtol=1e-12)
 
 
-def test_too_short_a_run_has_scores_and_no_fates():
-    found = measure(replace(BASE, epochs=4))
-    assert found["pass_final"].notna().all() and found["TotalDeg"].isna().all()
-
-
-def test_replicates_are_paired_with_those_of_other_sweeps(swept, tmp_path):
-    _, rows = swept
-    part = Sweep(base=replace(BASE, first_replicate=1, replicates=2), groups=({"step": (0.2,)},))
-    alone = run_sweep(part, tmp_path / "part")
-    guard = rows[(rows["cell"] == 1) & (rows["arm"] == "guard") & (rows["replicate"] > 0)]
-    columns = ["replicate", *MEASURES]
-    same(alone[columns], guard[columns].reset_index(drop=True))
-
-
 def test_workers_change_no_bit(swept, tmp_path):
     out, rows = swept
     same(run_sweep(SWEEP, tmp_path / "two", 2), rows)
     both = [folder / "results.csv" for folder in (out, tmp_path / "two")]
     assert both[0].read_bytes() == both[1].read_bytes()
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("distributed") is None and not os.environ.get("CI"),
-    reason="needs dask",
-)
-def test_the_active_backend_of_joblib_runs_the_jobs(swept, tmp_path):
-    from distributed import Client, LocalCluster
-
-    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
-    with (
-        LocalCluster(**options) as cluster,
-        Client(cluster) as client,
-        joblib.parallel_config("dask", client=client),
-    ):
-        same(run_sweep(SWEEP, tmp_path / "dask"), swept[1])
 
 
 @pytest.fixture
@@ -178,20 +146,6 @@ def test_an_interrupted_sweep_is_readable_and_continued(swept, tmp_path, monkeyp
     performed.clear()
     same(run_sweep(SWEEP, tmp_path / "s"), rows)
     assert not set(performed) & done  # failed runs are tried again
-
-
-def test_rows_stand_in_the_file_as_soon_as_their_job_ends(tmp_path, monkeypatch, performed):
-    noted = module.perform
-    seen = []
-
-    def reading(task):
-        seen.append(len(read_sweep(tmp_path / "s")))
-        return noted(task)
-
-    monkeypatch.setattr(module, "perform", reading)
-    sweep = Sweep(base=replace(BASE, replicates=2), groups=({"step": (0.1, 0.2, 0.3)},))
-    run_sweep(sweep, tmp_path / "s")
-    assert seen == [0, 2, 4]
 
 
 def test_a_torn_line_is_run_again(swept, tmp_path, performed):
@@ -270,13 +224,6 @@ def test_a_used_folder_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="holds no sweep"):
         read_sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-
-
-def test_sweeps_where_nothing_can_run_still_say_why(tmp_path):
-    rows = run_sweep(Sweep(base=BASE, groups=({"n_samples": (65, 66)},)), tmp_path / "s")
-    assert (
-        set(rows["status"]) == {"failed"} and rows["reason"].str.contains("at most n_votes").all()
-    )
 
 
 @pytest.mark.parametrize(

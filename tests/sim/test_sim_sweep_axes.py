@@ -4,8 +4,7 @@ import pytest
 
 from lab.errors import UserError
 from sim import SimConfig
-from sim.studies.axes import assign, names, parse, read
-from sim.studies.jobs import job_of
+from sim.studies.jobs import assign, job_of, names, parse, read
 from sim.studies.sweep import Sweep, preset, preset_settings
 
 

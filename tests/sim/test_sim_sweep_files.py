@@ -6,12 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.arms import arm
 from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.studies.compare import compare
-from sim.studies.jobs import contents
 from sim.studies.sweep import Sweep, read_sweep, run_sweep
 
 BASE = SimConfig(n_problems=10, epochs=8, replicates=1, step=0.2, seed=4)
@@ -46,14 +43,6 @@ def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, chan
     assert not set(other["key"]) & set(rows["key"])
     assert not np.allclose(other["pass_start"], rows["pass_start"])
     assert not np.allclose(other["pass_final"], rows["pass_final"])
-
-
-def test_the_content_of_a_response_file_counts(tmp_path):
-    path = tmp_path / "r.npz"
-    path.write_bytes(b"one")
-    first = contents([("response", str(path)), ("trace", None)])
-    path.write_bytes(b"other")
-    assert list(first) == [str(path)] and first != contents([("response", str(path))])
 
 
 def test_results_are_read_after_the_file_is_gone(tmp_path):
@@ -96,12 +85,4 @@ def test_bad_files_are_refused_before_anything_is_written(
     assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and message in lines[0]
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_bad_file_stops_a_comparison_before_its_folder(tmp_path):
-    (tmp_path / "h.csv").write_text("p0,weight\n2,1\n")
-    config = replace(BASE, population="histogram", histogram=str(tmp_path / "h.csv"))
-    with pytest.raises(UserError, match=r"line 2: p0 = 2, must be in \[0, 1\]"):
-        compare(config, [arm("ttrl")], tmp_path / "out")
     assert not (tmp_path / "out").exists()

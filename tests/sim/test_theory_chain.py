@@ -11,17 +11,6 @@ import pytest
 from lab.errors import UserError
 from sim.theory import Process, lock_in, lock_in_chain, windows, wrong_by_visit
 
-NOTES = [
-    # V = K, step, p0, and P(ends wrong) by the notes' 20,000 draws and by their chain.
-    (64, 0.03, 0.52, 0.1192, 0.1169),
-    (64, 0.1, 0.52, 0.2492, 0.2522),
-    (64, 0.1, 0.55, 0.0454, 0.0459),
-    (64, 0.3, 0.55, 0.1461, 0.1477),
-    (64, 1.0, 0.55, 0.2112, 0.2120),
-    (8, 0.1, 0.55, 0.1683, 0.1675),
-    (8, 0.3, 0.60, 0.1234, 0.1244),
-]
-
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
     """Change of z_correct - z_wrong by the policy gradient, from the responses one by one."""
@@ -61,20 +50,6 @@ def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_sample
     assert {move for move, chance in found.items() if chance > 1e-12} == set(expected)
     for move, chance in expected.items():
         assert found[move] == pytest.approx(chance, abs=1e-8)
-
-
-def test_the_wrong_vote_is_the_sum_over_moves() -> None:
-    process = Process(0.1, 64, 20)
-    x_N = np.linspace(-1, 1, 9)
-    assert process.law(x_N).down_NM.sum(1) == pytest.approx(process.wrong_vote(x_N), abs=1e-12)
-
-
-@pytest.mark.parametrize(("n_votes", "step", "p0", "drawn", "chain"), NOTES)
-def test_the_notes_values(n_votes: int, step: float, p0: float, drawn: float, chain: float) -> None:
-    lost = lock_in(p0, step, n_votes, n_votes)
-    assert abs(lost - drawn) < 3 * math.sqrt(lost * (1 - lost) / 20_000)
-    # The notes' chain stood on a coarser grid: its own draws of 200,000 side with this one.
-    assert abs(lost - chain) < 2e-3
 
 
 @pytest.mark.parametrize(
@@ -120,29 +95,12 @@ def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int) ->
             assert first_move == pytest.approx(float(process.wrong_vote(x0)[0]), abs=1e-4)
 
 
-def test_the_first_move_is_not_the_first_vote_where_groups_agree() -> None:
-    process = Process(1e4, 3, 3)
-    q = 0.3
-    x0 = math.log((1 - q) / q)
-    assert float(process.wrong_first_move(x0)[0]) == pytest.approx(q)
-    assert float(process.wrong_vote(x0)[0]) == pytest.approx(q**3 + 3 * q**2 * (1 - q))
-
-
 def test_labels_by_visit_lead_from_the_first_vote_to_lock_in() -> None:
     process = Process(0.1, 64, 32)
     wrong_T = wrong_by_visit(0.53, process, 200)
     assert wrong_T[0] == pytest.approx(float(process.wrong_vote(math.log(0.53 / 0.47))[0]))
     assert wrong_T[-1] == pytest.approx(lock_in(0.53, 0.1, 64, 32), abs=1e-6)
     assert np.all(np.diff(wrong_T) < 1e-9)
-
-
-def test_more_votes_or_a_larger_step_close_the_window_sooner() -> None:
-    base, more, larger = (
-        windows(Process(step, n_votes, n_votes)).at(0.5).visits
-        for step, n_votes in ((0.05, 32), (0.05, 128), (0.1, 32))
-    )
-    assert more < 0.6 * base
-    assert larger < 0.6 * base
 
 
 def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:

@@ -32,11 +32,6 @@ def test_lock_in_for_small_steps(scaled: float, tolerance: float) -> None:
     assert np.abs(exact - closed).max() < tolerance
 
 
-def test_the_closed_form_fails_for_large_steps_and_the_chain_does_not() -> None:
-    exact = lock_in(0.55, 1.0, 64, 64)
-    assert abs(lock_in(0.55, 1.0, 64, 64, method="diffusion") - exact) > 0.08
-
-
 def test_the_window_is_a_scale_that_the_exact_mean_exceeds() -> None:
     x_d = 2 * 2.3263479 / 8
     x0 = math.log(0.55 / 0.45)

@@ -66,14 +66,6 @@ def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]) -> None
     assert float(single_flip_share(p0, process)) == pytest.approx(law.single_share, abs=1e-6)
 
 
-def test_one_seed_one_result() -> None:
-    process = Process(0.2, 16, 8)
-    first, again, other = (draw(0.53, process, 500, seed=seed) for seed in (3, 3, 4))
-    assert np.array_equal(first.flips_R, again.flips_R)
-    assert np.array_equal(first.lost_R, again.lost_R)
-    assert not np.array_equal(first.flips_R, other.flips_R)
-
-
 def test_a_start_beyond_the_barrier_is_settled() -> None:
     runs = draw(1e-6, Process(0.1, 64, 32), 50)
     assert np.all(runs.lost_R & runs.extinct_wrong_R & (runs.extinct_at_R == 0))

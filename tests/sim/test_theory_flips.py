@@ -30,14 +30,6 @@ def test_the_flip_law_adds_up(n_votes: int, n_samples: int, step: float, p0: flo
     assert flip_rate_by_visit(p0, process, 400).sum() == pytest.approx(flips, abs=1e-5)
 
 
-def test_halving_the_grid_changes_less_than_1e_4() -> None:
-    process = Process(0.1, 64, 32)
-    once, twice = (flip_law(0.52, process, refine=refine) for refine in (1, 2))
-    assert np.abs(once.lost_F - twice.lost_F).max() < 1e-6
-    once, twice = (flip_rate_by_visit(0.52, process, 30, refine=refine) for refine in (1, 2))
-    assert np.abs(once - twice).max() < 1e-6
-
-
 def test_without_visit_0_the_first_visit_cannot_flip() -> None:
     process = Process(0.1, 64, 32)
     primed, unprimed = (
@@ -47,12 +39,6 @@ def test_without_visit_0_the_first_visit_cannot_flip() -> None:
     assert primed[0] == pytest.approx(2 * wrong * (1 - wrong))
     assert unprimed[0] == 0.0
     assert unprimed[1:] == pytest.approx(primed[1:])
-
-
-def test_a_larger_step_leaves_single_flips_which_a_window_of_five_cannot_tell_from_noise() -> None:
-    slow, fast = (float(single_flip_share(0.55, Process(step, 64, 32))) for step in (0.1, 0.5))
-    assert slow < 0.4
-    assert fast > 0.95
 
 
 def test_what_cannot_degrade_has_no_share() -> None:

@@ -47,11 +47,6 @@ def test_plurality_equals_the_sum_over_all_votes(p: list[float], n_votes: int) -
     assert plurality(p, n_votes) == pytest.approx(wins_A, abs=1e-12)
 
 
-def test_plurality_of_two_answers_is_the_label_of_the_chain() -> None:
-    wrong = float(Process(0.1, 64, 32).wrong_vote(math.log(0.55 / 0.45))[0])
-    assert plurality([0.55, 0.45], 64)[1] == pytest.approx(wrong, abs=1e-12)
-
-
 def test_the_replicator_is_the_engines_mean_update() -> None:
     # The engine's update has (K - 1) / K in the standard deviation, the flow an infinite group.
     p0, step = 0.53, 0.2

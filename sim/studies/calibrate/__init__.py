@@ -4,10 +4,9 @@ Every prediction is compared with three that need no model of the guard: a copy 
 TTRL row, the model's TTRL at matched effort, and the null model of independent problems.
 """
 
-from sim.studies.calibrate.error import cell_errors, summary
 from sim.studies.calibrate.fitting import READINGS, Budget, Fit, Reading, fit
 from sim.studies.calibrate.mechanisms import MECHANISMS, Mechanism
-from sim.studies.calibrate.prediction import predict
+from sim.studies.calibrate.prediction import cell_errors, predict, summary
 from sim.studies.calibrate.published import CELLS, ROWS, Row, odd_cells
 
 __all__ = [

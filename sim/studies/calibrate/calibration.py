@@ -1,41 +1,26 @@
-"""A calibration: every mechanism under every reading, fitted several times."""
+"""A calibration: every mechanism under every reading, fitted several times, and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from lab.arms import BASELINE, GUARD, MATCHED
 from lab.columns import finite_mean, floats, groups, where
 from lab.errors import UserError
-from lab.files import whole
+from lab.files import whole_folder
 from lab.progress import Bar
 from sim.settings.machine_code import compilation_shown
-from sim.settings.options import Loss
-from sim.studies.calibrate.error import COPY, SHIFT
-from sim.studies.calibrate.fitting import READINGS, Budget, Reading, fit
-from sim.studies.calibrate.folder import (
-    CELLS,
-    PARAMETERS,
-    PREDICTIONS,
-    SUMMARY,
-    TABLE,
-    CalibrationFolder,
-    Part,
-    all_cells,
-    all_parameters,
-    all_predictions,
-    all_summaries,
-)
+from sim.studies.calibrate.fitting import READINGS, Budget, Fit, Reading, fit
 from sim.studies.calibrate.mechanisms import MECHANISMS, Mechanism
-from sim.studies.calibrate.prediction import predict
-from sim.studies.calibrate.published import CELLS as FATE_CELLS
-from sim.studies.calibrate.published import Row
+from sim.studies.calibrate.prediction import COPY, SHIFT, cell_errors, predict, summary
+from sim.studies.calibrate.published import CELLS, Row
 
+TABLE = "table.md"
+KEY = ("mechanism", "reading", "fit")
 _HEADS = {
     BASELINE: "TTRL row (fitted)",
     GUARD: "guard row: model",
@@ -60,7 +45,6 @@ class Calibration:
     fits: int = 2
     """Fits with seeds of their own."""
     seed: int = 0
-    loss: Loss = "points"
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -70,85 +54,71 @@ class Calibration:
         if not 0 <= self.seed < _EVALUATION:
             raise UserError(f"seed = {self.seed}: must be in [0, {_EVALUATION - 1}]")
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that all parts of a folder share."""
-        return {
-            "rows": [row.name for row in self.rows],
-            "replicates": self.replicates,
-            "seed": self.seed,
-            "loss": self.loss,
-            **asdict(self.budget),
-        }
 
-    def jobs(self) -> list[tuple[str, Mechanism, Reading, int]]:
-        """Return name, mechanism, reading and number of every fit, ordered by number."""
-        return [
-            (f"{mechanism.name}-{reading}-{number}", mechanism, reading, number)
-            for number in range(self.fits)
-            for mechanism in self.mechanisms
-            for reading in self.readings
-        ]
+Part = tuple[int, Fit, pd.DataFrame]
+"""Number of a fit, the fit, and its predictions."""
 
 
 def run_calibration(calibration: Calibration, out: Path, progress: bool = False) -> str:
-    """Fit, predict and write the tables into `out`; the same call continues.
+    """Fit, predict and write the tables.
 
     Args:
-        calibration: its settings.
-        out: a new or empty folder, or one with parts of the same settings.
-        progress: show a progress bar.
+        out: a new or empty folder, which is written at the end: predictions, cells, summary and
+            parameters as Parquet, and the table of errors.
 
     Returns:
-        The table of errors in Markdown, over all finished parts of the folder.
+        The table of errors in Markdown.
 
     Raises:
-        UserError: the folder holds something else, or a run failed.
+        UserError: the folder holds something, or a run failed.
     """
-    folder = CalibrationFolder(out, calibration.settings)
-    jobs = [job for job in calibration.jobs() if not folder.has(job[0])]
-    each = len(calibration.rows) * (calibration.budget.runs_per_row + 1)
-    bar = Bar(total=each * len(jobs), unit="run", disable=not progress)
-    with bar, compilation_shown(bar.set_postfix_str):
-        for number, job in enumerate(jobs):
-            bar.set_description(job[0])
-            folder.write(job[0], *_job(calibration, *job[1:], bar.update))
-            # Nelder-Mead may stop before its budget is spent.
-            bar.update(each * (number + 1) - bar.n)
-    return _write_tables(calibration, folder)
-
-
-def _job(
-    calibration: Calibration,
-    mechanism: Mechanism,
-    reading: Reading,
-    number: int,
-    tick: Callable[[], object],
-) -> tuple[Part, pd.DataFrame]:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out}: exists and is not empty; choose another folder")
     c = calibration
+    jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]
+    bar = Bar(jobs, "calibrate", len(jobs), unit="fit", disable=not progress)
+    with compilation_shown(bar.set_postfix_str):
+        parts = [_part(c, *job) for job in bar]
+    tables = {
+        "predictions": _joined(parts, lambda part: part[2]),
+        "cells": _joined(parts, lambda part: cell_errors(part[2], c.rows)),
+        "summary": _joined(parts, lambda part: summary(part[2], c.rows, c.seed)),
+        "parameters": _joined(parts, _parameters),
+    }
+    text = error_table(tables["summary"], len(c.rows))
+    with whole_folder(out) as place:
+        for name, table in tables.items():
+            table.to_parquet(place / f"{name}.parquet", index=False)
+        (place / TABLE).write_text(text, encoding="utf-8")
+    return text
+
+
+def _part(c: Calibration, number: int, mechanism: Mechanism, reading: Reading) -> Part:
     # Further apart than the seeds of two calibrations, so that neighbouring seeds share no fit.
     seed = c.seed + number * 2 * _EVALUATION
-    fitted = fit(mechanism, c.rows, reading, seed, c.budget, tick, c.loss)
-    table = predict(mechanism, fitted, c.rows, c.replicates, seed + _EVALUATION, tick)
-    return Part(c.settings, number, fitted), table
+    fitted = fit(mechanism, c.rows, reading, seed, c.budget)
+    return number, fitted, predict(mechanism, fitted, c.rows, c.replicates, seed + _EVALUATION)
 
 
-def _write_tables(calibration: Calibration, folder: CalibrationFolder) -> str:
-    parts = folder.read()
-    rows = calibration.rows
-    made = {
-        PREDICTIONS: all_predictions(parts),
-        CELLS: all_cells(parts, rows),
-        SUMMARY: all_summaries(parts, rows, calibration.seed),
-        PARAMETERS: all_parameters(parts),
-    }
-    for name, table in made.items():
-        with whole(folder.path / name) as file:
-            table.to_parquet(file, index=False)
-    text = error_table(made[SUMMARY], len(rows))
-    with whole(folder.path / TABLE) as file:
-        file.write_text(text, encoding="utf-8")
-    return text
+def _parameters(part: Part) -> pd.DataFrame:
+    """Every fitted number: row (empty for those of the mechanism), name, value, loss."""
+    _, fitted, _ = part
+    numbers = [("", name, value) for name, value in fitted.shared.items()]
+    for row, own in fitted.own.items():
+        numbers += [(row, name, value) for name, value in own.items()]
+    table = pd.DataFrame(numbers, columns=["row", "name", "value"])
+    return table.astype({"value": float}).assign(loss=fitted.loss)
+
+
+def _joined(parts: Sequence[Part], table: Callable[[Part], pd.DataFrame]) -> pd.DataFrame:
+    """The tables of all parts, by mechanism, reading and fit."""
+    order = sorted(parts, key=lambda part: (part[1].mechanism, part[1].reading, part[0]))
+    marked = []
+    for part in order:
+        key = (part[1].mechanism, part[1].reading, part[0])
+        marked.append(table(part).assign(**dict(zip(KEY, key, strict=True))))
+    joined = pd.concat(marked, ignore_index=True)
+    return joined.reindex(columns=[*KEY, *(n for n in joined.columns if n not in KEY)])
 
 
 def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
@@ -159,7 +129,7 @@ def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
         fitted = MECHANISMS[mechanism]
         free = len(fitted.parameters) + len(fitted.population) * n_rows
         shown = [_interval(where(part, kind=kind), kind) for kind in _HEADS]
-        lines.append([mechanism, reading, f"{free} / {len(FATE_CELLS) * n_rows}", *shown])
+        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}", *shown])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -14,14 +14,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lab.arm_settings import with_arm
 from lab.arms import BASELINE, arm
+from lab.columns import floats
 from lab.errors import UserError
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
-from sim.settings.options import Loss
-from sim.studies.calibrate.error import mean_error
 from sim.studies.calibrate.mechanisms import (
     Mechanism,
     Unit,
@@ -29,7 +29,7 @@ from sim.studies.calibrate.mechanisms import (
     row_config,
     values,
 )
-from sim.studies.calibrate.published import Row
+from sim.studies.calibrate.published import CELLS, Row, Shares
 
 Reading = Literal["share", "majority"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -63,11 +63,6 @@ class Budget:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
 
-    @property
-    def runs_per_row(self) -> int:
-        """The most runs of every row in a fit."""
-        return self.candidates + self.rounds * (self.population + self.mechanism) + 1
-
     def replicates(self, row: Row) -> int:
         """Of a run of the row."""
         return min(16, max(2, -(-self.problems // row.n_problems)))
@@ -87,7 +82,7 @@ class Fit:
     own: dict[str, dict[str, Any]]
     """Numbers of the population by row."""
     loss: float
-    """Mean error over the fitted cells, on the seeds of the fit, in units of the loss."""
+    """Mean error over the fitted cells in points, on the seeds of the fit."""
     runs: int
     """Runs of one row that it took."""
 
@@ -98,27 +93,20 @@ def fit(
     reading: Reading,
     seed: int,
     budget: Budget | None = None,
-    tick: Callable[[], object] | None = None,
-    loss: Loss = "points",
 ) -> Fit:
     """Fit the TTRL rows.
 
     Args:
-        mechanism: what is shared.
         rows: of the paper, or like them; their guard rows are not used.
         reading: of label accuracy.
         seed: of the runs and of the random search.
-        budget: how much to compute.
-        tick: called after every run of a row.
-        loss: error that is minimised, see `mean_error`.
 
     Raises:
         UserError: there are no rows, or no candidate could be run.
     """
     if not rows:
         raise UserError("rows: give at least one")
-    search = _Search(mechanism, tuple(rows), reading, seed, budget or Budget(), tick, loss)
-    return search.run()
+    return _Search(mechanism, tuple(rows), reading, seed, budget or Budget()).run()
 
 
 class _Search:
@@ -129,13 +117,10 @@ class _Search:
         reading: Reading,
         seed: int,
         budget: Budget,
-        tick: Callable[[], object] | None,
-        kind: Loss,
     ) -> None:
         self.mechanism, self.rows = mechanism, rows
         self.reading: Reading = reading
-        self.seed, self.budget, self.tick = seed, budget, tick
-        self.kind: Loss = kind
+        self.seed, self.budget = seed, budget
         self.own = {row.name: population_start(row, mechanism.population) for row in rows}
         self.shared = mechanism.start
         self.runs = 0
@@ -183,10 +168,7 @@ class _Search:
         except UserError:
             # A step at which the logits explode is a bad candidate, not an end of the search.
             return FAILED
-        finally:
-            if self.tick is not None:
-                self.tick()
-        return mean_error(table, row.ttrl, self.kind)
+        return mean_error(table, row.ttrl)
 
     def _candidates(self, rng: np.random.Generator) -> list[Unit]:
         """Return the start, points near it, and as many anywhere in the cube."""
@@ -230,6 +212,16 @@ def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
         UserError: the logits stopped being finite.
     """
     return measure(config, _COLUMN[reading])
+
+
+def cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
+    """(rows, cells) percent of the problems, of a table with a column per cell."""
+    return np.stack([floats(table, cell) for cell in CELLS], axis=1)
+
+
+def mean_error(table: pd.DataFrame, target: Shares) -> float:
+    """Mean over the cells of |mean over the replicates - target|, in points."""
+    return float(np.abs(cells_of(table).mean(axis=0) - np.array(target)).mean())
 
 
 def readings_named(names: tuple[str, ...]) -> tuple[Reading, ...]:

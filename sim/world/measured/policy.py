@@ -58,7 +58,6 @@ class Apart:
 
         Args:
             start: the replicate's weights before training.
-            n_problems: N.
             own: a problem reads the effect of its own updates; otherwise that of all others.
         """
         self._start, self._own = start, own
@@ -127,10 +126,7 @@ def move_all(
         first_ND: Adam's mean gradients.
         travelled_ND: integrals of `turning` d(scale w).
         gradient_D: of the visited problem; clipped in place.
-        problem: the visited problem.
         own: it alone reads the gradient; otherwise all others do.
-        rate: learning rate.
-        adam: the optimizer.
         t: optimizer steps taken, with this one.
 
     Returns:
@@ -272,11 +268,9 @@ class Measured:
         """Take the optimizer steps of one batch.
 
         Args:
-            problems_RP: the batch, no problem twice.
             rates_RP: learning rate of the optimizer step that each problem is scheduled for.
             samples_RPB: trained samples per answer, the last place for unparseable ones.
             streams_RSPB: weighted advantages per answer of both streams.
-            drop_RP: problems that left the batch.
             epoch: names the random numbers, together with the problem.
 
         Returns:

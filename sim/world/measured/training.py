@@ -66,12 +66,7 @@ def push_to_start(
     derivative in log p is 1 - exp(d).
 
     Args:
-        tree: all trees.
-        problem: its number.
-        leaves_L: samples per leaf.
-        kl_coef: factor on the penalty.
         log_p_E: log-probabilities of the edges now.
-        out_E: changed.
     """
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
     start_E = np.empty(log_p_E.shape[0])
@@ -180,9 +175,7 @@ def draw_leaves(
     """Draw a leaf for every trained sample, given its answer; returns the samples' tokens.
 
     Args:
-        tree: all trees.
         leaf_p: probabilities of the problem's leaves when its votes were drawn.
-        problem: its number.
         samples_B: trained samples per answer, the last place for unparseable ones.
         key: of the random numbers.
         out_L: output; samples per leaf.
@@ -267,11 +260,7 @@ def train_batch(
     """Take the optimizer steps of one batch of one replicate.
 
     Args:
-        tree: all trees.
-        at: the weights, moved in place.
-        adam: the optimizer.
         taken: optimizer steps taken before.
-        batch: the visits.
         key: of the random numbers that choose their leaves.
         norm_P: output; norm of the change of the step that each problem belongs to.
 

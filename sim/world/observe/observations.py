@@ -8,12 +8,10 @@ add up to does not depend on the order.
 
 Confidence of a response: one number, read as log-prob, entropy or certainty.
 
-    x_i = s (2 [right_i] - 1) + h l(a_i) + sqrt(1 - s^2 - h^2) e_i,    e_i bell-shaped
+    x_i = s (2 [right_i] - 1) + sqrt(1 - s^2) e_i,    e_i bell-shaped
 
-s is `signal`, h `confidence_share`, and l(a) the answer's log-probability, standardised
-over the problem's A answers (0 for unparseable responses, which count as wrong). What the answer
-contributes is cut where x could leave the scales below, which takes h > .5. The scales are of the
-size that language models show; rules that standardise or compare do not depend on them.
+s is `signal`; unparseable responses count as wrong. The scales below are of the size that language
+models show; rules that standardise or compare do not depend on them.
 
 Similarity of two responses.
 
@@ -36,13 +34,12 @@ rates are equal they know nothing.
 
 A second vote set: answers to a rewording of the problem, or of a slower teacher.
 
-Rewording: V2 answers from (1 - d) p + d p', with d = `signal`. p' keeps the right
-answer's probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one
-per problem for the whole run (`permuted`) or one per visit (`fresh`). At d = 0 it makes the very
-errors of the question, so it adds votes and no news; at d = 1 the most popular errors of the two
-agree by chance alone.
+Rewording: V answers from (1 - d) p + d p', with d = `signal`. p' keeps the right answer's
+probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one per
+problem for the whole run. At d = 0 it makes the very errors of the question, so it adds votes and
+no news; at d = 1 the most popular errors of the two agree by chance alone.
 
-Teacher: V2 answers from q, the exponential moving average of the problem's answer probabilities,
+Teacher: V answers from q, the exponential moving average of the problem's answer probabilities,
 started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
 batch by batch. A problem's average is brought up to date when it is visited: the batches since its
 last visit count as if its probabilities had been today's all along.
@@ -90,9 +87,6 @@ ENTROPY: Scale = (0.8, -0.12)
 """Mean token entropy; above 0 for any x."""
 CERTAINTY: Scale = (17.0, 1.5)
 """Mean divergence of the uniform law from the tokens' law."""
-_FARTHEST = 0.8 / 0.12
-"""No x is farther from 0."""
-_LEAST = 1e-300
 
 
 @njit(cache=True, nogil=True)
@@ -102,87 +96,32 @@ def draw_confidence(
     epoch: int,
     problems_RP: NDArray[np.int64],
     truth_RP: NDArray[np.int32],
-    p_RPA: Floats,
     answers_RPM: NDArray[np.int32],
     signal: float,
-    share: float,
     scale: Scale,
     out_RPM: Floats,
 ) -> None:
     """Draw the confidence of the first M responses of every problem.
 
     Args:
-        seed: of the run.
-        first: number of the first replicate.
         epoch: 0 before training.
-        problems_RP: the batch.
-        truth_RP: true answers.
-        p_RPA: answer probabilities.
         answers_RPM: the responses' answers.
         signal: s.
-        share: h.
         scale: how x is read, for example `LOGPROB`.
-        out_RPM: output.
     """
-    R, P, A = p_RPA.shape
-    M = out_RPM.shape[2]
+    R, P, M = out_RPM.shape
     mean, slope = scale
-    level_A1, noise_M = np.empty(A + 1), np.empty(M)
-    unit = noise_of(signal, share)
+    noise_M = np.empty(M)
+    unit = np.sqrt(1 - signal * signal) / WIDTH
     for r in range(R):
         key = stream(seed, first + r, CONFIDENCE, epoch)
         for p in range(P):
-            levels(p_RPA[r, p], truth_RP[r, p], signal, share, level_A1)
             leaf = fold(key, problems_RP[r, p])
             for m in range(M):
                 noise_M[m] = unit * bell(leaf, m)
             for m in range(M):
-                answer = answers_RPM[r, p, m]
-                level = level_A1[answer if answer >= 0 else A]
+                level = signal if answers_RPM[r, p, m] == truth_RP[r, p] else -signal
                 out_RPM[r, p, m] = mean + slope * (level + noise_M[m])
-
-
-@njit(inline="always")
-def noise_of(signal: Any, share: Any) -> Any:
-    """Change of x per unit of `bell`."""
-    return np.sqrt(max(1 - signal * signal - share * share, 0.0)) / WIDTH
-
-
-@njit(inline="always")
-def levels(p_A: Any, truth: Any, signal: Any, share: Any, level_A1: Any) -> None:
-    """The x without its noise, of every answer and of unparseable responses, last.
-
-    Args:
-        p_A: answer probabilities.
-        truth: the true answer.
-        signal: s.
-        share: h.
-        level_A1: output.
-    """
-    for a in range(level_A1.shape[0]):
-        level_A1[a] = signal if a == truth else -signal
-    if share > 0:
-        _add_share(p_A, share, level_A1)
-        farthest = _FARTHEST - MOST * WIDTH * noise_of(signal, share)
-        for a in range(level_A1.shape[0]):
-            level_A1[a] = min(max(level_A1[a], -farthest), farthest)
-
-
-@njit
-def _add_share(p_A: Floats, share: float, level_A1: Floats) -> None:
-    """`share` times the log-probabilities minus their mean over their standard deviation."""
-    A = p_A.shape[0]
-    mean, square = 0.0, 0.0
-    log_A = np.empty(A)
-    for a in range(A):
-        log_A[a] = np.log(max(p_A[a], _LEAST))
-        mean += log_A[a] / A
-    for a in range(A):
-        log_A[a] -= mean
-        square += log_A[a] * log_A[a] / A
-    if square > 1e-18:
-        for a in range(A):
-            level_A1[a] += share / np.sqrt(square) * log_A[a]
 
 
 BASE, SAME, SPREAD = 0.5, 0.3, 0.1
@@ -205,11 +144,7 @@ def draw_ordinary(
     """Draw u for every trained response.
 
     Args:
-        seed: of the run.
-        first: number of the first replicate.
         epoch: of the visit.
-        problems_RP: the batch.
-        out_RPK: output.
     """
     R, P, K = out_RPK.shape
     for r in range(R):
@@ -239,9 +174,7 @@ def expand(
     """Write the answers of all responses, -1 for unparseable ones.
 
     Args:
-        counts_RPA: votes per answer.
         samples_RPA: those among the first K.
-        n_samples: K.
         answers_RPV: output; with K columns only the trained ones are written.
     """
     R, P, A = counts_RPA.shape
@@ -284,15 +217,10 @@ def draw_verdicts(
 
     Args:
         purpose: names the judge's random numbers.
-        seed: of the run.
-        first: number of the first replicate.
         epoch: 0 before training.
-        problems_RP: the batch.
-        truth_RP: true answers.
         answers_RPQ: answers of the responses, -2 where nothing is asked.
         tpr: chance that a right response is judged right.
         fpr: chance that a wrong one is.
-        out_RPQ: output.
     """
     R, P, Q = answers_RPQ.shape
     for r in range(R):
@@ -317,7 +245,6 @@ def draw_second(
     seed: int,
     first: int,
     epoch: int,
-    order_epoch: int,
     problems_RP: Ints,
     truth_RP: NDArray[np.int32],
     p_RPA: Floats,
@@ -329,16 +256,10 @@ def draw_second(
     """Draw the votes of a second set.
 
     Args:
-        seed: of the run.
-        first: number of the first replicate.
         epoch: 0 before training.
-        order_epoch: names the permutation: 0 for one that stays, else the epoch.
-        problems_RP: the batch.
-        truth_RP: true answers.
         p_RPA: answer probabilities of who answers.
         parseable: chance that a response holds an answer.
         independence: d.
-        n_votes: V2.
         counts_RPA: output; votes per answer.
     """
     R, P, A = p_RPA.shape
@@ -346,7 +267,7 @@ def draw_second(
     half_V, q_A, other_A = np.empty(n_votes + 1, np.uint32), np.empty(A), np.empty(A)
     for r in range(R):
         key = stream(seed, first + r, SECOND, epoch)
-        order_key = stream(seed, first + r, SECOND_ORDER, order_epoch)
+        order_key = stream(seed, first + r, SECOND_ORDER, 0)
         for p in range(P):
             for a in range(A):
                 q_A[a] = p_RPA[r, p, a]
@@ -407,7 +328,6 @@ class Teacher:
 
         Args:
             batch: number of the batch over the whole run from 1; 0 before training.
-            problems_RP: the batch.
             p_RPA: the model's probabilities.
 
         Returns:

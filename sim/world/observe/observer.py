@@ -1,6 +1,6 @@
 """All observations of a run, drawn on demand for one batch after the other, and their strengths.
 
-One number, `SimConfig.signal` = s, sets all of them; tool and verifier can be set on their own.
+One number, `SimConfig.signal` = s, sets all of them.
 
     confidence   right responses lead wrong ones by 2 s in units where the variance at even odds is
                  1 and s is the correlation with being right there: AUROC = Phi(s sqrt(2 / (1-s^2)))
@@ -13,7 +13,7 @@ One number, `SimConfig.signal` = s, sets all of them; tool and verifier can be s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,54 +38,15 @@ from sim.world.observe.observations import (
 )
 from sim.world.random import RULE, TOOL, VERDICT, fill_lanes, fold, stream
 
-READS: dict[Need, tuple[str, ...]] = {
-    Need.STEP_LOGPROB: ("signal", "confidence_share"),
-    Need.ENTROPY: ("signal", "confidence_share"),
-    Need.CERTAINTY: ("signal", "confidence_share"),
-    Need.SIMILARITY: ("signal",),
-    Need.PARAPHRASE: ("signal", "second_errors", "second_votes"),
-    Need.TEACHER: ("second_votes",),
-    Need.VERDICTS: ("signal", "verifier_tpr", "verifier_fpr"),
-    Need.TOOL: ("signal", "tool_tpr", "tool_fpr"),
-}
-"""Settings of `SimConfig` that an observation depends on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strength:
-    """The numbers of the observation models, all given."""
-
-    signal: float
-    """Of confidences, rewordings and similarities."""
-    confidence_share: float
-    tool_tpr: float
-    tool_fpr: float
-    verifier_tpr: float
-    verifier_fpr: float
-
-    @classmethod
-    def of(cls, config: SimConfig) -> Strength:
-        """Strengths of the settings; those left out follow from `signal`."""
-        s = config.signal
-        usual = {
-            "tool_tpr": (1 + s) / 2,
-            "tool_fpr": (1 - s) / 2,
-            "verifier_tpr": (1 + s) / 2,
-            "verifier_fpr": (1 - s) / 2,
-        }
-        given = {f.name: getattr(config, f.name) for f in fields(cls)}
-        return cls(**{n: float(usual[n] if v is None else v) for n, v in given.items()})
-
 
 def only_read(config: SimConfig) -> SimConfig:
-    """The settings with the defaults of all observations that the rule does not ask for.
+    """The settings with the default signal where no observation of the rule depends on it.
 
     Runs that cannot differ then have equal settings, by which a sweep knows them.
     """
-    read = {name for need in make_rule(config.rule).needs for name in READS[need]}
-    usual = {f.name: f.default for f in fields(SimConfig)}
-    unread = {name for names in READS.values() for name in names} - read
-    return replace(config, **{name: usual[name] for name in unread})
+    if make_rule(config.rule).needs - {Need.TEACHER}:
+        return config
+    return replace(config, signal=SimConfig.__dataclass_fields__["signal"].default)
 
 
 Floats = NDArray[np.float64]
@@ -114,16 +75,10 @@ class Observer:
     """Draws the observations of a rule; the numbers depend neither on the rule nor on the order."""
 
     def __init__(self, config: SimConfig, rule: Rule) -> None:
-        """Start before visit 0.
-
-        Args:
-            config: of the run.
-            rule: of the run.
-        """
+        """Start before visit 0."""
         self._config, self.rule = config, rule
-        self.strength = Strength.of(config)
+        self.signal = config.signal
         self._teacher = Teacher(config) if Need.TEACHER in rule.needs else None
-        self.n_second = config.n_votes if config.second_votes is None else config.second_votes
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -141,7 +96,6 @@ class Observer:
         """Draw all observations that the rule needs, except verdicts, which need a label.
 
         Args:
-            visit: the batch.
             prior_RPA: the scores of earlier visits, see `guard_core.Guard.remembered`.
             spared: observations that are left out.
             draws: draw the rule's own random numbers; none are drawn at visit 0.
@@ -155,13 +109,13 @@ class Observer:
         if Need.TOOL in needs:
             observed["tool"] = self.tool(visit, answers_RPV)
         if needs & {Need.PARAPHRASE, Need.TEACHER}:
-            second_RPA, second_RPV = self.second(visit), np.empty((*shape, self.n_second), np.int32)
-            expand(second_RPA, second_RPA, self.n_second, second_RPV)
+            second_RPA, n_votes = self.second(visit), visit.votes.n_votes
+            second_RPV = np.empty((*shape, n_votes), np.int32)
+            expand(second_RPA, second_RPA, n_votes, second_RPV)
             observed["second"] = second_RPV
         if Need.SIMILARITY in needs and visit.epoch:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
-            strength = self.strength.signal
-            observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), strength)
+            observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
         draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
@@ -175,34 +129,30 @@ class Observer:
     def confidence(self, visit: Visit, answers_RPV: NDArray[np.int32], scale: Scale) -> Floats:
         """(R, P, V) confidence of the responses, see `sim.world.observe.observations`."""
         out_RPV = np.empty(answers_RPV.shape)
-        strength = (self.strength.signal, self.strength.confidence_share)
-        draw_confidence(*self._at(visit), visit.p_RPA, answers_RPV, *strength, scale, out_RPV)
+        draw_confidence(*self._at(visit), answers_RPV, self.signal, scale, out_RPV)
         return out_RPV
 
     def tool(self, visit: Visit, answers_RPV: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(R, P, V) whether a tool confirms each response."""
-        rates = (self.strength.tool_tpr, self.strength.tool_fpr)
-        return self._judged(TOOL, visit, answers_RPV, rates) == 1
+        return self._judged(TOOL, visit, answers_RPV) == 1
 
     def second(self, visit: Visit) -> NDArray[np.int64]:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
-        p_RPA, independence = visit.p_RPA, self.strength.signal
+        p_RPA, independence = visit.p_RPA, self.signal
         if self._teacher is not None:
             p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
             independence = 0.0
         c, counts_RPA = self._config, np.empty(p_RPA.shape, np.int64)
-        order_epoch = visit.epoch if c.second_errors == "fresh" else 0
         draw_second(
             c.seed,
             c.first_replicate,
             visit.epoch,
-            order_epoch,
             visit.problems_RP,
             visit.truth_RP,
             p_RPA,
             1.0 - c.unparseable,
             independence,
-            self.n_second,
+            visit.votes.n_votes,
             counts_RPA,
         )
         return counts_RPA
@@ -216,8 +166,7 @@ class Observer:
 
     def verdicts(self, visit: Visit, answers_RPQ: NDArray[np.int64]) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
-        rates = (self.strength.verifier_tpr, self.strength.verifier_fpr)
-        return self._judged(VERDICT, visit, answers_RPQ, rates)
+        return self._judged(VERDICT, visit, answers_RPQ)
 
     def draws(self, visit: Visit) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use."""
@@ -227,10 +176,9 @@ class Observer:
         _fill(c.seed, c.first_replicate, visit.epoch, visit.problems_RP, draws_RPD)
         return draws_RPD
 
-    def _judged(
-        self, purpose: int, visit: Visit, answers_RPQ: NDArray[Any], rates: tuple[float, float]
-    ) -> NDArray[np.int8]:
+    def _judged(self, purpose: int, visit: Visit, answers_RPQ: NDArray[Any]) -> NDArray[np.int8]:
         verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
+        rates = (1 + self.signal) / 2, (1 - self.signal) / 2
         draw_verdicts(purpose, *self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
         return verdicts_RPQ
 

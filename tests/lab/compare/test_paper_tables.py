@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.paper_tables import fate_table, footnotes, main_table, overhead_table, setting_of
-from lab.compare.published import AIME24, AMC, AVERAGE, LLAMA, MATH, QWEN, QWEN3, Setting
+from lab.compare.paper_tables import fate_table, footnotes, main_table, setting_of
+from lab.compare.published import AIME24, AMC, LLAMA, MATH, QWEN, QWEN3, Setting
 from lab.trace.manifest import Manifest
 
 RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
@@ -63,18 +63,6 @@ def test_main_table_puts_ours_beside_the_papers(compare):
     assert (table["data"] == MATH).all()
 
 
-def test_the_average_needs_all_four_data_sets(compare):
-    arms = {"ttrl": ([[LOST]] * 2, [0.4, 0.6])}
-    tasks = ["llama-math500", "llama-amc", "llama-aime24", "llama-aime25"]
-    some = [compare(task, arms) for task in tasks]
-    assert AVERAGE not in set(main_table(some[:3])["data"])
-    own = main_table(some).query("data == @AVERAGE").set_index("method")
-    assert (own.loc["ttrl", "mean"], own.loc["ttrl", "published"]) == (pytest.approx(50), 24.1)
-    assert "24.175" in own.loc["ttrl", "footnote"]
-    assert own.loc["guard", "published"] == 29.2
-    assert np.isnan(own.loc["guard", "mean"])
-
-
 def test_another_task_stands_without_published_numbers(compare):
     table = main_table([compare("tiny", {"ttrl": ([[LOST]], [0.4])}, "real")])
     assert list(table["method"]) == ["base", "ttrl"]
@@ -99,24 +87,6 @@ def test_fate_table(compare):
 def test_fates_of_unknown_truths_are_left_out(compare):
     unknown = {"ttrl": ([[[np.nan] * 9]], [0.5])}
     assert fate_table([compare("llama-amc", unknown)]).empty
-
-
-def test_overhead_table(make_trace):
-    traces = []
-    for arm, seconds in (("ttrl", 2.0), ("guard", 1.9)):
-        config = {"model": "hf:Qwen/Qwen2.5-7B-Instruct"}
-        trace = make_trace(
-            arm, [[LOST]] * 2, [[0.5] * 9] * 2, task="math500", world="real", config=config
-        )
-        trace.steps = trace.steps.assign(seconds_step=seconds, seconds_update=1.0)
-        traces.append(trace)
-    ((comparison,), _) = gather(traces)
-    table = overhead_table([comparison]).set_index("method")
-    assert table.loc["guard", "mean"] == pytest.approx(-5)
-    assert table.loc["guard", "sd"] == pytest.approx(0, abs=1e-9)
-    assert (table.loc["guard", "published"], table.loc["guard", "n"]) == (-29.3, 2)
-    assert "25 %" in table.loc["guard", "footnote"]
-    assert (table.loc["mps", "published"], table.loc["mps", "footnote"]) == (13.2, "")
 
 
 def test_footnotes_are_numbered_and_each_stands_once():

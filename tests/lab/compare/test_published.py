@@ -1,5 +1,3 @@
-import pytest
-
 from lab.arms import title
 from lab.compare.published import (
     AIME24,
@@ -11,7 +9,6 @@ from lab.compare.published import (
     LLAMA,
     MATH,
     METHOD_TITLES,
-    OVERHEAD,
     PASS_AT_1,
     QWEN,
     QWEN3,
@@ -19,7 +16,6 @@ from lab.compare.published import (
     TOTAL_DEG,
     Setting,
     note_on_fate,
-    note_on_overhead,
     note_on_pass,
     published_fate,
 )
@@ -32,7 +28,6 @@ def test_spot_checks_against_the_paper():
     assert PASS_AT_1[QWEN3, MATH, "rcsu"] == 90.3
     assert PASS_AT_1[QWEN3, AVERAGE, "guard"] == 59.7
     assert len(PASS_AT_1) == 3 * 5 * 8
-    assert OVERHEAD[QWEN, "rcsu"] == -34.9
     assert published_fate(Setting(LLAMA, MATH), "guard", "Stable Always Right") == 32.0
 
 
@@ -88,10 +83,3 @@ def test_shares_that_are_no_number_of_problems_are_noted():
     assert noted == {(LLAMA, AMC, "guard", cell) for cell in cells}
     assert note_on_fate(Setting(LLAMA, AMC), "guard", "Degraded") == "no multiple of 1/83"
     assert "Degraded and Marginal Degraded" in note_on_fate(Setting(LLAMA, AMC), "guard", TOTAL)
-
-
-@pytest.mark.parametrize(
-    ("key", "noted"), [(key, key[0] == QWEN and key[1] in ("rcsu", "guard")) for key in OVERHEAD]
-)
-def test_savings_beyond_the_cap_are_noted(key, noted):
-    assert bool(note_on_overhead(*key)) == noted

@@ -65,12 +65,6 @@ def test_the_text_marks_what_is_beyond_noise(rows):
     assert "| TTRL | 0.1 &lt; |" in text
 
 
-def test_what_rounds_to_nothing_is_not_made_much_of(rows):
-    tiny = rows.assign(pass_final=rows["pass_start"] + 0.01)
-    line = next(x for x in rule_markdown(rule_table(tiny)).splitlines() if x.startswith("| SRT |"))
-    assert line.split(" | ")[3:5] == ["0.0", "0.0"]
-
-
 def test_equal_steps_show_every_mean(rows):
     lines = steps_markdown(rows).splitlines()
     assert lines[0] == "| arm | 0.1 | 0.2 |"

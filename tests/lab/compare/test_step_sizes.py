@@ -37,12 +37,6 @@ def test_step_sizes_are_compared_apart_and_say_so(comparisons):
     assert "step size 0.2" in comparisons[1].title
 
 
-def test_a_single_step_size_is_not_part_of_the_title(comparisons, make_trace):
-    (only,), _ = gather([make_trace("ttrl", np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5))])
-    assert "step size" not in only.title
-    assert only.step_size == 0.1
-
-
 def test_rows_hold_every_run(comparisons):
     rows = over_steps(comparisons)
     assert len(rows) == 16
@@ -71,20 +65,8 @@ def test_seeds_that_a_step_size_lacks_take_no_part(comparisons):
     assert set(own_best(rows)["seed"]) == {4, 5, 6}
 
 
-def test_one_seed_takes_its_own_best(comparisons):
-    rows = over_steps(comparisons)
-    best = own_best(rows[rows["seed"] == 5])
-    assert best["pass_final"].to_numpy() == pytest.approx([52, 90])
-
-
 def test_differences_are_paired_by_seed(comparisons):
     rows = over_steps(comparisons[:1])
     found = difference(rows, "guard", "ttrl", "pass_final")
     assert found.n == 4
     assert found.mean == pytest.approx(np.mean([10, -42, 6, -46]))
-
-
-def test_the_smallest_step_is_taken_where_nothing_was_measured(comparisons):
-    rows = over_steps(comparisons).assign(pass_final=np.nan)
-    best = own_best(rows)
-    assert best["step_size"].tolist() == [0.1] * 8

@@ -151,14 +151,6 @@ def test_a_guard_that_harms_is_said_to(compare):
     assert scores.text.endswith("worse beyond noise")
 
 
-def test_one_seed_shows_nothing(compare):
-    arms = {"matched": ([[LOST]], [0.3], 1.0), "guard": ([[RIGHT]], [0.9], 1.0)}
-    _, guard, _ = headline(compare(arms))
-    for part in guard.parts:
-        assert "[no interval from 1 pair]" in part.text
-        assert part.text.endswith("one pair shows nothing")
-
-
 def test_missing_arms_and_pairs_are_said(compare, make_trace):
     damage, guard, rival = headline(compare({"guard": ([[RIGHT]], [0.9], 1.0)}))
     assert damage.text.endswith("not measured (no run of TTRL)")
@@ -174,8 +166,3 @@ def test_missing_arms_and_pairs_are_said(compare, make_trace):
     _, guard, rival = headline(comparison)
     assert all("no pair of the same seed" in part.text for part in guard.parts)
     assert rival.note == "Frozen labels, the only rival run"
-
-
-def test_metrics_are_unique_and_named():
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert all(metric.title and metric.unit for metric in METRICS)

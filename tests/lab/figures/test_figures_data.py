@@ -87,49 +87,14 @@ def test_progress_draws_means_in_percent_with_bands(dynamics):
     np.testing.assert_allclose(low[::-1], 100 * np.clip(expected["mean"] - expected["sd"], 0, 1))
 
 
-def test_every_arm_is_once_in_the_legend_and_has_its_colour(dynamics):
-    figure = figures.training_progress(dynamics)
-    shown = [t.name for t in figure.data if t.showlegend]
-    assert shown == ["TTRL", "TTRL-Guard"]
-    assert {t.line.color for t in lines(figure, "TTRL-Guard")} == {arm_style("guard").colour}
-
-
-def test_an_arm_without_flip_rates_is_in_the_legend_too(dynamics):
-    dynamics.loc[dynamics["arm"] == "guard", "flip_rate"] = np.nan
-    figure = figures.training_progress(dynamics)
-    assert [t.name for t in figure.data if t.showlegend] == ["TTRL", "TTRL-Guard"]
-
-
 def test_an_arm_without_lost_problems_has_no_curve(dynamics):
     dynamics.loc[dynamics["arm"] == "guard", "correct_vote_rate_lost"] = np.nan
     assert {t.name for t in figures.lost_votes(dynamics).data} == {"TTRL"}
 
 
-def test_one_replicate_has_no_band_and_no_spread(dynamics):
-    single = dynamics[dynamics["replicate"] == 0]
-    figure = figures.training_progress(single)
-    assert not [t for t in figure.data if t.hoverinfo == "skip"]
-    assert all(row[0] == "" and row[1] == 1 for row in figure.data[0].customdata)
-
-
-def test_units_stand_on_the_axes(dynamics):
-    figure = figures.training_progress(dynamics)
-    assert figure.layout.yaxis.title.text == "% of problems"
-    assert figure.layout.yaxis2.title.text == "% of votes"
-    assert figure.layout.xaxis3.title.text == "training progress (%)"
-
-
 def test_titles_are_escaped(dynamics):
     figure = figures.training_progress(dynamics, {"ttrl": "<b>bold</b>"})
     assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
-
-
-def test_lost_votes(dynamics):
-    figure = figures.lost_votes(dynamics)
-    (line,) = lines(figure, "TTRL")
-    own = dynamics[dynamics["arm"] == "ttrl"].groupby("epoch")["correct_vote_rate_lost"].mean()
-    np.testing.assert_allclose(line.y, 100 * own)
-    assert tuple(figure.layout.yaxis.range) == (0, 100)
 
 
 def test_fate_bars_sum_to_all_problems(metrics):
@@ -159,13 +124,6 @@ def test_bars_hold_their_spread_for_print(metrics):
     assert ratios.text[1] == f" L/D {own.mean():.2f}<br> ±{own.std():.2f}"
     assert "none" in ratios.text[2]
     assert list(ratios.y) == list(degraded.y)
-
-
-def test_one_replicate_has_no_spread_in_its_bar(metrics):
-    single = metrics.xs(0, level="replicate", drop_level=False)
-    texts = [text for trace in figures.fate_bars(single).data for text in trace.text]
-    assert any(texts)
-    assert not any("±" in text for text in texts)
 
 
 def test_fate_bars_leave_out_arms_without_known_fates(metrics):
@@ -210,13 +168,3 @@ def test_paired_differences_grey_out_noise(metrics):
     assert "within noise" in matched.customdata[0][1]
     assert figure.layout.xaxis.title.text == "points (right is better)"
     assert figure.layout.xaxis.zeroline
-
-
-def test_one_pair_has_no_interval_and_is_grey(metrics):
-    single = metrics.xs(0, level="replicate", drop_level=False)
-    chosen = [m for m in METRICS if m.name in ("pass_final", "TotalDeg")]
-    figure = figures.paired_differences(paired_table(single, "ttrl"), chosen)
-    assert len(figure.data) == 4
-    assert {t.marker.color for t in figure.data} == {GREY}
-    assert not any(t.error_x.visible for t in figure.data)
-    assert {t.customdata[0][0] for t in figure.data} == {"no interval"}

@@ -24,10 +24,6 @@ def test_arms_differ_in_colour_and_in_symbol():
         assert one.symbol != other.symbol
 
 
-def test_an_unknown_arm_looks_the_same_everywhere():
-    assert style.arm_style("my arm") == style.arm_style("my arm")
-
-
 def test_order_is_fixed_and_unknown_arms_come_last():
     assert style.arm_order(["zeta", "memory", "alpha", "guard", "ttrl", "guard"]) == [
         "ttrl",
@@ -52,7 +48,3 @@ def test_an_own_title_wins():
     assert style.arm_title("guard") == "TTRL-Guard"
     assert style.arm_title("guard", {"guard": "mine"}) == "mine"
     assert style.arm_title("other", {}) == "other"
-
-
-def test_translucent():
-    assert style.translucent("#0072B2", 0.15) == "rgba(0,114,178,0.15)"

@@ -76,15 +76,6 @@ def test_answers_with_markup_are_shown_as_text(trace):
         assert figure.data[0].name.startswith("&lt;img")
 
 
-def test_a_long_answer_is_cut_for_the_legend(trace):
-    figure = drawn(trace, names={4: "4" * 99, 9: "nine"})
-    if trace.votes.empty:
-        assert figure.data[0].name == "true answer"
-        return
-    assert figure.data[0].name == f"{'4' * 39}… (correct)"
-    assert figure.data[1].name == "nine"
-
-
 def test_labels_are_named_where_their_text_is_known(trace):
     life = problem_life(trace.visits, 0, 0)
     figure = life_figure(life, vote_areas(trace, 0, 0), {4: "<b>", 9: ""})

@@ -78,11 +78,6 @@ def test_overhead_bars_stack_to_the_step():
     assert whole.customdata[1][2] == 2
 
 
-def test_one_run_has_no_whisker():
-    table = step_seconds({"ttrl": timed(4.0, 1), "guard": timed(5.0, 1)})
-    assert list(overhead_bars(table).data[-2].error_x.array) == [0, 0]
-
-
 @pytest.fixture
 def chart() -> pd.DataFrame:
     """As the theory's chart gives it."""
@@ -142,9 +137,3 @@ def test_calibration_errors_are_signed_means_over_the_fits(cells):
     assert heat.y[0] == "Llama &lt;AMC&gt;"
     assert figure.layout.coloraxis.cmax == 3
     assert figure.layout.coloraxis.cmin == -3
-
-
-def test_a_missing_cell_is_a_hole(cells):
-    heat = calibration_errors(cells.drop(index=3).query("fit == 0")).data[0]
-    np.testing.assert_allclose(np.array(heat.z, float), [[0, 1], [0, np.nan]])
-    assert heat.customdata[1][1][0] == "not predicted"

@@ -48,10 +48,6 @@ def test_an_accuracy_of_one_belongs_to_the_last_bin_and_bounds_are_exact():
     ]
 
 
-def test_one_replicate_has_no_spread():
-    assert migration(FATES[FATES["replicate"] == 0])["sd"].isna().all()
-
-
 def test_missing_columns_are_named():
     with pytest.raises(UserError, match="missing columns fla"):
         migration(FATES.drop(columns="fla"))

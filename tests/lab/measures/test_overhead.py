@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.errors import UserError
-from lab.measures.overhead import OTHER, STEP, overhead, step_seconds
+from lab.measures.overhead import OTHER, STEP, step_seconds
 
 
 def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:
@@ -33,19 +33,6 @@ def test_phases_add_up_to_the_step_and_the_baseline_is_100():
     parts = table[table["phase"] != STEP].groupby(["arm", "replicate"])["seconds"].sum()
     whole = table[table["phase"] == STEP].set_index(["arm", "replicate"])["seconds"]
     pd.testing.assert_series_equal(parts.sort_index(), whole.sort_index())
-
-
-def test_overhead_is_the_change_of_the_whole_step_per_seed():
-    table = step_seconds({"ttrl": steps(5.0, 2.0), "guard": steps(4.0, 1.0)})
-    changes = overhead(table)
-    assert list(changes["arm"]) == ["guard"] * 2
-    assert changes["change"].to_numpy() == pytest.approx(-20)
-
-
-def test_the_warm_up_can_be_kept():
-    table = step_seconds({"ttrl": steps(5.0, 2.0, 1)}, warm_up=0)
-    whole = table[table["phase"] == STEP]["seconds"].item()
-    assert whole == pytest.approx(5 * (10 + 1 + 1) / 3)
 
 
 def test_a_seed_that_the_baseline_lacks_has_no_relative_time():

@@ -16,38 +16,9 @@ def part(folder, table="visits"):
     return folder / table / "part-00000.parquet"
 
 
-def damaged(folder):
-    part(folder).write_bytes(b"nothing of a table")
-
-
-def half_written(folder):
-    content = part(folder).read_bytes()
-    part(folder).write_bytes(content[: len(content) // 2])
-
-
-def empty_part(folder):
-    part(folder).write_bytes(b"")
-
-
-def flipped_inside(folder, table="visits"):
-    """The table of contents at the end is whole, what it points to is not."""
-    content = bytearray(part(folder, table).read_bytes())
-    content[4:400] = bytes(255 - byte for byte in content[4:400])
-    part(folder, table).write_bytes(content)
-
-
-def damaged_steps(folder):
-    flipped_inside(folder, "steps")
-
-
 def killed(folder):
     """Make the run one that did not finish, whose rows may be fewer than it noted."""
     changed(status="running")(folder)
-
-
-def no_visits(folder):
-    killed(folder)
-    part(folder).unlink()
 
 
 def no_evals(folder):
@@ -58,29 +29,6 @@ def no_evals(folder):
 def no_steps(folder):
     killed(folder)
     part(folder, "steps").unlink()
-
-
-def evals_not_copied(folder):
-    part(folder, "evals").unlink()
-
-
-def foreign(folder):
-    (folder / "run.json").write_text('{"name": "of another program"}')
-
-
-def half_manifest(folder):
-    content = (folder / "run.json").read_text()
-    (folder / "run.json").write_text(content[: len(content) // 2])
-
-
-def newer(folder):
-    run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(run | {"schema_version": 99}))
-
-
-def without_columns(folder):
-    table = pq.read_table(part(folder))
-    pq.write_table(table.drop_columns(["match_rate", "route"]), part(folder))
 
 
 def changed(text="", **changes):
@@ -117,6 +65,12 @@ def with_answers(folder):
 def pipe(folder):
     part(folder).unlink()
     os.mkfifo(part(folder))
+
+
+def device(folder):
+    """A part that never ends."""
+    part(folder).unlink()
+    part(folder).symlink_to("/dev/zero")
 
 
 def pipe_of_settings(folder):
@@ -157,17 +111,7 @@ BAD = {
     pipe_of_settings: "run.json is no file",
     same_visit_twice: "a visit of a problem is there twice",
     far_problem: "problem has a value of 2.14748e+09",
-    damaged: "is damaged",
-    half_written: "is damaged",
-    empty_part: "is damaged",
-    flipped_inside: "damaged",
-    damaged_steps: "damaged",
-    no_visits: "holds no visits",
-    evals_not_copied: "evals has 0 of ",
-    foreign: "not of this program",
-    half_manifest: "run.json is damaged",
-    newer: "upgrade",
-    without_columns: "visits lacks the columns match_rate, route",
+    device: "part-00000.parquet is no file",
 }
 
 

@@ -51,24 +51,6 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
     page.close()
 
 
-def test_worlds_are_beside_each_other_on_a_desk_and_below_on_a_phone(browser, report):
-    places = {}
-    for name, width in WIDTHS.items():
-        page, _, _ = open_page(browser, report, width)
-        boxes = [page.locator(f"#fates-{i}-0").bounding_box() for i in (0, 1)]
-        places[name] = [(box["x"], box["y"]) for box in boxes]
-        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert overflow <= 0
-        assert page.locator("#first-0").is_visible()
-        page.close()
-    (left, top), (right, beside) = places["desk"]
-    assert right > left
-    assert beside == pytest.approx(top, abs=1)
-    (left, top), (same, below) = places["phone"]
-    assert same == pytest.approx(left, abs=1)
-    assert below > top
-
-
 def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
     for name in ("ttrl", "guard", "<b>own</b>"):
         add_run(tmp_path / str(len(name)), name, title=EVIL, task=EVIL, config={"x": EVIL})

@@ -86,10 +86,6 @@ def test_what_is_missing_is_one_line_with_a_command(add_run, tmp_path):
     assert "guard-train compare --arms ttrl guard matched" in markdown(read([tmp_path])[0])
 
 
-def test_nothing_is_said_to_be_missing_where_all_arms_ran(runs):
-    assert "Not measured" not in first_of(page(*read([runs.sim])))
-
-
 def test_unread_answers_are_counted_and_flagged_above_one_half(make_trace, save, tmp_path):
     for name, share in (("ttrl", 0.75), ("guard", 0.25)):
         trace = make_trace(name, np.full((1, 2, 10), 0.2), np.full((1, 10), 0.2), world="real")

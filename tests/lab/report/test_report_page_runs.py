@@ -5,21 +5,15 @@ import re
 
 import numpy as np
 import pytest
-from page_parts import PER_WORLD, figures_of, without_scripts
+from page_parts import figures_of, without_scripts
 
 from lab.report.digest import read
-from lab.report.page import page, write_report
+from lab.report.page import page
 
 
 def test_a_file_of_problems_is_not_taken_for_the_tiny_task(add_run, tmp_path):
     config = {"problems": "tiny.json"}
     add_run(tmp_path / "run", "ttrl", world="real", task="tiny", config=config)
-    assert not read([tmp_path])[0][0].planted
-
-
-def test_nothing_is_planted_in_the_second_tiny_task(add_run, tmp_path):
-    config = {"problems": None, "tiny_task": "collatz"}
-    add_run(tmp_path / "run", "ttrl", world="real", task="tiny-collatz", config=config)
     assert not read([tmp_path])[0][0].planted
 
 
@@ -71,18 +65,6 @@ def test_notices_of_runs_are_on_the_page_once(add_run, tmp_path):
     assert "<p>ttrl alone</p>" in plain and "<p>guard alone</p>" in plain
 
 
-def test_one_arm_alone_has_a_page(add_run, tmp_path):
-    add_run(tmp_path / "ttrl", "ttrl")
-    content = page(*read([tmp_path]))
-    plain = without_scripts(content)
-    assert "No arm of this comparison has a guard." in plain
-    assert "No reference arm" in plain
-    assert "Not measured: what TTRL-Guard saves" in plain
-    lacking = {"paired", "routes", "guard"}
-    expected = {f"{name}-0-0-data" for name in PER_WORLD if name not in lacking}
-    assert set(figures_of(content)) == expected | {"first-0-data"}
-
-
 def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
     for arm in ("ttrl", "guard"):
         unknown = make_trace(arm, np.full((2, 3, 11), np.nan), np.full((2, 11), np.nan))
@@ -92,14 +74,6 @@ def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
     assert plain.count("the true answers of these problems are not known") == 5
     assert "Nothing to pair" in plain
     assert "progress-0-0-data" in figures_of(content)
-
-
-def test_write_report(runs, tmp_path):
-    made = write_report([runs.sim], tmp_path / "page.html")
-    assert made.path == tmp_path / "page.html"
-    assert made.path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert [world.name for world in made.worlds] == ["Simulator: llama-math500"]
-    assert list(tmp_path.iterdir()) == [made.path]
 
 
 def test_real_runs_stand_below_their_simulation(add_run, tmp_path):

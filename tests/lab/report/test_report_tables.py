@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.report.cli import main
 from lab.report.digest import read
 from lab.report.files import slugs, write_tables
 from lab.stats.paired import paired_table
@@ -20,7 +19,6 @@ SIM = (
         "windows",
         "fates",
     ),
-    *("paper-main", "paper-full-fates"),
 )
 
 
@@ -61,35 +59,11 @@ def test_tables_hold_the_numbers_of_the_page(folder, worlds):
     share = fates.query("arm == 'ttrl'").groupby("replicate")["fate"]
     degraded = 100 * share.apply(lambda own: (own == "Degraded").mean())
     np.testing.assert_allclose(degraded, world.metrics.loc["ttrl", "Degraded"])
-    paper = pd.read_csv(folder / "sim-llama-math500-paper-main.csv")
-    assert paper.set_index("method").loc["guard", "published"] == 57.3
 
 
 def test_seeds_stand_beside_replicates(folder):
     metrics = pd.read_csv(folder / "real-tiny-metrics.csv")
     assert list(metrics.query("arm == 'ttrl'")["seed"]) == [0, 1, 2]
-
-
-def test_nothing_is_replaced(runs, tmp_path, capsys):
-    target = tmp_path / "tables"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    for kind in ("csv", "png"):
-        assert main([str(runs.real), "--format", kind, "-o", str(target)]) == 2
-        assert "is not empty; choose a new folder" in capsys.readouterr().err
-    assert [path.name for path in target.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("kind", ["csv", "png"])
-def test_a_folder_must_be_named(runs, capsys, tmp_path, kind):
-    assert main([str(runs.real), "--format", kind]) == 2
-    assert "add -o FOLDER" in capsys.readouterr().err
-    (tmp_path / "file").write_text("mine")
-    assert main([str(runs.real), "--format", kind, "-o", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err
-    assert main([str(runs.real), "--format", kind, "-o", str(tmp_path / "no" / "where")]) == 2
-    assert "its folder does not exist" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_names_of_files_are_safe_and_distinct(add_run, tmp_path):

@@ -43,18 +43,6 @@ def test_numbers_come_with_their_interval():
     assert "+0.5 points (95 % interval -1.0 to +2.0, within noise)" in said
 
 
-def test_one_pair_shows_nothing():
-    said = words.sentence(Finding("guard", "What", (ONE_PAIR,)))
-    assert "TotalDeg saved +0.5 points (one pair shows nothing)" in said
-
-
-def test_the_rival_is_named():
-    said = words.sentence(Finding("rival", "What", (BETTER,), "Vote memory, the only rival run"))
-    assert said.startswith(
-        "The best simple rival (Vote memory, the only rival run) does better than TTRL-Guard:"
-    )
-
-
 def test_damage():
     damage = part(54.0, 52.5, 55.5, 20, "% of problems", "TotalDeg")
     assert words.sentence(Finding("damage", "Problems", (damage,))) == (

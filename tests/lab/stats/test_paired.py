@@ -47,12 +47,6 @@ def test_verdicts(values, verdict):
     assert estimate(series(values)).verdict == verdict
 
 
-def test_one_pair_has_a_mean_and_no_interval():
-    found = estimate(series([7.0]))
-    assert (found.mean, found.n, found.has_interval, found.within_noise) == (7.0, 1, False, True)
-    assert np.isnan([found.sd, found.low, found.high]).all()
-
-
 def test_pairs_are_made_by_replicate_and_need_both_numbers():
     first = series([1, 2, 3, np.nan], index=[0, 2, 5, 6])
     second = series([10, 20, 30, 40], index=[6, 5, 2, 1])

@@ -68,9 +68,5 @@ def test_no_bound_beyond_noise_reads_as_zero(nearest, sign):
         assert len(numbers) > 1 and all(float(number) * sign > 0 for number in numbers)
 
 
-def test_an_interval_with_zero_keeps_its_digits():
-    assert with_interval(0.0, -0.001, 0.001) == "+0.0 [-0.0, +0.0]"
-
-
 def test_numbers_with_their_noun():
     assert [counted(n, "pair") for n in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import collect
-from lab.errors import UserError
 from lab.trace.schema import names
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
@@ -42,7 +41,6 @@ def test_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
 def test_a_run_without_texts_has_an_empty_table(make_trace, save, tmp_path):
     trace = make_trace("ttrl", np.full((1, 2, 9), 0.5), [[0.5] * 9])
     folder = save(trace, tmp_path / "run")
-    (folder / "answers").rmdir()  # as a folder from before the table
     for one in (trace, load(folder)):
         assert list(one.answers.columns) == list(names("answers"))
         assert one.answers.empty and one.answer_texts(0, 0) == {}
@@ -62,24 +60,6 @@ def test_texts_are_texts_and_ids_are_not(make_manifest):
         run.write_answers(ANSWERS | {"answer": ["0", "0", "1", "2"]})
     with pytest.raises(ValueError, match="answers: step, epoch and visit must be 0 together"):
         run.write_answers(ANSWERS | {"visit": 1})
-
-
-def test_texts_in_another_column_are_damage(folder):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    part = folder / "answers" / "part-00000.parquet"
-    table = pq.read_table(part)
-    place = table.column_names.index("answer")
-    pq.write_table(table.set_column(place, "answer", pa.array(["0"] * 4)), part)
-    with pytest.raises(UserError, match="answers is damaged"):
-        load(folder)
-
-
-def test_rows_after_a_reopened_point_go(folder):
-    with RunFolder.reopen(folder, {"visits": 1}) as run:
-        run.write_answers(ANSWERS | {"text": "again"})
-    assert load(folder).answers["text"].tolist() == ["again"] * 4
 
 
 def test_replicates_of_texts_follow_their_seeds(make_manifest, make_visits, tmp_path):

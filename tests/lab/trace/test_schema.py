@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from guard_core import Route
 from lab.trace.rows import checked
-from lab.trace.schema import EVALS, ROUTES, STEPS, TABLES, VISITS, names
+from lab.trace.schema import STEPS, VISITS, names
 
 STEP = {
     "replicate": 0,
@@ -16,17 +15,6 @@ STEP = {
 }
 
 
-def test_every_column_says_what_it_is_and_none_holds_objects():
-    for table in TABLES.values():
-        assert len({column.name for column in table}) == len(table)
-        for column in table:
-            assert column.meaning
-            assert np.dtype(column.dtype).kind in ("U" if column.name == "text" else "bif")
-    # Optional columns are NaN where not measured.
-    assert {c.dtype for c in (*STEPS, *EVALS) if not c.required} == {"float64"}
-    assert all(column.required for column in VISITS)
-
-
 def test_the_columns_of_the_design_are_there():
     wanted = (
         "replicate step epoch visit problem n_votes n_unparseable label flipped tie match_rate "
@@ -36,12 +24,6 @@ def test_the_columns_of_the_design_are_there():
     assert names("visits") == tuple(wanted.split())
     truth = [column.name for column in VISITS if column.needs_truth]
     assert truth == ["label_accuracy", "label_correct", "correct_competitive"]
-
-
-def test_every_route_has_a_name():
-    assert set(ROUTES) == set(Route)
-    limits = np.iinfo(next(c.dtype for c in VISITS if c.name == "route"))
-    assert limits.min <= min(Route) <= max(Route) <= limits.max
 
 
 def test_scalars_stand_for_all_rows_and_dtypes_follow_the_schema():

@@ -3,9 +3,8 @@
 import pickle
 
 import numpy as np
-import pytest
 
-from lab.compare.collection import collect, gather
+from lab.compare.collection import gather
 from lab.trace.schema import names
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
@@ -19,11 +18,6 @@ VOTES = {
     "answer": [3, 3, 7],
     "count": [64, 40, 24],
 }
-
-
-def test_columns():
-    columns = ("replicate", "step", "epoch", "visit", "problem", "answer", "count")
-    assert names("votes") == columns
 
 
 def test_a_run_without_votes_has_an_empty_table(make_trace, save, tmp_path):
@@ -46,12 +40,6 @@ def test_votes_are_kept_and_read_when_they_are_asked_for(make_manifest, make_vis
     assert trace.votes is trace.votes
 
 
-def test_a_folder_from_before_the_table_is_read(make_trace, save, tmp_path):
-    folder = save(make_trace("ttrl", np.full((1, 1, 9), 0.5), [[0.5] * 9]), tmp_path / "run")
-    (folder / "votes").rmdir()
-    assert load(folder).votes.empty
-
-
 def test_in_memory(make_manifest, make_visits, make_steps, make_evals):
     visits, steps = make_visits(np.full((1, 1, 9), 0.5)), make_steps([0], 8)
     trace = Trace.in_memory(make_manifest(), visits, steps, make_evals([[0.5]]), VOTES)
@@ -59,21 +47,6 @@ def test_in_memory(make_manifest, make_visits, make_steps, make_evals):
     run = MemoryRun(make_manifest())
     run.write_votes(VOTES)
     assert Trace.of(run).votes["answer"].tolist() == [3, 3, 7]
-
-
-def test_places_are_checked(make_manifest):
-    with pytest.raises(ValueError, match="votes: step, epoch and visit must be 0 together"):
-        MemoryRun(make_manifest()).write_votes(VOTES | {"visit": [1, 1, 1]})
-
-
-def test_replicates_of_votes_follow_their_seeds(make_manifest, make_visits, tmp_path):
-    for seed in (5, 4):
-        with RunFolder.create(tmp_path / str(seed), make_manifest(seeds=[seed])) as run:
-            run.write_visits(make_visits(np.full((1, 1, 9), 0.5)))
-            run.write_votes(VOTES | {"answer": seed})
-    (comparison,) = collect([tmp_path]).comparisons
-    votes = comparison.traces["ttrl"].votes
-    assert votes.groupby("replicate")["answer"].unique().explode().tolist() == [4, 5]
 
 
 def test_a_collected_trace_can_be_sent_to_another_process(make_trace):

@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 import pytest
 
-from lab.measures.fate import FATES
 from lab.measures.life import problem_life
 from lab.report.problems import (
     WORST_FIRST,
@@ -26,11 +25,6 @@ def block(content, name):
 def about(content, place=0):
     text = zlib.decompress(base64.b64decode(block(content, f"problem-table-{place}-about")))
     return json.loads(text)
-
-
-def test_fates_sort_from_the_worst_and_none_is_missing():
-    assert sorted(WORST_FIRST) == sorted(FATES)
-    assert WORST_FIRST[0] == "Degraded"
 
 
 def test_each_replicate_has_its_own_numbers(without_votes, plain):
@@ -83,18 +77,6 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs
     assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
     assert known["replicates"] == ["seed 0", "seed 1", "seed 2"]
     assert known["ids"] is None
-
-
-def test_without_any_truth_no_fate_is_spoken_of(arm_of):
-    from lab.compare.collection import gather
-    from lab.report.digest import digest
-
-    trace = arm_of("ttrl", votes=False)
-    trace.visits["label_accuracy"] = np.nan
-    content = problem_sections([digest(gather([trace])[0][0])])
-    assert [kind["key"] for kind in about(content)["kinds"]] == ["first", "last", "flips"]
-    numbers = about(content)["columns"]
-    assert not any(numbers["0.fate"]) and None not in numbers["0.last"]
 
 
 def test_ids_are_shown_where_all_runs_agree(compared, evil):

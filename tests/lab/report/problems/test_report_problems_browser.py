@@ -8,7 +8,6 @@ import pytest
 from lab.figures.problems import life_figure
 from lab.measures.life import problem_life, vote_areas
 from lab.report.html import library, raw, tag
-from lab.report.page import page as whole_page
 from lab.report.problems import problem_assets, problem_sections
 
 TABLE = "#problem-table-0"
@@ -85,16 +84,6 @@ def expected(trace, replicate, problem):
     return life_figure(life, vote_areas(trace, replicate, problem, top=5), names).data
 
 
-def test_in_the_report_nothing_is_made_before_it_is_near(visit, with_texts, tmp_path):
-    path = tmp_path / "r.html"
-    path.write_text(whole_page([with_texts], []), encoding="utf-8")
-    page = visit(path=path)
-    page.wait_for_selector("html[data-drawn=all]", state="attached")
-    assert page.locator("dialog").count() == 0
-    assert page.locator(f"{TABLE} tr").count() == 0
-    assert opened(page, 5)
-
-
 def test_search_finds_numbers_and_ids_and_the_fates_of_an_arm(visit, with_texts):
     page = visit()
     table = table_of(page)
@@ -143,23 +132,6 @@ def test_a_life_is_drawn_as_life_figure_draws_it(visit, world, with_texts, witho
         assert drawn["fillcolor"] == other.fillcolor
         assert drawn["x"] == other.x.tolist()
         np.testing.assert_allclose(np.array(drawn["y"], float), other.y, atol=6e-3)
-
-
-def test_a_row_opens_its_life_under_its_arm_and_another_can_be_chosen(visit, with_texts):
-    page = visit()
-    table = table_of(page)
-    table.locator("tr[data-problem='6'] td[data-arm='1']").first.click()
-    first = shown(page, 6, 1, 0)
-    dialog = page.get_by_role("dialog")
-    assert dialog.get_by_role("heading").inner_text().startswith("Problem 6 (id-6-")
-    fates = with_texts.comparison.fates("ttrl")
-    fate = fates[(fates["replicate"] == 1) & (fates["problem"] == 6)]["fate"].iloc[0]
-    dialog.get_by_label("Arm and replicate").select_option(f"TTRL, 1 (seed 0): {fate}")
-    assert shown(page, 6, 0, 1) != first
-    assert "times in training" in page.locator(".life-fact").inner_text()
-    page.keyboard.press("Escape")
-    page.wait_for_selector("dialog:not([open])", state="attached")
-    assert table.locator("tr").count() == 12
 
 
 def test_the_keyboard_alone_opens_and_closes_a_life(visit):
