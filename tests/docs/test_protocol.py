@@ -137,7 +137,7 @@ def test_the_study_of_readings_goes_on_without_its_folders(tool, tmp_path, monke
     assert len(order) == 6 * 3 * n_sets * n_arms and len({run.seed for run in order}) == 36
     assert not {run.problem_seed for run in order} & set(PROTOCOL["chosen"]["problem_seeds"])
     first = order[: n_sets * n_arms]
-    assert {(run.task, run.lr, run.place) for run in first} == {("arithmetic", 3e-4, 0)}
+    assert {(run.task, run.lr, run.place) for run in first} == {("closed", 3e-4, 0)}
     few = {"cells": [["collatz", 3e-4]], "problem_seeds": [50], "seeds_per_set": 2}
     few["arms"] = ["replayed: W=3", "guard: W=3", "ttrl"]
     monkeypatch.setitem(runs.PROTOCOL, "readings", few)
