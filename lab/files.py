@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab.errors import UserError
@@ -92,6 +92,18 @@ def check_new_folder(target: Path) -> None:
         raise UserError(f"{target}: is a file; choose a new folder")
     if homeless:
         raise UserError(f"{target}: its folder does not exist; make it or choose another")
+
+
+def check_folders(folders: Sequence[Path | str]) -> None:
+    """Refuse folders to read that do not exist.
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    for folder in folders:
+        if not os.path.isdir(folder):  # False for a name that no disk takes
+            what = "not a folder" if os.path.exists(folder) else "no such folder"
+            raise UserError(f"{folder}: {what}; give folders that a run was written to")
 
 
 def unwritable(target: Path, error: OSError) -> UserError:

@@ -30,12 +30,14 @@ from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import local_world
 from real.ranks.sharding import shard_of
-from real.record.batches import batches_per_epoch
+from real.record.batches import batches_per_epoch, checkpoint_interval
 from real.record.checkpoint import (
     MASTER,
     MODEL,
     OPTIMIZER,
     State,
+    check_room,
+    model_bytes,
     read_file,
 )
 from real.record.evaluation import Evaluator
@@ -122,6 +124,12 @@ def state_of(run: Run) -> State:
     )
 
 
+def checkpoint_bytes(run: Run) -> int:
+    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
+    weights = state_of(run)[MODEL].values()
+    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
+
+
 def restore(run: Run, folder: Path) -> None:
     """Put a newly prepared run where the checkpoint in `folder` was written.
 
@@ -166,6 +174,20 @@ def few_epochs(config: TrainConfig) -> list[str]:
         f"epochs = {config.epochs}: too few for the fates of problems (Degraded, Learned, lost), "
         f"which need {MIN_VISITS}"
     ]
+
+
+def check_disk(run: Run, folder: Path) -> list[str]:
+    """Return a notice of the disk space that a run will take; none if it is little.
+
+    Raises:
+        UserError: the disk has too little room for the run's checkpoints and its model.
+    """
+    config = run.config
+    every = checkpoint_interval(config, len(run.prompts))
+    least = 1 if config.checkpoint_minutes else every
+    n_written = 1 - (-run.n_steps // least) if every else 0
+    final = model_bytes(run.policy.model) if config.save_model else 0
+    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
 
 
 def n_batches(config: TrainConfig, n_problems: int) -> int:

@@ -30,7 +30,7 @@ from real.record.meter import Clock, Progress, note_faults, reporter, sampled_ro
 from real.record.resuming import advised, fingerprint, held, reopened, resume_point
 from real.record.stored import stored_config
 from real.record.terminal import say
-from real.run import Run, few_epochs, new_manifest, prepare, restore, state_of
+from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.update.grpo import compared
 from real.vote.decide import Fields, pay, shared_brake, shared_streams
@@ -83,8 +83,10 @@ def train(
                 return Trace.of(memory)
             if ranks.first:
                 manifest.extra["sources"] = fingerprint(run.policy.folder, run.prompts)
+                notices = check_disk(run, Path(folder))
+                manifest.extra["notices"] += notices
                 written = RunFolder.create(folder, manifest)
-                say(few_epochs(config))
+                say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
                     run_in_folder(run, written, written.path, progress)
             else:

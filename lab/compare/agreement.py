@@ -372,6 +372,8 @@ def mean_table(table: pd.DataFrame) -> TextTable:
 def ranking_table(table: pd.DataFrame) -> TextTable:
     """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
 
+    A dash is where all arms end alike.
+
     Args:
         table: from `lab.agreement`.
     """
@@ -380,7 +382,7 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     rows = []
     for (name,), part in groups(found, ["prediction"]):
         taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
-        rows.append([str(name), *(_shown(tau, 2) for tau in taus)])
+        rows.append([str(name), *(_shown(tau, 2) or "-" for tau in taus)])
     return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
 
 

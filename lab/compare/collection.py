@@ -17,6 +17,7 @@ from lab.arms import ALL_ARMS, title
 from lab.columns import floats, ints, select, where
 from lab.compare.families import arm_names, base_arms, distinction, families, step_size
 from lab.errors import UserError
+from lab.files import check_folders
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES
@@ -278,11 +279,9 @@ def find_runs(folders: Sequence[Path | str]) -> list[Path]:
     Raises:
         UserError: a given folder does not exist.
     """
+    check_folders(folders)
     found: dict[Path, Path] = {}
     for top in map(Path, folders):
-        if not os.path.isdir(top):  # False for a name that no disk takes
-            what = "not a folder" if os.path.exists(top) else "no such folder"
-            raise UserError(f"{top}: {what}; give folders that a run was written to")
         for place, inner, files in os.walk(top):
             if FILE_NAME in files or "visits" in inner:
                 found.setdefault(Path(place).resolve(), Path(place))

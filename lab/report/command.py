@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lab.errors import UserError, one_line
-from lab.files import check_new_folder, whole
+from lab.files import check_folders, check_new_folder, whole
 from lab.options import POSITIONAL
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Report:
 
     def run(self) -> None:
         """Write the page; print its path and the numbers that matter."""
+        check_folders(self.folders)  # before the imports, which take most of a second
         # Reading and drawing need pandas and plotly, which --help does not.
         # The matrices are small: threads of a linear-algebra library only wait for each other.
         for library in ("OPENBLAS", "OMP", "MKL"):

@@ -248,6 +248,16 @@ class PolicyOptimizer:
             tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
         return tensors
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of `state_tensors` after the first step: two moments, copies and the average."""
+        means = self.average.weights.values() if self.average else ()
+        averages = sum(mean.numel() * mean.element_size() for mean in means)
+        return averages + sum(
+            master.numel() * master.element_size() * (2 + self._has_master(index))
+            for index, master in enumerate(self.parameters)
+        )
+
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from lab.arm_settings import arm_of
 from lab.arms import DEMO_ARMS, for_cell, with_rule
 from lab.cli import arms_of
+from lab.trace.parts import check_new
 from sim.settings.config import SimConfig
 from sim.settings.options import settings_of
 
@@ -48,14 +49,16 @@ class Run:
 
     def run(self) -> None:
         """Simulate, then print a summary."""
+        # What can be refused is refused before the imports, which take a second.
+        check_new(self.out)
+        cell, rule = self.settings.population, self.settings.rule
+        asked = None if self.arm is None else with_rule(for_cell(self.arm, cell), rule)
+        arm = arm_of(self.settings, asked)
         from sim.engine.run import simulate
         from sim.studies.compare import rows_of
         from sim.studies.words import print_short, print_summary
         from sim.world.measured.policy import Trust
 
-        cell, rule = self.settings.population, self.settings.rule
-        asked = None if self.arm is None else with_rule(for_cell(self.arm, cell), rule)
-        arm = arm_of(self.settings, asked)
         print_short(self.settings.epochs)
         trace = simulate(self.settings, self.out, progress=not self.quiet, arm=arm)
         print_summary(rows_of({trace.run.arm: trace}, self.settings))
@@ -116,19 +119,22 @@ class Compare:
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
+        if self.preset is not None:
+            from sim.studies.paper import run_paper
+
+            print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
+            return
+        from sim.studies.controls import check_arms, named
+
+        cell, rule = self.settings.population, self.settings.rule
+        names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)
+        check_arms(names)  # before the imports, which take a second
         import pandas as pd
 
         from sim.studies.compare import compare, rows_of, run_grid
-        from sim.studies.controls import named
-        from sim.studies.paper import run_paper
         from sim.studies.sweep import STEPS
         from sim.studies.words import print_short
 
-        if self.preset is not None:
-            print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
-            return
-        cell, rule = self.settings.population, self.settings.rule
-        names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)
         arms = [named(name, self.settings) for name in names]
         print_short(self.settings.epochs)
         traces = compare(self.settings, arms, self.out, progress=not self.quiet)

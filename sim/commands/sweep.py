@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from sim.settings.config import SimConfig
 from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, settings_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from lab.text_table import TextTable
     from sim.studies.sweep import Sweep
 
 
@@ -161,5 +165,22 @@ class SearchCommand:
         with whole(self.out / TABLE) as file:
             table.to_csv(file, float_format="%.3f")
         print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
-        print(table.head(_SHOWN).round(1).to_string())
+        print("\n".join(_shown(table, rows["candidate"].iloc[0]).lines()))
+        print(
+            "mean and minimum over the learning rates, which the file has one by one; the intervals"
+        )
+        print("hold for all candidates at once with 95 %")
         print(self.out / TABLE)
+
+
+def _shown(table: pd.DataFrame, first: str) -> TextTable:
+    """The best rows of `sim.studies.search.results`; `first` is what the gain is over."""
+    from lab.stats.paired import with_interval
+    from lab.text_table import TextTable
+
+    columns = ["mean", "minimum", "replicates", "gain", "low", "high"]
+    rows = []
+    for name, (mean, low, n, *gain) in table[columns].head(_SHOWN).iterrows():
+        over = "" if math.isnan(gain[1]) else with_interval(*gain)
+        rows.append([str(name), f"{mean:.1f}", f"{low:.1f}", f"{n:.0f}", over])
+    return TextTable(["candidate", "mean", "minimum", "replicates", f"mean - {first}"], rows)

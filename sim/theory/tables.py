@@ -289,7 +289,7 @@ def as_text(table: pd.DataFrame) -> str:
         if not math.isnan(low)
     ]
     lines.append(
-        f"The 95 % interval holds the exact value in {sum(known)} of {len(known)} rows; "
+        f"The 95 % interval holds the exact value in {sum(known)} of {len(known)} rows;\n"
         "* marks the others, and about 1 in 20 is expected."
     )
     return "\n".join(lines)

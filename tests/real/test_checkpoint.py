@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
+from real.record.checkpoint import check_room, model_bytes
+from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -207,6 +210,50 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     assert failed.steps["step"].tolist() == [1, 2, 3, 4]
     trace = resume(out, progress=False)
     np.testing.assert_array_equal(trace.steps["update_norm"], load(whole).steps["update_norm"])
+
+
+def test_nothing_in_it_needs_pickle(stopped: Path):
+    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
+    assert found == {".safetensors", ".json"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
+    config = replace(SMALL, epochs=1, dtype=dtype)
+    train(config, tmp_path / "run", progress=False)
+    saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mo]*.safetensors")]
+    written = sum(t.nbytes for path in saved for t in load_file(path).values())
+    parts = prepare(config.settled())
+    told = checkpoint_bytes(parts)
+    assert len(saved) == 2 and 0.999 * written < told <= written
+    n_weights = sum(p.numel() for p in parts.policy.model.parameters())
+    assert told == n_weights * 12
+    model = sum(t.nbytes for t in load_file(tmp_path / "run/model/model.safetensors").values())
+    assert model == model_bytes(parts.policy.model)
+
+
+def test_its_size_is_told_and_a_disk_without_room_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "new" / "run"
+    (notice,) = check_room(out, 1_600_000_000, keep=2, n_written=5)
+    assert notice == "checkpoints: 1.6 GB each; 2 are kept, 3.2 GB in all"
+    assert check_room(out, 10**6, keep=2, n_written=5) == []
+    free = SimpleNamespace(free=500_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    assert check_room(out, 250_000, keep=2, n_written=2) == []
+    with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
+        check_room(out, 200_000, keep=2, n_written=5)
+    assert check_room(out, 100_000, keep=2, n_written=5, final=300_000) == []
+    told = r"model of 0\.4 MB beside 2 checkpoints of 0\.1 MB needs 0\.6 MB; .* save_model"
+    with pytest.raises(UserError, match=told):
+        check_room(out, 100_000, keep=2, n_written=5, final=400_000)
+    free.free = 1000
+    with pytest.raises(UserError, match=r"and the trained model of 0\.4 MB needs 0\.4 MB"):
+        train(replace(SMALL, checkpoint_every=0), out, progress=False)
+    with pytest.raises(UserError, match="lower checkpoint_keep"):
+        train(SMALL, out, progress=False)
+    assert not out.parent.exists()
 
 
 def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(whole: Path, tmp_path: Path):

@@ -106,7 +106,11 @@ def test_the_command(search, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "s" / "search.csv")
     assert {"ttrl", "memory"} < set(table["candidate"])
     assert {"mean", "minimum", "gain", "low", "high", "0.01"} < set(table.columns)
-    assert "runs of" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "runs of" in shown and "mean - ttrl" in shown
+    assert (
+        max(map(len, shown.removesuffix(f"{tmp_path / 's' / 'search.csv'}\n").splitlines())) <= 100
+    )
     assert main(["search", "--out", str(tmp_path / "no")]) == 2
     assert "needs the policy measured" in capsys.readouterr().err
 

@@ -160,3 +160,5 @@ def test_arms_are_ranked_at_each_learning_rate(real: list[Trace], make_trace: Ma
     assert (row["lr"], row["prediction"], row["arms"]) == (1e-4, "measured", 3)
     assert row["tau"] == pytest.approx(1 / 3)
     assert list(ranking_table(table).lines())[1].split() == ["measured", "0.33"]
+    alone = ranking_table(lab.agreement(third, simulated))
+    assert list(alone.lines())[1].split() == ["measured", "-"]
