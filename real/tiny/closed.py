@@ -29,7 +29,10 @@ _IN_SETS = 6600
 
 
 def lead(question: str) -> int:
-    """Percent of the votes before training by which the answer leads the rival, at most 80."""
+    """Percent of the votes by which the answer leads the rival, at most 80, as pretraining has it.
+
+    The shipped model's leads have a standard deviation of about 18 between questions.
+    """
     ahead = 10 * (2 * question.count(question[-1]) - N_DIGITS)
     return min(max(ahead, -80), 80)
 

@@ -212,11 +212,6 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     np.testing.assert_array_equal(trace.steps["update_norm"], load(whole).steps["update_norm"])
 
 
-def test_nothing_in_it_needs_pickle(stopped: Path):
-    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
-    assert found == {".safetensors", ".json"}
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
     config = replace(SMALL, epochs=1, dtype=dtype)
