@@ -1,6 +1,6 @@
 """What the paper's TTRL rows say about its guard rows: approximate Bayesian computation.
 
-python docs/tools/readings.py 300       # docs/data/readings-draws.csv, 300 draws of a mechanism
+python docs/tools/readings.py 496       # docs/data/readings-draws.csv, 496 draws of a mechanism
 
 docs/protocol.md has the prior, and what counts as a fit. Every draw has seeds of its own, so the
 same command goes on where it was stopped, and gives the same lines.

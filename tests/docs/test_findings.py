@@ -121,7 +121,7 @@ def test_the_readings_of_the_guard(tool):
     ]
     words = "{} to {}, under the scripts {} to {}".format(*others[0], *others[1])
     assert both.count(words) == 2 and both.count(f"{low} to {high} % Degraded") == 2
-    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 1
+    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in both
 
 
 def test_step_sizes_of_the_simulator(pages):
