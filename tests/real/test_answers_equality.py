@@ -90,6 +90,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("x+y=1", "x-y=1", "x+y=2", "x+y", "1"),
         (r"(0,9)\cup(9,36)", "(0,36)", r"[0,9)\cup(9,36)", "0,9,9,36"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2"),
+        ("(x+1,2y)", "(1+x,3y)", "(x+2,y+y)"),  # some parts agree
         (r"2^{10}", r"2^10", "1023", "20"),
         (r"10^{20}+1", r"10^{20}", r"10^{20}-1"),
         (str(10**30), str(10**30 + 1)),

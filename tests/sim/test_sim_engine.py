@@ -137,6 +137,18 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
 
 
+def test_rates_of_the_trace_are_those_of_its_visits():
+    config = SimConfig(guard=GuardConfig(W=3), n_problems=20, epochs=6, replicates=2, step=0.3)
+    visits = simulate(config).visits
+    training = visits[visits["visit"] > 0].sort_values("visit")
+    of_problem = training.groupby(["replicate", "problem"])
+    flips = of_problem["flipped"].transform(lambda own: own.astype(float).rolling(3, 1).sum() / 3)
+    shares = of_problem["match_rate"].transform(lambda own: own.rolling(3, 1).mean())
+    np.testing.assert_allclose(training["flip_rate"], flips, atol=1e-12)
+    np.testing.assert_allclose(training["mean_match_rate"], shares, atol=1e-12)
+    assert training["flipped"].mean() > 0.01
+
+
 def test_truth_is_learnt_while_the_votes_are_watched():
     config = replace(SMALL, population="point", ability_mean=0.2, step=0.5, n_answers=4)
     trace = simulate(with_arm(config, arm("truth")))
