@@ -124,6 +124,17 @@ def test_the_readings_of_the_guard(tool):
     assert page.weighted(page.HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in both
 
 
+def test_the_study_of_the_readings(pages):
+    page, _ = pages
+    both, rows = text_of("README.md", "docs/findings.md"), page.read("readings-tiny")
+    closed = [row for row in page.readings(rows).rows if row[0] == "closed, 0.0003"]
+    assert [row[2] for row in closed] == ["36"] * 6
+    assert {row[5] for row in closed[:4]} == {"makes no difference that matters"}
+    assert [both.count(row[3]) for row in closed[:5]] == [2, 2, 2, 2, 1]
+    means = page.where(rows, task="closed", arm="ttrl")[["pass_start", "pass_final"]].mean()
+    assert "rises from {:.0f} to {:.0f} %".format(*means) in both
+
+
 def test_step_sizes_of_the_simulator(pages):
     _, rows = pages
     text = text_of("docs/findings.md")
