@@ -1,19 +1,15 @@
-"""Signals that ask a process to end (Ctrl-C, SIGTERM, SIGHUP), and the first lines of all programs.
-
-It imports next to nothing, so that a stop signal finds a program ready.
-"""
+"""Signals that ask a process to end: Ctrl-C, SIGTERM, SIGHUP."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -49,7 +45,7 @@ def ends_at_once(prog: str) -> Iterator[None]:
 
     Only the main thread can set handlers; in any other nothing changes.
     """
-    before = _end_at_once(prog)
+    before = end_at_once(prog)
     try:
         yield
     finally:
@@ -57,7 +53,7 @@ def ends_at_once(prog: str) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _end_at_once(prog: str) -> dict[signal.Signals, Any]:
+def end_at_once(prog: str) -> dict[signal.Signals, Any]:
     """Set the handlers of `ends_at_once`; returns those that were there before."""
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -66,30 +62,6 @@ def _end_at_once(prog: str) -> dict[signal.Signals, Any]:
     for number in before:
         signal.signal(number, EndsAtOnce(prog))
     return before
-
-
-def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
-    """Import a program's commands and run its command line.
-
-    Args:
-        commands: module with `COMMANDS` and `ABOUT`, the first two arguments of
-            `lab.cli.run_cli` after the program.
-        argv: arguments after the program's name; those of the process if left out, and then stop
-            signals end the process in one line until its work is done.
-
-    Returns:
-        The exit code.
-    """
-    before = _end_at_once(prog)
-    try:
-        from lab.cli import run_cli
-
-        module = importlib.import_module(commands)
-        return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
-    finally:
-        for number, old in before.items():
-            # Python resets its own handlers at its end, and a signal would then kill it.
-            signal.signal(number, signal.SIG_IGN if argv is None else old)
 
 
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
