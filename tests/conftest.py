@@ -1,6 +1,8 @@
 """A headless browser for the tests of pages, and Ctrl-C wherever the tests are started."""
 
+import runpy
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_DRAWING = Path(__file__).parents[1] / "docs" / "tools" / "drawing.py"
 _OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -29,9 +32,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def chromium(pytestconfig):
     """The browser's program; tests that were chosen with `-m browser` fail without it."""
-    from lab.report import files as png
-
-    program = png.browser()
+    program = runpy.run_path(str(_DRAWING))["browser"]()
     if program is None:
         absent = pytest.fail if pytestconfig.option.markexpr == "browser" else pytest.skip
         absent("chromium is not installed")

@@ -1,4 +1,4 @@
-"""Figures of `docs/dynamics.md` from the tables of docs/data."""
+"""Figures of `docs/agreement.md` from the tables of docs/data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import kaleido
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from drawing import browser, check_png
 
 from lab.figures.style import (
     BLUE,
@@ -24,7 +25,6 @@ from lab.figures.style import (
     place_of,
     styled,
 )
-from lab.report.files import browser, check_png
 from lab.stats.paired import estimate
 
 DATA = Path(__file__).parents[1] / "data"

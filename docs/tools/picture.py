@@ -15,6 +15,7 @@ from typing import cast
 
 import kaleido
 import plotly.graph_objects as go
+from drawing import browser, check_png
 from plotly.basedatatypes import BaseTraceType
 
 from lab.compare.collection import gather
@@ -22,7 +23,6 @@ from lab.compare.tables import metrics
 from lab.figures import fate_bars
 from lab.figures.training import training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share
-from lab.report.files import browser, check_png
 from sim import SimConfig
 from sim.studies.compare import compare
 from sim.studies.controls import named

@@ -136,16 +136,17 @@ def cells(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
     return TextTable([_NAMES[metric], *(f"{lr:g}" for lr in lrs)], table)
 
 
-def against(rows: pd.DataFrame, base: str = BASELINE, metric: str = "pass_final") -> TextTable:
-    """Every arm minus one at every learning rate, paired by seed, see `over_sets`."""
+def over_ttrl(rows: pd.DataFrame) -> TextTable:
+    """Final pass@1 of every arm minus TTRL at every learning rate, paired by seed."""
     lrs = sorted(unique(rows, "lr"))
     at = {lr: where(rows, lr=lr) for lr in lrs}
     table = [
-        [_title(arm), *(difference(over_sets(at[lr], arm, base, metric)) for lr in lrs)]
+        [_title(arm), *(difference(over_sets(at[lr], arm)) for lr in lrs)]
         for arm in _arms(rows)
-        if arm != base
+        if arm != BASELINE
     ]
-    return TextTable([f"{_NAMES[metric]} minus {_title(base)}", *(f"{lr:g}" for lr in lrs)], table)
+    head = f"{_NAMES['pass_final']} minus {_title(BASELINE)}"
+    return TextTable([head, *(f"{lr:g}" for lr in lrs)], table)
 
 
 def over_sets(
@@ -182,8 +183,9 @@ def readings(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
     pairs = [(name, BASELINE) for name in guards]
     pairs += [(guards[1], name) for name in arms if own_of(name)[0] in ("permuted", "replayed")]
     (_, first), lines = study["cells"][0], []
+    n_open = len({task for task, _ in study["cells"]} - {"closed"})
     for task, lr in study["cells"]:
-        n_primary = len(guards) * (1 if task == "closed" else 2)
+        n_primary = len(guards) * (1 if task == "closed" else n_open)
         whole = _whole_rounds(where(rows, task=task, lr=lr), n_round)
         for name, base in pairs:
             is_primary = lr == first and base == BASELINE
@@ -250,7 +252,7 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "means": means,
     "cells": cells,
     "damage": partial(cells, metric="TotalDeg"),
-    "over-ttrl": against,
+    "over-ttrl": over_ttrl,
     "conditions": conditions,
     "oracle": oracle,
     "ranks": ranks,

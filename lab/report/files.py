@@ -1,10 +1,8 @@
-"""Tables of a report as CSV files in a new folder, and the browser that draws figures."""
+"""Tables of a report as CSV files in a new folder."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pandas as pd
 from lab.columns import select, write_csv
 from lab.compare.step_sizes import flat
 from lab.compare.tables import METRICS
-from lab.errors import UserError
 from lab.files import whole_folder
 from lab.report import digest
 from lab.report.digest import ReportedComparison, overview
@@ -91,26 +88,3 @@ def _seeds(world: ReportedComparison) -> list[int]:
 
 def _arm_first(table: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(columns=["arm", *(name for name in table.columns if name != "arm")])
-
-
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
-
-def check_png() -> None:
-    """Refuse what cannot be drawn, before the work.
-
-    Raises:
-        UserError: kaleido or a browser is missing.
-    """
-    try:
-        import kaleido  # noqa: F401
-    except ImportError as error:
-        raise UserError("png: needs kaleido; pip install 'ttrl-guard-lab[png]'") from error
-    if browser() is None:
-        raise UserError("png: needs Chrome or Chromium; install one, or name it in BROWSER_PATH")
-
-
-def browser() -> str | None:
-    """The program that draws: BROWSER_PATH, or the first that is installed."""
-    given = os.environ.get("BROWSER_PATH")
-    return given or next(filter(None, map(shutil.which, _PROGRAMS)), None)

@@ -106,7 +106,7 @@ def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
     means = {row[0]: row[1:] for row in page.means(table).rows}
     own = table[(table.arm == "ttrl") & (table.lr == 1e-4)].pass_final
     assert means["TTRL"][0] == f"{own.mean():.1f} ± {own.std():.1f}" and len(means) == 3
-    gains = {row[0]: row[1:] for row in page.against(table).rows}
+    gains = {row[0]: row[1:] for row in page.over_ttrl(table).rows}
     pairs = table[table.lr == 1e-4].pivot(index="seed", columns="arm", values="pass_final")
     assert f"{(pairs.recommended - pairs.ttrl).mean():+.1f} [" in gains["Recommended"][0]
     # An oracle between labels is right wherever one of them is, and true labels are none of them.
