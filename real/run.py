@@ -19,7 +19,7 @@ from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.engines.token_stats import needs_stats
 from real.model.folder import model_folder
-from real.model.memory import grow_segments
+from real.model.memory import grow_segments, in_phase
 from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.fit import checked_engine_memory
@@ -218,7 +218,11 @@ def prepare(
     folder = model_folder(config.own_model) if config.own_model else tiny
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     memory, planned = checked_engine_memory(config, folder, ranks.world)
-    policy = load_policy(folder, config.device, config.dtype, config.attention, config.head_dtype)
+    # vLLM refuses to start on a GPU that already holds what its plan counts on.
+    waits = config.engine == "vllm"
+    place = "cpu" if waits else config.device
+    policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
+    policy = replace(policy, device=pick_device(config.device))
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
     notices = (*notices, *planned, *_notices(config, policy), *prompts.notices)
@@ -227,6 +231,8 @@ def prepare(
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
+    with in_phase("load"):
+        policy.model.to(policy.device)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)

@@ -339,7 +339,7 @@ def _ranked(
     copied = None
     if ranks.rank % config.engine_tp:
         dtype = getattr(torch, config.dtype)
-        adapters = config.engine_adapters
+        adapters = bool(config.engine_adapters)
         engine = GroupMember(policy.device, dtype, ranks, config.engine_tp, adapters)
     elif config.engine == "transformers" and not config.ahead:
         copied = copy.deepcopy(policy.model).requires_grad_(False)

@@ -13,10 +13,10 @@ from lab.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
-from real.plan.seconds import step_seconds
-from real.plan.sizes import CARDS, PlannedModel, read_config
+from real.plan.seconds import run_responses, sampling_seconds, step_seconds
+from real.plan.sizes import CARDS, Card, ModelSize, PlannedModel, read_config
 from real.settings.config import TrainConfig
-from real.settings.presets import check_engine_tp, settled_for
+from real.settings.presets import PROBLEMS, check_engine_tp, settled_for
 from real.tiny import starting_checkpoint
 
 
@@ -66,6 +66,8 @@ def _told(plan: MemoryPlan) -> str:
 def _lacks(plan: MemoryPlan, world: int) -> str:
     update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
     need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
+    if plan.start > plan.usable:
+        need += f", the whole model before it is sharded {plan.start / GIB:.0f}"
     if plan.cache_tokens < plan.least_tokens:
         need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
     return f"{need}, of {usable:.0f} GiB on each of {world}"
@@ -131,7 +133,55 @@ def plan_lines(
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     total = sum(seconds.values())
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
+    lines += _split_engines(size, config, gpus, kind, card, mean_tokens)
+    n_problems = PROBLEMS.get(config.problems or "", config.n_problems)
+    if n_problems:
+        lines += _whole_run(size, plan, config, gpus, CARDS[kind], mean_tokens, n_problems, total)
     return [*lines, "estimated from data sheets; no speed was measured"], True
+
+
+def _split_engines(
+    size: ModelSize, config: TrainConfig, gpus: int, kind: str, card: int, mean: int
+) -> list[str]:
+    """Return the seconds of a step for engines that are split over several GPUs."""
+    if config.engine != "vllm" or gpus == 1:
+        return []
+    found = {}
+    for n in (1, 2, 4):
+        other = replace(config, engine_tp=n)
+        plan = plan_memory(size, other, gpus, card)
+        if gpus % n == 0 and size.n_heads % n == 0 and plan.fits:
+            seconds = step_seconds(size, plan, other, gpus, CARDS[kind], mean)
+            found[n] = sum(seconds.values())
+    return [
+        "seconds a step by --engine-tp: " + ", ".join(f"{n}: {s:.0f}" for n, s in found.items())
+    ]
+
+
+def _whole_run(
+    size: ModelSize,
+    plan: MemoryPlan,
+    config: TrainConfig,
+    gpus: int,
+    card: Card,
+    mean: int,
+    n_problems: int,
+    step: float,
+) -> list[str]:
+    """Return the responses and hours of a whole run, with its evaluations."""
+    found = run_responses(config, n_problems)
+
+    def sampling(n_responses: int) -> float:
+        return sampling_seconds(size, plan, config, gpus, card, mean, n_responses)
+
+    n_steps = config.epochs * -(-n_problems // config.batch_size)
+    seconds = n_steps * step + 3 * sampling(found.full)
+    seconds += found.evaluations * sampling(found.evaluated)
+    share = found.others / (found.votes + found.others)
+    return [
+        f"a run: {n_steps:,} steps, {found.votes:,} votes, {found.others:,} responses of "
+        f"evaluations and before training ({share:.0%}); about {seconds / 3600:.0f} hours"
+    ]
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:

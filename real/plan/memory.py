@@ -53,6 +53,8 @@ class MemoryPlan:
     """Bytes of each GPU for vLLM's cache; negative as `cache_tokens`, 0 for other engines."""
     engine_share: float
     """Share of the GPU that vLLM takes, weights and cache and all."""
+    start: int
+    """Bytes while ranks hold the whole model, after the engine's start and before it is sharded."""
     host: int
     """Bytes of main memory, all processes of this machine together."""
     checkpoint: int
@@ -77,7 +79,7 @@ class MemoryPlan:
     def fits(self) -> bool:
         """Both phases fit, with a cache of a useful size."""
         enough = self.cache_tokens >= self.least_tokens
-        return enough and max(self.update, self.sampling) <= self.usable
+        return enough and max(self.start, self.update, self.sampling) <= self.usable
 
 
 def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
@@ -103,6 +105,7 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
         least_tokens=LEAST_ROWS * longest(config),
         cache=engine.cache,
         engine_share=engine.share,
+        start=size.n_weights * _widths(config)[0] + 2 * CONTEXT,
         host=_host(size, config, world),
         checkpoint=checkpoint_bytes(size, config),
     )

@@ -171,8 +171,9 @@ class TrainConfig:
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
     engine_tp: Count = 1
     """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
-    engine_adapters: bool = False
-    """Send the engine `vllm` adapters alone, which it applies; else the merged weights."""
+    engine_adapters: bool | None = None
+    """Send the engine `vllm` adapters alone, which it applies; else the merged weights. If None,
+    adapters where weights are bfloat16: merged ones round the first updates away."""
     importance_cap: Positive | None = None
     """Multiply each token's loss by min(pi_trainer / pi_engine, this), by one more forward pass."""
     ahead: Literal[0, 1] = 0
@@ -321,7 +322,11 @@ class TrainConfig:
             "dtype": "float32",
         }
         missing = {n: v for n, v in chosen.items() if getattr(self, n) in (None, "auto")}
-        return replace(self, **missing)
+        settled = replace(self, **missing)
+        if settled.engine_adapters is not None:
+            return settled
+        rounds = settled.engine == "vllm" and settled.dtype == "bfloat16"
+        return replace(settled, engine_adapters=rounds and settled.lora_rank > 0)
 
 
 def rule_of(config: TrainConfig) -> Rule:

@@ -84,6 +84,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 EPOCHS = {"aime24": 60, "aime25": 60, "amc": 30, "math500": 30}
 """Problem set to passes over it."""
 
+PROBLEMS = {"aime24": 30, "aime25": 30, "amc": 83, "math500": 500}
+"""Problem set to its number of problems."""
+
+MOST_EVALUATED = 100
+"""Problems of a set up to which it is evaluated as often as in the release; larger ones once an
+epoch, since evaluations would be nearly half of all responses."""
+
 NAMES = tuple(f"{model}/{data}" for model in MODELS for data in EPOCHS)
 
 SHARED = (
@@ -102,7 +109,7 @@ SHARED = (
     Choice("top_p", 1.0, "release", "its library's default; below 1 the ratio would be biased"),
     Choice("eval_temperature", 0.6, "release"),
     Choice("eval_top_p", 0.95, "release"),
-    Choice("eval_steps", 5, "release", "batches between evaluations"),
+    Choice("eval_steps", 5, "release", "batches between evaluations; math500 63, an epoch (ours)"),
     Choice("clip_low", 0.2, "release", "its library's default"),
     Choice("clip_high", 0.2, "release", "its library's default"),
     Choice("loss", "dapo", "release", "mean over tokens, its library's default"),
@@ -140,8 +147,10 @@ def preset_values(name: str) -> dict[str, Any]:
     if name not in NAMES:
         raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
     data = name.partition("/")[2]
-    shared = {choice.name: choice.value for choice in SHARED}
-    return {"problems": data, "epochs": EPOCHS[data], **shared}
+    values: dict[str, Any] = {choice.name: choice.value for choice in SHARED}
+    if PROBLEMS[data] > MOST_EVALUATED:
+        values["eval_steps"] = -(-PROBLEMS[data] // values["batch_size"])
+    return {"problems": data, "epochs": EPOCHS[data], **values}
 
 
 def model_of(name: str) -> str:

@@ -104,6 +104,21 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list
     assert refused_adapters(large) == "vLLM's largest rank is 512"
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"engine_adapters": False}, False),
+        ({"dtype": "float32"}, False),
+        ({"lora_rank": 0}, False),
+        ({"engine": "transformers"}, False),
+    ],
+)
+def test_vllm_applies_adapters_where_a_merge_would_round(changed: Any, expected: bool) -> None:
+    config = replace(CONFIG, engine="vllm", dtype="bfloat16", lora_rank=4, engine_adapters=None)
+    assert replace(config, **changed).settled().engine_adapters is expected
+
+
 def test_a_server_needs_its_address_and_nothing_else_has_one(policy: Any, made: list[Any]) -> None:
     url = "http://127.0.0.1:8000"
     config = replace(CONFIG, engine="vllm_server")

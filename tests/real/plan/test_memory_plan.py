@@ -25,9 +25,11 @@ from lab.errors import UserError
 from real.cli import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
+from real.engines.vllm_settings import EngineMemory
+from real.model.policy import Policy
 from real.model.prepare import card_held
 from real.plan.fit import engine_memory
-from real.plan.memory import GIB, pass_bytes, plan_memory, state_parts
+from real.plan.memory import CONTEXT, GIB, pass_bytes, plan_memory, state_parts
 from real.plan.sizes import PlannedModel, read_config
 from real.ranks.sharding import shard
 from real.record.batches import batches
@@ -186,6 +188,60 @@ def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
     assert less.update < plan.update
 
 
+@pytest.mark.parametrize("card", [79.18, 139.8])
+@pytest.mark.parametrize("lora_rank", [0, 16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: float) -> None:
+    """Its own check: the share must be free when it starts, when ranks hold a context alone."""
+    model, total = PlannedModel(read_config(name)), int(card * GIB)
+    cell = next(n for n in NAMES if name.lower().startswith(n.partition("/")[0]))
+    config = preset(cell, "folder", lora_rank=lora_rank, engine="vllm", dtype="bfloat16").settled()
+    size, fitting = model.size(lora_rank), 0
+    for world in (1, 2, 4, 8, 16):
+        plan = plan_memory(size, config, world, total)
+        fitting += plan.fits
+        if plan.fits:
+            assert plan.engine_share * total <= total - 2 * CONTEXT, world
+            assert 2 * size.n_weights + 2 * CONTEXT <= total, world  # until it is sharded
+    assert fitting
+
+
+def test_a_model_that_no_gpu_holds_whole_is_refused() -> None:
+    shape = Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
+    size = PlannedModel(shape).size(16)
+    small: dict[str, Any] = {"lora_rank": 16, "gradient_checkpointing": True, "micro_tokens": 2048}
+    config = TrainConfig(engine="vllm", engine_tp=8, dtype="bfloat16", **small).settled()
+    plan = plan_memory(size, config, 16, 80 * GIB)
+    assert plan.start > plan.usable > plan.update
+    assert plan.cache_tokens > plan.least_tokens and not plan.fits
+
+
+def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device `meta` stands for the GPU."""
+    places: list[str] = []
+
+    class Stopped(Exception):
+        pass
+
+    def made(config: TrainConfig, policy: Policy, *_: Any) -> SimpleNamespace:
+        places.append(next(policy.model.parameters()).device.type)
+        assert policy.device.type == "meta"
+        return SimpleNamespace(release=lambda: places.append("released"))
+
+    def stop(model: Any) -> None:
+        places.append(next(model.parameters()).device.type)
+        raise Stopped
+
+    memory = EngineMemory(0.5), ["planned"]
+    monkeypatch.setattr("real.run.pick_device", lambda _: torch.device("meta"))
+    monkeypatch.setattr("real.run.checked_engine_memory", lambda *_: memory)
+    monkeypatch.setattr("real.run.make_engine", made)
+    monkeypatch.setattr("real.run.Scorer", stop)
+    with pytest.raises(Stopped):
+        prepare(TrainConfig(**TINY, engine="vllm").settled())
+    assert places == ["cpu", "released", "meta"]
+
+
 def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8", "--gpu-memory", "80"]
     assert main(words) == 0
@@ -194,6 +250,23 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert "fits; about" in said and "no speed was measured" in said
     assert main([*words[:3], "--gpu", "h200"]) == 1
     assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
+
+
+def test_the_plan_counts_evaluations_and_split_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
+    assert main([*words, "--eval-steps", "5"]) == 0
+    often = capsys.readouterr().out
+    # 1,890 / 5 evaluations of 500 problems with 4 responses, and three times 64.
+    assert "1,890 steps, 960,000 votes, 852,000 responses of evaluations" in often
+    assert main(words) == 0
+    usual = capsys.readouterr().out
+    assert "156,000 responses of evaluations" in usual
+    step, seconds = (re.search(form, usual) for form in (r"about (\d+) s a", r"-tp: 1: (.*)"))
+    assert step and seconds
+    times = [float(part.split(": ")[-1]) for part in seconds[1].split(", ")]
+    assert len(times) == 3 and times[0] == float(step[1]) > times[1] > times[2]
+    hours = [int(m[1]) for text in (usual, often) if (m := re.search(r"about (\d+) hours", text))]
+    assert 1890 * times[0] / 3600 < hours[0] < hours[1]
 
 
 def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
