@@ -110,8 +110,13 @@ def run_child(
         sys.exit(1)
 
 
+SHUTDOWN_SECONDS = 600
+"""For a batch to end and a checkpoint to be written after a signal; torchrun gives 30."""
+
+
 def _torchrun(n: int) -> list[str]:
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS)]
     return [sys.executable, *ranks, "-m", "real.compare.jobs"]
 
 

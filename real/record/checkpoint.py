@@ -14,6 +14,7 @@ reading a checkpoint runs nothing.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -32,7 +33,7 @@ from lab.errors import UserError
 from lab.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.store import RunFolder
 from real.model.policy import Policy, quiet
-from real.model.prepare import has_adapters, merged_weights
+from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.sharding import (
     Pieces,
@@ -333,7 +334,7 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
-MODEL_FOLDER = "model"
+MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapters"
 
 
 def save_model(
@@ -341,7 +342,8 @@ def save_model(
 ) -> Path | None:
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
-    Adapters are merged into the weights that they belong to.
+    Adapters are merged into the weights that they belong to. They are written alone as well, to
+    RUN/adapters in the format of peft: in bfloat16 the merge rounds small changes away.
 
     Args:
         policy: of all ranks, which must all call this.
@@ -360,8 +362,14 @@ def save_model(
 
 def _write_model(policy: Policy, run_folder: Path | None) -> Path | None:
     weights = _weights(policy.model, run_folder is not None)
+    adapters = {name: whole_tensor(w).cpu() for name, w in adapter_weights(policy.model)}
     if run_folder is None:
         return None
+    if adapters:
+        facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
+        with whole_folder(run_folder / ADAPTER_FOLDER) as folder:
+            write_tensors(folder / "adapter_model.safetensors", adapters)
+            (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
     target = run_folder / MODEL_FOLDER
     with whole_folder(target) as folder:
         try:

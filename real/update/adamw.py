@@ -7,6 +7,8 @@ backward pass moves its low-precision gradient over and frees it.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,11 +79,29 @@ def _master(parameter: Tensor, on_host: bool) -> Tensor:
 def host_copy(tensor: Tensor) -> Tensor:
     """Return a copy in main memory, which CUDA can reach directly if the tensor is on a GPU."""
     copied = torch.empty_like(tensor, device="cpu").copy_(tensor)
-    if tensor.is_cuda:
-        # Registered, not allocated as pinned: torch would round the size up to a power of two.
-        runtime: Any = torch.cuda.cudart()
-        runtime.cudaHostRegister(copied.data_ptr(), copied.numel() * copied.element_size(), 0)
+    if tensor.is_cuda and not registered(torch.cuda.cudart(), copied):
+        warnings.warn(
+            "offload_optimizer: CUDA could not register main memory, so copies to and from the GPU "
+            "are slower; raise the limit of locked memory (ulimit -l)",
+            stacklevel=2,
+        )
+        with contextlib.suppress(RuntimeError):
+            # The error stays pending until a kernel is launched, which raises it: this one.
+            torch.ones(1, device=tensor.device)
     return copied
+
+
+def registered(runtime: Any, memory: Tensor) -> bool:
+    """Let CUDA reach main memory directly; returns whether it can.
+
+    Registered, not allocated as pinned: torch would round the size up to a power of two. The shard
+    of a rank may be empty, which CUDA refuses.
+
+    Args:
+        runtime: CUDA's, as `torch.cuda.cudart` returns it.
+    """
+    size = memory.numel() * memory.element_size()
+    return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0
 
 
 def _move_gradient(parameter: Tensor, sums: Tensor) -> None:

@@ -9,8 +9,9 @@
 #   ray start --address=FIRST_NODE:6379    on every other node
 # Settings of verl may follow the name of this script, and win over those below.
 #
-# Two differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
-# batches, others each time; its learning rate moves once a batch, not once an optimizer step.
+# Differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
+# batches, others each time; its learning rate moves once a batch, not once an optimizer step; the
+# ratio is to log-probabilities that verl computes again, not to the engine's.
 settings=(
   # The plugin. The guard's numbers are those of its profile; its advantages replace GRPO's.
   # The agent loop seeds the votes, and refuses another trainer_mode, which would run unguarded.
@@ -56,6 +57,8 @@ settings=(
   # Chosen here: the files, test-time training on the problems of the evaluation; a checkpoint an
   # epoch, from which the same command resumes.
   actor_rollout_ref.model.path={model}
+  # verl asks for flash-attn, which its extra for vLLM does not install.
+  +actor_rollout_ref.model.override_config.attn_implementation=sdpa
   data.train_files={problem_file}
   data.val_files={problem_file}
   data.filter_overlong_prompts=True

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from small_models import decoder_sizes
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.errors import UserError
 from real import TrainConfig, train
 from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
+from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
@@ -184,5 +186,11 @@ def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
     )
     trace = train(config, tmp_path / "run", progress=False)
     assert (trace.steps["update_norm"] > 0).any()
+    start = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))(torch.arange(12)[None]).logits
     model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "run" / "model"))
     assert not has_adapters(model) and all("lora" not in n for n, _ in model.named_parameters())
+    base = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))
+    adapted = PeftModel.from_pretrained(base, str(tmp_path / "run" / "adapters"))
+    tokens = torch.arange(12)[None]
+    assert torch.allclose(adapted(tokens).logits, model(tokens).logits, atol=1e-5)
+    assert not torch.allclose(model(tokens).logits, start, atol=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from small_optimizers import make_group, make_optimizer, weights
 
 from lab.errors import UserError
-from real.update.adamw import MeasuredAdamW
+from real.update.adamw import MeasuredAdamW, registered
 from real.update.optimizer import Fault
 from real.update.packing import Group
 
@@ -269,3 +270,9 @@ def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
     assert other.average
     for name, value in one.average.weights.items():
         assert torch.equal(other.average.weights[name], value)
+
+
+@pytest.mark.parametrize(("numel", "code", "expected"), [(3, 0, True), (3, 2, False), (0, 2, True)])
+def test_memory_that_cuda_cannot_register_is_told(numel: int, code: int, expected: bool):
+    runtime = SimpleNamespace(cudaHostRegister=lambda pointer, size, flags: code)
+    assert registered(runtime, torch.zeros(numel)) is expected

@@ -124,6 +124,7 @@ def test_the_script_has_the_preset_s_values(name: str, capsys):
     assert float(settings[f"{rollout}.val_kwargs.top_p"]) == config.eval_top_p
     assert settings[f"{actor}.loss_agg_mode"] == "token-mean"
     assert settings[f"{actor}.use_kl_loss"] == "False"
+    assert settings["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
     assert settings["+guard.seed"] == settings["data.seed"] == "3"
     assert settings["trainer.default_local_dir"] == str(Path("runs/verl/checkpoints").absolute())
     assert "RAY_ADDRESS=auto python -m" in script
