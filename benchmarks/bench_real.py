@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import torch
 
-from lab.arms import arm
+from lab.base.arms import arm
 from real import TrainConfig, train
 from real.run import prepare
 from real.settings.seeds import Stream, torch_generator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 if TYPE_CHECKING:
     from guard_core import __version__

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from guard_core import GuardConfig
 from guard_core.decision import Treatment
-from lab.arms import (
+from lab.base.arms import (
     ALL_ARMS,
     BASELINE,
     CUSTOM,
@@ -29,7 +29,7 @@ from lab.arms import (
     replayed_target,
     title,
 )
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 
 class ArmSettings(Protocol):
@@ -184,7 +184,7 @@ def _read(folder: str, seed: int, replicates: Sequence[int], shape: tuple[int, i
     if not Path(folder).is_dir():
         raise UserError(f"{problem}: is neither own nor permuted nor the folder of a guard's run")
     # Readers of tables are heavy, and nearly no arm replays another.
-    from lab.columns import flags, floats, ints, select
+    from lab.base.columns import flags, floats, ints, select
     from lab.trace.trace import load
 
     trace = load(folder)

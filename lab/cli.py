@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from guard_core import ConfigError, GuardConfig, __version__
-from lab.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
-from lab.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
+from lab.base.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
+from lab.base.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
+from lab.base.settings import hint, toml_values
 from lab.options import UsageError, make
-from lab.settings import hint, toml_values
 from lab.signals import ends_at_once, stops_raised
 
 EXIT_CLOSED_PIPE = 141
@@ -158,7 +158,7 @@ def with_arm_options(
 
     Args:
         values: of the settings file, empty without one.
-        cell: of the paper, see `lab.arms.for_cell`.
+        cell: of the paper, see `lab.base.arms.for_cell`.
 
     Raises:
         UserError: `--arm` contradicts `--rule` or `--profile`, or names no arm.

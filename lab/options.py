@@ -14,8 +14,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lab.errors import UserError
-from lab.settings import hint
+from lab.base.errors import UserError
+from lab.base.settings import hint
 
 POSITIONAL = "positional"
 """`Annotated[T, POSITIONAL]` is a field that is given without an option's name. A text that begins

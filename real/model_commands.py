@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.options import POSITIONAL
 from real.record.terminal import phases_bar
 from real.requirements import require_torch

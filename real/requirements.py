@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 NEEDED = ("torch", "transformers", "safetensors")
 INSTALL = "pip install 'ttrl-guard-lab[real]'"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guard_core.rules import Need, Rule
 from guard_core.schedule import scheduled_steps
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lab.arm_settings import arm_of
-from lab.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.errors import UserError
 from lab.cli import arms_of
-from lab.errors import UserError
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, read_manifest

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.parts import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load

@@ -16,7 +16,7 @@ from record import Report
 from shapes import Setup, join_alone
 from torch import Tensor
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine

@@ -16,15 +16,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import lab.report.cli
+import lab.__main__
 import real.cli
 import sim.cli
 from guard_core import ConfigError
 from lab.arm_settings import with_arm
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.options import make
-from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME
 from real.run_commands import CompareCommand
 from sim.studies.agree import TABLE, check_settings
@@ -88,7 +88,7 @@ def commands(own: argparse.Namespace, settings: list[str]) -> Iterator[tuple[typ
         shutil.rmtree(simulated, ignore_errors=True)  # half of it, which takes minutes to make
         data = ["--real", out / "real", "--response", response]
         yield sim.cli, ["agree", *data, "--replicates", REPLICATES, "--out", simulated]
-    yield lab.report.cli, [out / "real", simulated, "--output", out / "report.html"]
+    yield lab.__main__, [out / "real", simulated, "--output", out / "report.html"]
 
 
 if __name__ == "__main__":

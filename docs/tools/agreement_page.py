@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.columns import floats, select
+from lab.base.columns import floats, select
+from lab.base.text_table import TextTable
 from lab.compare.agreement import MEASURED, OTHER_HALF, cell_table, mean_errors, mean_table
-from lab.text_table import TextTable
 
 DATA = Path(__file__).parents[1] / "data"
 CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"

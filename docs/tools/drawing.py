@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from drawing import browser, check_png
 
+from lab.base.stats import estimate
 from lab.figures.style import (
     BLUE,
     GREEN,
@@ -25,7 +26,6 @@ from lab.figures.style import (
     place_of,
     styled,
 )
-from lab.stats.paired import estimate
 
 DATA = Path(__file__).parents[1] / "data"
 FOLDER = Path(__file__).parents[1] / "dynamics"

@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from lab.files import whole
+from lab.base.files import whole
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks"

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import run_rows
 
-from lab.arms import ALL_ARMS, BASELINE, own_of, title
-from lab.arms import arm as named
-from lab.columns import groups, select, unique, where
+from lab.base.arms import ALL_ARMS, BASELINE, own_of, title
+from lab.base.arms import arm as named
+from lab.base.columns import groups, select, unique, where
+from lab.base.stats import LEVEL, Estimate, difference, differences, estimate, mean_sd
+from lab.base.text_table import TextTable
 from lab.compare.agreement import MEASURED, kendall_tau
 from lab.compare.own_best import best_among, own_best
-from lab.stats.paired import LEVEL, Estimate, difference, differences, estimate, mean_sd
-from lab.text_table import TextTable
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMMENDED, CEILING = "recommended", "truth"

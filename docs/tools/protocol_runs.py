@@ -24,9 +24,9 @@ import pandas as pd
 from run_rows import KEY, add, read, rows
 
 import real.cli
-from lab.arms import arm, replayed_target
+from lab.base.arms import arm, replayed_target
+from lab.base.files import remove_folder, whole
 from lab.compare.collection import find_runs
-from lab.files import remove_folder, whole
 from lab.trace.manifest import FILE_NAME, read_manifest
 
 DATA = Path(__file__).parents[1] / "data"

@@ -19,8 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from guard_core import GuardConfig
+from lab.base.errors import UserError
 from lab.compare.published import fits_row
-from lab.errors import UserError
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED

@@ -16,10 +16,10 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from lab.columns import select, where
+from lab.base.columns import select, where
+from lab.base.text_table import TextTable
 from lab.compare.published import fits_row
 from lab.figures.style import BLUE, ORANGE, VERMILLION, multiples, place_of, styled
-from lab.text_table import TextTable
 from sim.studies.calibrate.published import CELLS, ROWS
 from sim.studies.paper import paper_errors
 

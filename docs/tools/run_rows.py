@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.columns import flags, groups, ints, select, unique, where
+from lab.base.columns import flags, groups, ints, select, unique, where
+from lab.base.errors import UserError
+from lab.base.files import whole
+from lab.base.settings import flattened
 from lab.compare.collection import find_runs, gather
 from lab.compare.families import shared_settings
 from lab.compare.step_sizes import rule_rows
-from lab.errors import UserError
-from lab.files import whole
 from lab.measures.fate import FATES, LOST
-from lab.settings import flattened
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from lab.trace.trace import Trace, load
 

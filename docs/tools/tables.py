@@ -20,9 +20,9 @@ from protocol_page import protocol
 from readings_page import readings
 
 from guard_core.rules import RULES, Rule
-from lab.errors import UserError
-from lab.files import whole
-from lab.text_table import TextTable
+from lab.base.errors import UserError
+from lab.base.files import whole
+from lab.base.text_table import TextTable
 from lab.trace.schema import TABLES, Column, Table
 
 ROOT = Path(__file__).parents[2]

@@ -24,14 +24,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from lab.arms import BASELINE, title
-from lab.columns import Floats, finite_mean, floats, groups, select, unique, where
+from lab.base.arms import BASELINE, title
+from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
+from lab.base.errors import UserError
+from lab.base.stats import Estimate, paired, with_interval
+from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison, gather
-from lab.errors import UserError
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
-from lab.stats.paired import Estimate, paired, with_interval
-from lab.text_table import TextTable
 from lab.trace.trace import Trace
 
 OTHER_HALF, COPY = "other half of the seeds", "copy of TTRL"

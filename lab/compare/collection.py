@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.arms import ALL_ARMS, title
-from lab.columns import floats, ints, select, where
+from lab.base.arms import ALL_ARMS, title
+from lab.base.columns import floats, ints, select, where
+from lab.base.errors import UserError
+from lab.base.files import check_folders
 from lab.compare.families import arm_names, base_arms, distinction, families, step_size
-from lab.errors import UserError
-from lab.files import check_folders
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE
-from lab.columns import Floats, floats, groups, ints, require, where
+from lab.base.arms import BASELINE
+from lab.base.columns import Floats, floats, groups, ints, require, where
+from lab.base.errors import UserError
 from lab.compare.own_best import SEED
-from lab.errors import UserError
 
 CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES
-from lab.arms import BASELINE, CUSTOM, GUARD, matched_target
-from lab.settings import flattened, to_values
+from lab.base.arms import BASELINE, CUSTOM, GUARD, matched_target
+from lab.base.settings import flattened, to_values
 from lab.trace.manifest import Manifest
 
 STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}

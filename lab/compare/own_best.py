@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.arms import CEILING, is_guarded, rivals, title
-from lab.columns import Ints, finite_mean, floats, groups, select, unique, where
-from lab.stats.bootstrap import contrast_table
-from lab.stats.paired import with_interval
+from lab.base.arms import CEILING, is_guarded, rivals, title
+from lab.base.columns import Ints, finite_mean, floats, groups, select, unique, where
+from lab.base.stats import contrast_table, with_interval
 
 REPLICATE = ("replicate",)
 """Columns that name a replicate in a table of one simulation or sweep."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lab.columns import floats, group_mean
+from lab.base.columns import floats, group_mean
+from lab.base.stats import Estimate, estimate
 from lab.compare.collection import Comparison
 from lab.compare.published import (
     BASE,
@@ -22,7 +23,6 @@ from lab.compare.published import (
     setting_of,
 )
 from lab.compare.tables import metrics, metrics_of
-from lab.stats.paired import Estimate, estimate
 
 NUMBERS = ("mean", "sd", "n", "published", "footnote")
 """Ours over the replicates, the paper's, and what a reader must know about the paper's."""

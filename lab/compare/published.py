@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.columns import ROUNDING
+from lab.base.columns import ROUNDING
 
 LLAMA, QWEN, QWEN3 = "Llama-3.2-3B", "Qwen2.5-7B", "Qwen3-4B"
 AIME24, AIME25, AMC, MATH = "AIME 2024", "AIME 2025", "AMC", "MATH-500"
@@ -22,7 +22,7 @@ N_PROBLEMS = {AIME24: 30, AIME25: 30, AMC: 83, MATH: 500}
 BASE = "base"
 """No training; no arm, but what every arm starts from."""
 METHOD_TITLES = {BASE: "Base model", "coverrl": "CoVerRL", "scope": "SCOPE"}
-"""Methods of the paper that are no arm of this project (`lab.arms` names the others)."""
+"""Methods of the paper that are no arm of this project (`lab.base.arms` names the others)."""
 
 _MAIN = (BASE, "ttrl", "coverrl", "scope", "frs", "mps", "rcsu", "guard")
 _COLUMNS = (*DATA_SETS, AVERAGE)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE
-from lab.columns import Floats, floats, group_mean, ints, unique, where
+from lab.base.arms import BASELINE
+from lab.base.columns import Floats, floats, group_mean, ints, unique, where
+from lab.base.stats import Estimate, estimate, paired
 from lab.compare.collection import Comparison
 from lab.compare.effort import beyond_effort, update_by_replicate
 from lab.compare.own_best import METRIC, SEED, edges, own_best
 from lab.compare.tables import metrics, metrics_of
 from lab.measures.dynamics import dynamics, run_windows
-from lab.stats.paired import Estimate, estimate, paired
 from lab.trace.trace import Trace
 
 SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "Learned")
@@ -93,7 +93,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,
         comma separated), edge (`smallest`, `largest` where one of them ends the grid), and as
-        `lab.stats.paired.Estimate` over seeds: pass_final (%), gain (over the start, points),
+        `lab.base.stats.Estimate` over seeds: pass_final (%), gain (over the start, points),
         against (minus the baseline at its own best, points), effort (minus the baseline at an
         equal update norm, points), label_final (% of labels right at the end), TotalDeg and
         Learned (% of problems); update (mean update norm by that of the baseline at its own

@@ -8,14 +8,14 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD, MATCHED, title
-from lab.columns import floats, group_mean, groups, ints, select
+from lab.base.arms import BASELINE, GUARD, MATCHED, title
+from lab.base.columns import floats, group_mean, groups, ints, select
+from lab.base.errors import UserError
+from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
 from lab.compare.effort import achieved_ratio, update_by_replicate
 from lab.compare.own_best import best_among
-from lab.errors import UserError
 from lab.measures.fate import FATES, fate_shares
-from lab.stats.paired import Estimate, counted, estimate, interval_of, paired
 from lab.trace.trace import Trace
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import floats, require, select
+from lab.base.columns import floats, require, select
 from lab.figures.style import DIVERGING, multiples, place_of, safe, styled, wrapped
 
 KIND_TITLES = {

@@ -11,8 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab.arms import BASELINE
-from lab.columns import floats, select, where
+from lab.base.arms import BASELINE
+from lab.base.columns import floats, select, where
+from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
 from lab.compare.tables import Metric
 from lab.figures.style import (
     BLACK,
@@ -40,7 +41,6 @@ from lab.figures.style import (
     wrapped,
 )
 from lab.measures.overhead import OTHER, PHASES, STEP
-from lab.stats.paired import Estimate, estimate, interval, mean_sd, plus_minus
 
 TEXT = {"minsize": 9, "mode": "hide"}
 """Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""
@@ -234,7 +234,7 @@ def paired_differences(
     """Each arm minus the reference: a dot and its 95 % interval, one panel per metric.
 
     Args:
-        table: from `lab.stats.paired.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
+        table: from `lab.base.stats.paired_table`: arm, metric, mean, low, high, n, verdict. Arms
             without a measured pair are left out.
         metrics: panels from top to bottom; their tables are in percent, so differences are points.
     """

@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab.columns import flags, floats, ints, select, where
+from lab.base.columns import flags, floats, ints, select, where
+from lab.base.stats import Estimate, estimate
 from lab.figures.style import (
     BLACK,
     BLUE,
@@ -36,7 +37,6 @@ from lab.figures.style import (
     translucent,
 )
 from lab.measures.lost import SCORES, THIRDS
-from lab.stats.paired import Estimate, estimate
 from lab.trace.schema import ROUTES
 
 _KIND_COLOURS = {"correct": GREEN, "other": PALE, "unparseable": GREY}

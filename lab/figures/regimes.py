@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import require, select
+from lab.base.columns import require, select
 from lab.figures.style import GREEN, ORANGE, SKY, VERMILLION, safe, styled, translucent
 
 REGIMES = {

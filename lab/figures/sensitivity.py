@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.columns import floats, select, where
+from lab.base.columns import floats, select, where
 from lab.compare.tables import METRICS
 from lab.figures.style import (
     BLACK,

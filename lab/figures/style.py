@@ -18,8 +18,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab import arms
-from lab.columns import Floats
+from lab.base import arms
+from lab.base.columns import Floats
 from lab.trace.schema import ROUTES
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
@@ -91,7 +91,7 @@ def arm_order(names: Iterable[str]) -> list[str]:
 
 
 def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:
-    """The title of an arm (not escaped): that in `titles`, or else that of `lab.arms`."""
+    """The title of an arm (not escaped): that in `titles`, or else that of `lab.base.arms`."""
     return (titles or {}).get(name, arms.title(name))
 
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from guard_core import Route
-from lab.columns import floats, ints, select, where
+from lab.base.columns import floats, ints, select, where
 from lab.figures.style import (
     BLACK,
     BLUE,

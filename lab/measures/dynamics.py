@@ -7,8 +7,8 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
-from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
-from lab.errors import UserError
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
+from lab.base.errors import UserError
 from lab.measures.fate import LOST, histories, of_fate
 from lab.measures.lost import PAPER_FATES
 from lab.trace.schema import ROUTES

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.columns import ROUNDING, Bools, Floats, Ints, floats, ints, require
-from lab.errors import UserError
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, floats, ints, require
+from lab.base.errors import UserError
 
 FATES = (
     "Stable Always Right",

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.columns import ROUNDING, Floats, flags, floats, ints, require
-from lab.errors import UserError
+from lab.base.columns import ROUNDING, Floats, flags, floats, ints, require
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
-from lab.errors import UserError
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
+from lab.base.errors import UserError
+from lab.base.stats import pair_wins, percentile_interval, resample_counts
 from lab.measures.fate import FATES, LOST, histories, of_fate
-from lab.stats.bootstrap import pair_wins, percentile_interval, resample_counts
 
 THIRDS = 3
 PAPER_FATES = ("Degraded",)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE
-from lab.columns import finite_mean, floats, ints, require
-from lab.errors import UserError
+from lab.base.arms import BASELINE
+from lab.base.columns import finite_mean, floats, ints, require
+from lab.base.errors import UserError
 
 PHASES = {
     "seconds_rollout": "Sampling",

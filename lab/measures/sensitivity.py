@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from guard_core import GuardConfig
-from lab.columns import floats, require
-from lab.errors import UserError
-from lab.stats.paired import estimate
+from lab.base.columns import floats, require
+from lab.base.errors import UserError
+from lab.base.stats import estimate
 
 SETTINGS = ("guard.tau_FR", "guard.W", "guard.beta_max")
 """Columns of a sweep that the paper varies."""

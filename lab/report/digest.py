@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab import arms
-from lab.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, title
-from lab.columns import floats, ints, select, where
+from lab.base import arms
+from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, title
+from lab.base.columns import floats, ints, select, where
+from lab.base.errors import UserError
+from lab.base.stats import Estimate, counted, difference, estimate, mean_sd, paired, paired_table
+from lab.base.text_table import TextTable
 from lab.compare.collection import Collection, Comparison, Skipped, collect
 from lab.compare.families import guard_settings
 from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
-from lab.errors import UserError
 from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
 from lab.measures.fate import MIN_VISITS, fewest_visits, migration, of_fate
 from lab.measures.lost import NEEDED, PAPER_FATES, scissor
 from lab.measures.overhead import step_seconds
 from lab.measures.sensitivity import SETTINGS, sensitivity
-from lab.stats.paired import Estimate, counted, difference, estimate, mean_sd, paired, paired_table
-from lab.text_table import TextTable
 from lab.trace.manifest import Manifest
 
 REFERENCES = (BASELINE, MATCHED)
@@ -53,7 +53,7 @@ class ReportedComparison:
     run."""
     findings: list[Finding]
     pairs: dict[str, pd.DataFrame]
-    """Reference arm to `lab.stats.paired.paired_table`."""
+    """Reference arm to `lab.base.stats.paired_table`."""
     notes: list[str]
     """Notes on the runs, such as those that did not finish or are too short for fates."""
 
@@ -125,7 +125,7 @@ def _rules(run: Manifest) -> list[str]:
 
 
 def _title(comparison: Comparison, arm: str) -> str:
-    """The arm's own name, or that in its runs where `lab.arms` does not know it."""
+    """The arm's own name, or that in its runs where `lab.base.arms` does not know it."""
     base = comparison.variants.get(arm)
     if base is not None and base != arm:
         return arms.title(base) + arm.removeprefix(base)
@@ -301,7 +301,7 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     """One row per arm, in the order of the page.
 
     Returns:
-        arm, title, seeds (replicates), and as `lab.stats.paired.Estimate` over them `pass_start`,
+        arm, title, seeds (replicates), and as `lab.base.stats.Estimate` over them `pass_start`,
         `pass_final`, `TotalDeg` (percent), `against` (final pass@1 minus TTRL's, points).
     """
     counts = Counter(world.metrics.index.get_level_values("arm"))

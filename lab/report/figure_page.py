@@ -8,8 +8,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from lab.errors import UserError
-from lab.files import whole
+from lab.base.errors import UserError
+from lab.base.files import whole
 from lab.report.html import Html, document, is_made_by, join, library, plot, tag
 from lab.trace.manifest import now
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.columns import select, write_csv
+from lab.base.columns import select, write_csv
+from lab.base.files import whole_folder
 from lab.compare.step_sizes import flat
 from lab.compare.tables import METRICS
-from lab.files import whole_folder
 from lab.report import digest
 from lab.report.digest import ReportedComparison, overview
 

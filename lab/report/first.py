@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, title
-from lab.columns import finite_mean, floats, select, unique, where
+from lab.base.arms import BASELINE, title
+from lab.base.columns import finite_mean, floats, select, unique, where
+from lab.base.stats import difference, estimate, mean_sd, paired
+from lab.base.text_table import TextTable
 from lab.compare.agreement import (
     CELLS,
     MEANS,
@@ -28,8 +30,6 @@ from lab.report import words
 from lab.report.digest import HOW, ReportedComparison, missing, overview_table
 from lab.report.html import Child, Html, join, plot, table, tag
 from lab.report.sections import BANDS, Drawing, small_table
-from lab.stats.paired import difference, estimate, mean_sd, paired
-from lab.text_table import TextTable
 
 HEADING = "Step sizes"
 STEPS_HOW = (

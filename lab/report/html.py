@@ -17,8 +17,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from lab.base.stats import mean_sd, plus_minus
 from lab.figures.style import TEMPLATE
-from lab.stats.paired import mean_sd, plus_minus
 
 _VOID = frozenset({"meta", "br", "hr", "input", "col"})
 

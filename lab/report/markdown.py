@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from lab.arms import BASELINE, MATCHED, rule_of, title
-from lab.columns import floats, where
+from lab.base.arms import BASELINE, MATCHED, rule_of, title
+from lab.base.columns import floats, where
+from lab.base.errors import one_line
+from lab.base.stats import Estimate, estimate, mean_sd
+from lab.base.stats import difference as difference_text
+from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison
 from lab.compare.step_sizes import difference, over_steps, rule_rows, rule_table
 from lab.compare.tables import METRICS
-from lab.errors import one_line
 from lab.report.digest import ReportedComparison, missing, overview_table
 from lab.report.first import HEADING, families, step_studies
 from lab.report.rule_markdown import effort_markdown, escaped, rule_markdown
-from lab.stats.paired import Estimate, estimate, mean_sd
-from lab.stats.paired import difference as difference_text
-from lab.text_table import TextTable
 
 _EXTRA = (
     ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),

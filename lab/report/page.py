@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.base.errors import UserError
+from lab.base.files import unwritable, whole
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
 from lab.compare.tables import METRICS, Metric
-from lab.errors import UserError
-from lab.files import unwritable, whole
 from lab.report import words
 from lab.report.digest import ReportedComparison, read
 from lab.report.first import AGREEMENT, AGREEMENT_NAME, agreements, first_screen, render_agreements

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from lab.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
 from lab.figures.problems import area_title, life_figure, shortened
 from lab.figures.style import FATE_COLOURS, safe
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories

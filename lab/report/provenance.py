@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lab.base.settings import flattened
 from lab.compare.collection import Skipped
 from lab.report.digest import ReportedComparison
 from lab.report.html import Html, definitions, join, table, tag
-from lab.settings import flattened
 from lab.trace.manifest import Manifest
 
 _OF_THE_RUN = "seed"

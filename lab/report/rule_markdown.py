@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, title
-from lab.columns import floats, where
+from lab.base.arms import BASELINE, title
+from lab.base.columns import floats, where
+from lab.base.errors import one_line
+from lab.base.stats import Estimate, difference, estimate, mean_sd
 from lab.compare.effort import beyond_effort
 from lab.compare.own_best import METRIC
-from lab.errors import one_line
-from lab.stats.paired import Estimate, difference, estimate, mean_sd
 
 _HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",

@@ -10,10 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab import figures
-from lab.arms import BASELINE, GUARD
-from lab.columns import Floats, floats, group_mean, ints, select, where
+from lab.base.arms import BASELINE, GUARD
+from lab.base.columns import Floats, floats, group_mean, ints, select, where
+from lab.base.errors import UserError
+from lab.base.stats import estimate, mean_sd
 from lab.compare.tables import METRICS
-from lab.errors import UserError
 from lab.figures.outcome import label_migration, overhead_bars
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.sensitivity import sensitivity_curves
@@ -24,7 +25,6 @@ from lab.measures.overhead import WARM_UP
 from lab.report import digest
 from lab.report.digest import ReportedComparison
 from lab.report.html import Child, Html, absent, join, plot, table, tag
-from lab.stats.paired import estimate, mean_sd
 from lab.trace.schema import ROUTES
 
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."

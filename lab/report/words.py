@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guard_core.rules import RULES
-from lab.arms import BASELINE, GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
+from lab.base.arms import BASELINE, GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
+from lab.base.stats import interval
 from lab.compare.tables import Finding, Quantity
-from lab.stats.paired import interval
 
 NOISE = (
     "Every difference is paired by seed. It counts as within noise when its 95 % interval (t "

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from lab.errors import UserError
-from lab.settings import plain
+from lab.base.errors import UserError
+from lab.base.settings import plain
 from lab.trace.schema import MOST, SCHEMA_VERSION, Table
 
 World = Literal["sim", "real"]
@@ -45,7 +45,7 @@ class Manifest:
 
     world: World
     arm: Annotated[str, msgspec.Meta(pattern=rf"^[^\x00-\x1f\x7f]{{1,{_LONGEST_NAME}}}$")]
-    """Short name of the arm, see `lab.arms`."""
+    """Short name of the arm, see `lab.base.arms`."""
     title: Name
     """Name of the arm for readers."""
     n_problems: Count

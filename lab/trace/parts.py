@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from lab.errors import UserError
-from lab.files import TEMPORARY
+from lab.base.errors import UserError
+from lab.base.files import TEMPORARY
 from lab.trace.manifest import FILE_NAME, Extent, read_manifest
 from lab.trace.schema import TABLES
 

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.errors import UserError
-from lab.files import whole
+from lab.base.errors import UserError
+from lab.base.files import whole
 
 VERSION = 3
 """Of the file's format; a file of another version is refused."""

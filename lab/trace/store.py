@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.errors import UserError
-from lab.files import sync_folder, whole
+from lab.base.errors import UserError
+from lab.base.files import sync_folder, whole
 from lab.trace.manifest import FILE_NAME, Extent, Manifest, Status, encode, now, read_manifest
 from lab.trace.parts import check_parts, cut_back, make_tables, part_name
 from lab.trace.rows import checked

@@ -12,8 +12,8 @@ from typing import overload
 import pandas as pd
 import pyarrow as pa
 
-from lab.columns import ints
-from lab.errors import UserError, first_line
+from lab.base.columns import ints
+from lab.base.errors import UserError, first_line
 from lab.trace.manifest import Extent, Manifest, read_manifest
 from lab.trace.parts import check_parts, part_name, part_numbers
 from lab.trace.rows import check_values, checked

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _START_SECONDS = 300.0

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.answers.canonical import canonical, last_box
 from real.answers.equality import Budget, Equality
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.arms import DEMO_ARMS, arm, matched_target, replayed_target
-from lab.errors import UserError
-from lab.stats.paired import counted, estimate, mean_sd
+from lab.base.arms import DEMO_ARMS, arm, matched_target, replayed_target
+from lab.base.errors import UserError
+from lab.base.stats import counted, estimate, mean_sd
 from lab.trace.trace import load
 from real.compare.jobs import Place, find_places, run_jobs
 from real.compare.matched_effort import MatchedArm, partners, run_matched
@@ -95,7 +95,7 @@ def compare(
         config: shared settings; those of an arm or a seed must be left at their defaults.
             `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; what it holds of this comparison is gone on with.
-        arms: names of `lab.arms`.
+        arms: names of `lab.base.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
         n_parallel: runs at once, see `find_places`.
         report: called with the number of runs done, fractions of running ones included.

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 import torch
 
-from lab.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
-from lab.settings import to_values
+from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
+from lab.base.settings import to_values
 from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_raised
 from lab.trace.manifest import FILE_NAME
 from real.compare.runs import Job, Outcome

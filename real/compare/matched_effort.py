@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from lab.arms import matched_target, title, unguarded
+from lab.base.arms import matched_target, title, unguarded
+from lab.base.files import remove_folder, whole
+from lab.base.settings import to_values
 from lab.compare.effort import achieved_ratio, search
-from lab.files import remove_folder, whole
-from lab.settings import to_values
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
 from lab.trace.trace import load
 from real.compare.runs import (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, arm, guard_of, replayed_target
-from lab.errors import UserError
-from lab.settings import to_values
+from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, arm, guard_of, replayed_target
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import is_unused, locked
 from real.model.folder import PREFIX, changed_files, model_digests, model_folder
@@ -33,7 +33,7 @@ def check_asked(
     """Refuse mistakes that every run would repeat.
 
     Args:
-        arms: names of `lab.arms`.
+        arms: names of `lab.base.arms`.
 
     Returns:
         The problems and the model's folder; None where the settings name none.

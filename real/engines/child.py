@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 from real.engines.weight_transfer import ADAPTERS, Delivery, Entry, Handle, Sent, opened, writing
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.child import (
     REQUEST,
     ROLLOUTS,

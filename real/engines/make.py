@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from guard_core.rules import Need
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine
 from real.engines.rollouts import (
     Engine,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 Stages = dict[str, float]
 """Seconds of the stages of an update of an engine's weights, by column of the steps."""

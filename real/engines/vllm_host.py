@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lab.errors import UserError, first_line
+from lab.base.errors import UserError, first_line
 from real.engines.rollouts import (
     EngineDied,
     EngineError,

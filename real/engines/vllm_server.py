@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import (
     EngineDied,
     EngineError,

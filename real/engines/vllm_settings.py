@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 SUPPORTED = ((0, 32), (0, 33))
 """Major and minor version; their Python interfaces were compared with all calls made here."""

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.weight_transfer import (
     ADAPTERS,

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.errors import UserError
-from lab.files import check_new_file
+from lab.base.errors import UserError
+from lab.base.files import check_new_file
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Response, write_response
 from real.answers import AnswerIds, Equality

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 Tokens = tuple[int, ...]
 

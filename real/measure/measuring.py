@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import Facts, Response
 from real.measure.gradients import Gradients, log_probs
 from real.measure.growth import Edges, Growth, sampling_error, slope

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError, first_line
-from lab.files import file_digest
+from lab.base.errors import UserError, first_line
+from lab.base.files import file_digest
 
 PREFIX = "hf:"
 """Begins the name of a model or a data set of the Hugging Face hub."""

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.import_utils import is_gguf_available
 
-from lab.errors import UserError
-from lab.files import whole_folder
+from lab.base.errors import UserError
+from lab.base.files import whole_folder
 from real.model.policy import quiet
 
 INSTALL = "pip install 'ttrl-guard-lab[gguf]'"

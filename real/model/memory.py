@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 _MAIN = ("defaultcpuallocator", "bad_alloc", "cannot allocate memory")
 """Parts of messages of failed allocations in main memory, for which torch has no class."""

@@ -20,7 +20,7 @@ from transformers.utils.import_utils import (
     is_flash_attn_3_available,
 )
 
-from lab.errors import Unfit, UserError, first_line
+from lab.base.errors import Unfit, UserError, first_line
 from real.model.folder import check_folder
 from real.model.memory import in_phase
 

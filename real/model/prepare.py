@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.model.policy import pick_device
 from real.requirements import installed
 from real.settings.config import TrainConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory

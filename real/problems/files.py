@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError, first_line
+from lab.base.errors import UserError, first_line
 from real.model.folder import PREFIX
 
 Rows = Iterator[tuple[int, object]]

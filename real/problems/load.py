@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.model.folder import PREFIX
 from real.problems.files import HubName, read_hub, read_rows
 from real.problems.problem import Problem, ProblemSet, problem_set

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.problems.files import kind
 from real.settings.config import FieldMap
 

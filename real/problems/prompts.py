@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from lab.errors import Unfit, UserError, first_line
+from lab.base.errors import Unfit, UserError, first_line
 from real.model.policy import Policy
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet

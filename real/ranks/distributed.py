@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from lab.errors import Terminated, UserError, exit_code, first_line, one_line
+from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
 from real.model.memory import phase_of
 from real.model.policy import pick_device
 from real.ranks.launched import Launched, launched

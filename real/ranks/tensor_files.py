@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.ranks.sharding import Pieces, whole_tensor
 
 _NAMES = {

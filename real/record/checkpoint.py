@@ -29,8 +29,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lab.errors import UserError
-from lab.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
+from lab.base.errors import UserError
+from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.store import RunFolder
 from real.model.policy import Policy, quiet
 from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lab.errors import UserError, first_line
+from lab.base.errors import UserError, first_line
 from lab.trace.manifest import Manifest
 from real.requirements import installed
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from lab.errors import UserError
-from lab.settings import to_values
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
 from lab.trace.parts import locked
 from lab.trace.store import RunFolder

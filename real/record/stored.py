@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.arm_settings import arm_of
-from lab.arms import title
-from lab.errors import UserError
-from lab.settings import from_values, to_values
+from lab.base.arms import title
+from lab.base.errors import UserError
+from lab.base.settings import from_values, to_values
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
 

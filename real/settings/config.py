@@ -20,8 +20,8 @@ from guard_core.config import (
 )
 from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
-from lab.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
-from lab.errors import UserError
+from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
+from lab.base.errors import UserError
 
 AnswerCheck = Literal["auto", "strings", "math"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lab.base.errors import UserError
+from lab.base.settings import from_values, toml_values
 from lab.cli import read_option, with_arm_options
-from lab.errors import UserError
-from lab.settings import from_values, toml_values
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 _WIDTH = 100

@@ -26,7 +26,7 @@ from safetensors.torch import save
 from torch.nn import functional
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.progress import Bar
 from real.tiny import TASKS
 from real.tiny.arithmetic import ARITHMETIC

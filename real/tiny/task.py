@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 PROBLEM_SEED = 0
 """Seed of a task's problem set unless the settings name another."""

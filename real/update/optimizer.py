@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from guard_core.schedule import rate_factor
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.ranks.sharding import (
     computed_with,
     is_sharded,

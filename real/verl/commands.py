@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from guard_core import GuardConfig
 from guard_core.config import Count, Natural, Positive, check_fields
-from lab.errors import UserError
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.options import POSITIONAL
-from lab.settings import to_values
 from lab.trace.parts import check_new
 from real.problems import NAMED, load_problems
 from real.requirements import require_torch

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.errors import UserError
-from lab.files import check_new_file, whole
+from lab.base.errors import UserError
+from lab.base.files import check_new_file, whole
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from guard_core.guard import skip_cap
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.settings.config import TrainConfig, rule_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ from guard_core.decision import Treatment
 from guard_core.rules import Observations, Rule, response_streams, weighed
 from guard_core.schedule import brake_factor, signal
 from lab.arm_settings import Treatments
-from lab.arms import OWN
+from lab.base.arms import OWN
 from lab.trace.rows import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks

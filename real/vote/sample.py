@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
-from lab.errors import Unfit, UserError
+from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.make import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling

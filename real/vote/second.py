@@ -18,7 +18,7 @@ from torch import Tensor
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.rules import Rule
 from guard_core.votes import choose_majority
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
 from real.problems.problem import Problem, PromptSet
 from real.problems.prompts import longest_prompt, prompt_tokens

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from lab.errors import UserError
-from lab.files import whole
+from lab.base.errors import UserError
+from lab.base.files import whole
 from sim.settings.options import Classical
 
 
@@ -51,7 +51,7 @@ class Agree:
             raise UserError(f"replicates = {self.replicates}: must be at least 1")
         if self.out is not None and self.out.exists() and any(self.out.iterdir()):
             raise UserError(f"out: {self.out} exists and is not empty; give another name")
-        from lab.columns import groups
+        from lab.base.columns import groups
         from lab.compare.agreement import cell_table, mean_table, ranking_table
         from lab.compare.collection import collect
         from lab.trace.response import read_response

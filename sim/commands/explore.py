@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.settings.config import SimConfig
 from sim.settings.options import settings_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lab.arm_settings import arm_of
-from lab.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.cli import arms_of
 from lab.trace.parts import check_new
 from sim.settings.config import SimConfig
@@ -152,7 +152,7 @@ class Compare:
     def _report(self, rows: pd.DataFrame) -> None:
         import numpy as np
 
-        from lab.columns import equals, floats, groups, select, unique
+        from lab.base.columns import equals, floats, groups, select, unique
         from sim.studies.compare import TABLE, contrasts
         from sim.studies.words import (
             print_contrasts,

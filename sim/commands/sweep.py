@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lab.arms import GUARD, with_rule
+from lab.base.arms import GUARD, with_rule
+from lab.base.errors import UserError
+from lab.base.files import whole
 from lab.cli import read_option
-from lab.errors import UserError
-from lab.files import whole
 from sim.settings.config import SimConfig
 from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lab.text_table import TextTable
+    from lab.base.text_table import TextTable
     from sim.studies.sweep import Sweep
 
 
@@ -175,8 +175,8 @@ class SearchCommand:
 
 def _shown(table: pd.DataFrame, first: str) -> TextTable:
     """The best rows of `sim.studies.search.results`; `first` is what the gain is over."""
-    from lab.stats.paired import with_interval
-    from lab.text_table import TextTable
+    from lab.base.stats import with_interval
+    from lab.base.text_table import TextTable
 
     columns = ["mean", "minimum", "replicates", "gain", "low", "high"]
     rows = []

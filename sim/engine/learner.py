@@ -22,7 +22,7 @@ from guard_core import (
 from guard_core.decision import Treatment, rerouted
 from guard_core.guard import at_high_risk, candidate_votes, skip_cap
 from lab.arm_settings import Treatments
-from lab.arms import OWN
+from lab.base.arms import OWN
 from lab.trace.rows import DECIDED
 from sim.engine.kernel import (
     State,

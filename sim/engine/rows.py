@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core import Draws
-from lab.columns import ints
+from lab.base.columns import ints
 from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_shares
 from lab.trace.rows import record_dtype, truth_columns
 from lab.trace.trace import Trace

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from lab.arm_settings import arm_of
-from lab.arms import Arm
+from lab.base.arms import Arm
+from lab.base.settings import to_values
 from lab.progress import Bar
-from lab.settings import to_values
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from guard_core import Decision, Draws, Guard, Votes
 from guard_core.schedule import brake_factor, signal
-from lab.arms import BASELINE, PERMUTED
-from lab.errors import UserError
+from lab.base.arms import BASELINE, PERMUTED
+from lab.base.errors import UserError
 from sim.engine.kernel import Update, expected_samples, sit_out
 from sim.engine.learner import CompiledGuard, ReferenceGuard
 from sim.engine.learner import gradient as gradient

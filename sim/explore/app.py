@@ -9,7 +9,7 @@ from dash import Dash, Input, Output, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import abort, request
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.explore.sliders import (
     READINGS,
     SLIDERS,

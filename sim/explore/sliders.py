@@ -12,14 +12,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from guard_core import GuardConfig
-from lab.arms import arm, for_cell
-from lab.columns import floats
+from lab.base.arms import arm, for_cell
+from lab.base.columns import floats
+from lab.base.settings import to_values
+from lab.base.stats import estimate, paired
 from lab.figures.outcome import fate_bars
 from lab.figures.training import lost_votes, training_progress
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fate_shares, fates
-from lab.settings import to_values
-from lab.stats.paired import estimate, paired
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.paper import GUARDS

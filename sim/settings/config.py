@@ -17,8 +17,8 @@ from guard_core.config import (
 )
 from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
-from lab.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
-from lab.errors import UserError
+from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
+from lab.base.errors import UserError
 from sim.settings.populations import (
     FREE,
     STEP,

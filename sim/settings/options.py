@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from lab.base.settings import from_values, toml_values
 from lab.cli import read_option, with_arm_options
-from lab.settings import from_values, toml_values
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from guard_core.rules.rule import Rule
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import Response, read_response
 
 STEP = 0.06

@@ -15,11 +15,11 @@ import pandas as pd
 from guard_core import GuardConfig
 from guard_core.rules import make_rule
 from lab.arm_settings import arm_of
-from lab.arms import BASELINE
-from lab.columns import floats, ints
+from lab.base.arms import BASELINE
+from lab.base.columns import floats, ints
+from lab.base.errors import UserError
 from lab.compare.agreement import MEASURED, compare_cells
 from lab.compare.collection import Comparison
-from lab.errors import UserError
 from lab.measures.fate import MIN_VISITS
 from lab.progress import Bar
 from lab.trace.manifest import Manifest

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.arms import BASELINE, Arm, is_guarded, replayed_target
-from lab.columns import floats, groups, select, unique, where
+from lab.base.arms import BASELINE, Arm, is_guarded, replayed_target
+from lab.base.columns import floats, groups, select, unique, where
+from lab.base.errors import UserError
+from lab.base.settings import flattened, from_values, to_values
+from lab.base.stats import contrast_table
 from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
-from lab.errors import UserError
-from lab.settings import flattened, from_values, to_values
-from lab.stats.bootstrap import contrast_table
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.trace import Trace, load

@@ -20,7 +20,7 @@ from typing import Literal
 import pandas as pd
 
 from guard_core import GuardConfig
-from lab.arms import (
+from lab.base.arms import (
     BASELINE,
     CONTROLS,
     GUARD,
@@ -35,8 +35,8 @@ from lab.arms import (
     unguarded,
     with_own,
 )
+from lab.base.errors import UserError
 from lab.compare.effort import search
-from lab.errors import UserError
 from sim.settings.config import SimConfig
 
 

@@ -26,10 +26,10 @@ import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
 from lab.arm_settings import with_arm
-from lab.arms import arm
-from lab.errors import UserError, first_line
-from lab.files import file_digest
-from lab.settings import hint, to_values
+from lab.base.arms import arm
+from lab.base.errors import UserError, first_line
+from lab.base.files import file_digest
+from lab.base.settings import hint, to_values
 from sim.engine.rows import MEASURES
 from sim.engine.run import measure
 from sim.settings.config import SimConfig

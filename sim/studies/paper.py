@@ -11,20 +11,20 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.arms import BASELINE, arm, for_cell, title
-from lab.columns import floats, groups, where
+from lab.base.arms import BASELINE, arm, for_cell, title
+from lab.base.columns import floats, groups, where
+from lab.base.errors import UserError
+from lab.base.files import whole
+from lab.base.settings import flattened, to_values
 from lab.compare.published import (
     CELLS,
     PASS_AT_1,
     published_fate,
     setting_of,
 )
-from lab.errors import UserError
 from lab.figures.calibration import calibration_errors
-from lab.files import whole
 from lab.progress import Bar
 from lab.report.figure_page import Part, check_page, figure_page, write_page
-from lab.settings import flattened, to_values
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.columns import floats, groups, unique
-from lab.errors import UserError
-from lab.settings import to_values
-from lab.stats.paired import LEVEL, estimate
+from lab.base.columns import floats, groups, unique
+from lab.base.errors import UserError
+from lab.base.settings import to_values
+from lab.base.stats import LEVEL, estimate
 from lab.trace.parts import locked
 from sim.settings.config import SimConfig
 from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective

@@ -28,13 +28,13 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from guard_core.rules import RULES
-from lab.arms import BASELINE, GUARD
-from lab.columns import groups, where
+from lab.base.arms import BASELINE, GUARD
+from lab.base.columns import groups, where
+from lab.base.errors import UserError
+from lab.base.files import TEMPORARY, whole
+from lab.base.settings import flattened, to_values
 from lab.compare.collection import RESULTS
-from lab.errors import UserError
-from lab.files import TEMPORARY, whole
 from lab.progress import Bar
-from lab.settings import flattened, to_values
 from lab.signals import stop_with_parent, stops_held
 from lab.trace.manifest import command, commit, machine, now, versions
 from lab.trace.parts import LOCK_NAME, locked

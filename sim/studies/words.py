@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD
-from lab.columns import equals, finite_mean, floats, groups, select, unique, where
+from lab.base.arms import BASELINE, GUARD
+from lab.base.columns import equals, finite_mean, floats, groups, select, unique, where
+from lab.base.stats import estimate, with_interval
 from lab.compare.own_best import METRIC, own_best_words
 from lab.compare.step_sizes import rule_table
 from lab.measures.fate import FATES, MIN_VISITS
 from lab.report.rule_markdown import rule_markdown
-from lab.stats.paired import estimate, with_interval
 from sim.studies.compare import BEST, at_own_best, done
 
 _FATES = ("Stable", "Degraded", "Learned", "MargDeg", "MargStab", "Wrong", "Unclass")

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import splu
 from scipy.special import ndtr, ndtri
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory.process import (
     Floats,
     Moves,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import SuperLU, splu
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory.chain import smooth_moves, solve_lock_in
 from sim.theory.process import Floats, Moves, Process, check_count, interpolate, logit, system
 

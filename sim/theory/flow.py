@@ -28,7 +28,7 @@ from scipy.fft import next_fast_len
 from scipy.sparse import csr_array
 from scipy.stats import poisson
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory.chain import smooth_moves
 from sim.theory.process import Floats, Process, binomial, check_count, interpolate, logit, shift
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csc_array, csr_array
 from scipy.special import gammaln, log_expit
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 Floats = NDArray[np.float64]
 

@@ -36,8 +36,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.columns import floats, ints
-from lab.errors import UserError
+from lab.base.columns import floats, ints
+from lab.base.errors import UserError
 from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED

@@ -20,7 +20,7 @@ def made(tmp_path_factory):
 
 def test_the_script_makes_what_is_missing_and_stops_at_a_failure(tool, tmp_path, monkeypatch):
     script, ran = tool("agreement"), []
-    programs = {script.real.cli: 0, script.sim.cli: 3, script.lab.report.cli: 0}
+    programs = {script.real.cli: 0, script.sim.cli: 3, script.lab.__main__: 0}
     for program, code in programs.items():
         monkeypatch.setattr(program, "main", lambda words, code=code: ran.append(words[0]) or code)
     assert script.main([str(tmp_path), "--arms", "ttrl"]) == 3

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+import lab.__main__
 import lab.cli
-import lab.report.cli
-import lab.report.command
+import lab.report_command
 import real.cli
 import real.run_commands
 import real.verl.cli
@@ -24,13 +24,13 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "guard-sim": sim.cli,
     "guard-train": real.cli,
-    "guard-report": lab.report.cli,
+    "guard-report": lab.__main__,
     "guard-verl": real.verl.cli,
 }
 COMMANDS = {
     "guard-sim": sim.commands,
     "guard-train": real.run_commands,
-    "guard-report": lab.report.command,
+    "guard-report": lab.report_command,
     "guard-verl": real.verl.commands,
 }
 OTHERS = {"make", "pip", "python", "python3.11", "torchrun", "ray", "bash"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lab.base.stats import with_interval
 from lab.compare.agreement import MEASURED, OTHER_HALF
-from lab.stats.paired import with_interval
 from sim.theory import lock_in
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import plotly.graph_objects as go
 import pytest
 
-from lab.arms import title
+from lab.base.arms import title
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.arms import arm
+from lab.base.arms import arm
 from lab.compare.published import fits_row
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from guard_core.rules import RULES
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 MACRO = re.compile(r"^[A-Z]{4,} [\w.+-]+( [\w.+-]+)?$", re.MULTILINE)
 

@@ -6,9 +6,9 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arm_settings import arm_of, with_arm
-from lab.arms import UNGUARDED, WITH_RULES, arm, title
-from lab.errors import UserError
-from lab.settings import from_values, to_values
+from lab.base.arms import UNGUARDED, WITH_RULES, arm, title
+from lab.base.errors import UserError
+from lab.base.settings import from_values, to_values
 from real import TrainConfig
 from real.settings.presets import settings_of as train_settings
 from sim import SimConfig

@@ -4,7 +4,7 @@ import pytest
 
 from guard_core import GuardConfig
 from guard_core.rules import RULES
-from lab.arms import (
+from lab.base.arms import (
     ALL_ARMS,
     BASELINE,
     DEMO_ARMS,
@@ -18,7 +18,7 @@ from lab.arms import (
     title,
     unguarded,
 )
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 
 def test_the_arms_of_every_comparison():

@@ -12,9 +12,9 @@ import pytest
 
 import guard_core
 from guard_core import GuardConfig
+from lab.base.errors import UserError
+from lab.base.settings import read_toml
 from lab.cli import EXIT_CLOSED_PIPE, read_option, run_cli
-from lab.errors import UserError
-from lab.settings import read_toml
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from lab.options import options_of
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
     "guard-train": ("real.cli", "real.run_commands"),
-    "guard-report": ("lab.report.cli", "lab.report.command"),
+    "guard-report": ("lab.__main__", "lab.report_command"),
     "guard-verl": ("real.verl.cli", "real.verl.commands"),
 }
 HEAVY = {"torch", "transformers", "numba", "pandas", "pyarrow", "scipy", "plotly", "joblib"}
@@ -84,7 +84,7 @@ def test_signals_stay_ignored_once_the_work_is_done(given: str):
     """Python would reset its own handlers; a caller of `main` with arguments goes on."""
     found = say(
         "import json, signal, sys\n"
-        "from lab.report.cli import main\n"
+        "from lab.__main__ import main\n"
         "sys.argv = ['guard-report', '--version']\n"
         f"main({given})\n"
         "print(json.dumps({n: str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)}))"

@@ -11,9 +11,17 @@ import pytest
 from guard_core import GuardConfig
 from guard_core.config import SCRIPTS
 from lab.arm_settings import arm_of, with_arm
-from lab.arms import arm, for_cell, matched_target, replayed_target, title, unguarded, with_rule
+from lab.base.arms import (
+    arm,
+    for_cell,
+    matched_target,
+    replayed_target,
+    title,
+    unguarded,
+    with_rule,
+)
+from lab.base.errors import UserError
 from lab.cli import arms_of
-from lab.errors import UserError
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES
 

@@ -6,8 +6,8 @@ import pytest
 
 from guard_core import GuardConfig
 from guard_core.rules import make_rule
-from lab.arms import check_fit
-from lab.errors import UserError
+from lab.base.arms import check_fit
+from lab.base.errors import UserError
 
 OFF = GuardConfig.off()
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import from_values, read_toml, to_values
+from lab.base.errors import UserError
+from lab.base.settings import from_values, read_toml, to_values
 
 
 @dataclass(frozen=True)

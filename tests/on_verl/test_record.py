@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_votes import batch, config
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
 from real.record.checkpoint import write_checkpoint
 from real.record.stored import manifest_of

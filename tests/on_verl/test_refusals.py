@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from hydra import compose, initialize_config_module
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.record.stored import manifest_of
 from real.verl.cli import main
 from real.verl.plugin.record import load, opened

@@ -18,8 +18,8 @@ from step_again import step_again, whole
 from transformers import AutoTokenizer
 from whole_runs import Done, run
 
-from lab.report.cli import main as report
-from lab.settings import from_values
+from lab.__main__ import main as report
+from lab.base.settings import from_values
 from real.settings.config import TrainConfig
 from real.tiny import problems
 from real.verl.plugin.votes import Problems

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf, open_dict
 from run_verl import ENVIRONMENT, settings
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.verl.plugin.settings import adjust, settings_of
 from real.verl.plugin.trainer import GuardTrainer
 

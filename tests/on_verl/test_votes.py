@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.settings.config import TrainConfig
 from real.verl.plugin.votes import Problems, dealt, votes_of
 from real.vote.decide import Supervisor, pay

@@ -55,8 +55,8 @@ def sample_scripted(config: Any) -> None:
 
 
 def child(request: dict[str, Any], rank: int) -> int:
+    from lab.base.settings import from_values
     from lab.cli import run_cli
-    from lab.settings import from_values
     from real.settings.config import TrainConfig
     from real.trainer import resume, train
 

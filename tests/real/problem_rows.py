@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.problems import Problem, load_problems
 
 ROWS: list[dict[str, Any]] = [

@@ -86,7 +86,7 @@ PHASES = {
 
 def plant(fault: dict[str, Any], folder: str) -> None:
     import real.update.optimizer
-    from lab.errors import UserError
+    from lab.base.errors import UserError
 
     def fail(*_: Any) -> Any:
         if fault["what"] == "error":

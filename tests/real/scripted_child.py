@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.child import main
 from real.engines.rollouts import (
     EngineDied,

@@ -17,7 +17,7 @@ from engine_process import TinyModel
 from tiny_runs import Stopped, check_same, stop_at
 
 import real.run
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.engines.child_engine import ChildEngine

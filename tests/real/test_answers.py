@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.answers import NO_TRUTH, UNSEEN, AnswerIds, canonical, classes, last_box
 from real.answers.canonical import MAX_LENGTH
 

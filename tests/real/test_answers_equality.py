@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import UNSEEN, AnswerIds, Equality, classes

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import Stopped, stop_at
 
 import real.record.checkpoint
-from lab.errors import UserError
-from lab.files import file_digest
+from lab.base.errors import UserError
+from lab.base.files import file_digest
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy

@@ -19,7 +19,7 @@ import pytest
 import torch
 from engine_process import COMMAND, TinyModel
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.parts import is_unused
 from lab.trace.schema import names
 from real.engines import weight_transfer, weights

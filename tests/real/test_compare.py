@@ -16,9 +16,9 @@ import pytest
 from tiny_runs import QUICK, WORDS
 
 from guard_core import GuardConfig
-from lab.arms import arm
-from lab.errors import UserError
-from lab.settings import from_values, to_values
+from lab.base.arms import arm
+from lab.base.errors import UserError
+from lab.base.settings import from_values, to_values
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.store import RunFolder
 from lab.trace.trace import load

@@ -12,8 +12,8 @@ import pytest
 from tiny_runs import QUICK, WORDS
 
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import to_values
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.trace.manifest import Manifest, encode, read_manifest
 from lab.trace.trace import load
 from real import train

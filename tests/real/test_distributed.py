@@ -22,7 +22,7 @@ from rank_runs import (
     assert_same_steps,
 )
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.make import make_engine
 from real.engines.rollouts import Sampling, request_seeds, shard_requests
 from real.engines.weights import named_weights

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.model.memory import in_phase, phase_of
 from real.model.policy import load_policy

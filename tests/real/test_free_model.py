@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_models import gpt2, llama, save_model
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.cli import main

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.model.gguf
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.cli import main
 from real.model.gguf import import_gguf
 from real.tiny import CHECKPOINT

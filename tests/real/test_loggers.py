@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tiny_runs import Stopped, stop_at
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main

@@ -12,7 +12,7 @@ from peft import PeftModel
 from small_models import decoder_sizes
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
 from real.tiny import CHECKPOINT

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from real import TrainConfig
 from real.engines import make
 from real.engines.make import RestartingEngine

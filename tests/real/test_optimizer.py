@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_optimizers import make_group, make_optimizer, weights
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.update.adamw import MeasuredAdamW, registered
 from real.update.optimizer import Fault
 from real.update.packing import Group

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
 from real.run_commands import CompareCommand, RunCommand

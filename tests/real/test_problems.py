@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from problem_rows import PROBLEMS, ROWS, make_set, refusal
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
 from real.settings.config import FieldMap, TrainConfig

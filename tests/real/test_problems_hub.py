@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from problem_rows import PROBLEMS, ROWS, make_set, refusal
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import Problem, load_problems
 from real.problems.files import HubName

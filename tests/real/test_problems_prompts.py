@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 import real.problems.prompts as templates
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
 from real.compare.arms import compare

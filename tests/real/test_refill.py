@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_runs import Stopped, check_same, stop_at
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.update.packing import Group

@@ -21,8 +21,8 @@ from rank_runs import Ended, Start
 from tiny_runs import Stopped, check_same, stop_at
 
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import to_values
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.trace.parts import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train

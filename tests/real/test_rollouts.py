@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare
 from small_decoders import PROMPTS, VOCABULARY, make
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import (
     EngineError,
     Response,

@@ -14,7 +14,7 @@ from tiny_runs import timeless
 import real.run
 from guard_core.rules import RULES
 from guard_core.rules.confidence import Scope
-from lab.arms import arm
+from lab.base.arms import arm
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine

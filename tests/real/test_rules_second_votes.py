@@ -16,7 +16,7 @@ from tiny_runs import Stopped, check_same, stop_at
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
-from lab.arms import arm
+from lab.base.arms import arm
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.run import Run, prepare

@@ -14,7 +14,7 @@ import torch
 
 import real.trainer
 import real.update.optimizer
-from lab.arms import arm
+from lab.base.arms import arm
 from real import TrainConfig, train
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.update.packing import Group

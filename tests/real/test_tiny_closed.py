@@ -13,7 +13,7 @@ import torch
 from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems.load import read_problems

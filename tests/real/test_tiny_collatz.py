@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig
 from real.cli import main

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.tiny import CHECKPOINT, arithmetic, pretrain
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
 from real.tiny.measure import measure

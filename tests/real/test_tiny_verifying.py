@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 import real.run
 import real.update.optimizer
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems import ProblemSet

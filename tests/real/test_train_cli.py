@@ -12,8 +12,8 @@ import pytest
 
 import real.requirements
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import from_values, to_values
+from lab.base.errors import UserError
+from lab.base.settings import from_values, to_values
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import main

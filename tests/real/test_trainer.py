@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import check_same, timeless
 
 from guard_core import GuardConfig
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.schema import TABLES, missing
 from lab.trace.trace import Trace, load

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
 

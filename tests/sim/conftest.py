@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lab.arm_settings import with_arm
-from lab.arms import arm as named
+from lab.base.arms import arm as named
 from lab.trace.response import write_response
 from sim import SimConfig
 from sim.engine.rows import MEASURES

@@ -8,9 +8,9 @@ import pytest
 from measured_response import settings
 
 from guard_core import GuardConfig
-from lab.arms import arm
-from lab.errors import UserError
-from lab.settings import to_values
+from lab.base.arms import arm
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from real import TrainConfig
 from sim import simulate
 from sim.cli import main

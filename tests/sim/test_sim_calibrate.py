@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from lab.arm_settings import with_arm
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from sim.engine.run import measure
 from sim.studies.calibrate import (
     CELLS,

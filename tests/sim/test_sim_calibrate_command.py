@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lab.base.errors import UserError
 from lab.cli import run_cli
-from lab.errors import UserError
 from sim.commands.calibrate import Calibrate
 from sim.studies.calibrate.calibration import Calibration, run_calibration
 from sim.studies.calibrate.fitting import QUICK, Budget

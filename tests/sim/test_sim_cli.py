@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from lab import load
-from lab.settings import from_values
-from lab.stats.paired import with_interval
+from lab.base.settings import from_values
+from lab.base.stats import with_interval
 from sim import SimConfig
 from sim.cli import main
 from sim.engine.rows import measure_trace

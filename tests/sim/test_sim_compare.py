@@ -3,7 +3,7 @@
 import pytest
 
 from lab import UserError, load
-from lab.arms import arm
+from lab.base.arms import arm
 from lab.compare.effort import achieved_ratio
 from sim import SimConfig
 from sim.studies.compare import compare

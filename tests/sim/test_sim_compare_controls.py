@@ -7,9 +7,9 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
-from lab.arms import arm
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from lab.compare.effort import CLOSE
-from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.run import measure
 from sim.studies.controls import check_arms, control, find

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import from_values, to_values
+from lab.base.errors import UserError
+from lab.base.settings import from_values, to_values
 from lab.trace.response import read_response
 from sim import SimConfig
 from sim.settings.populations import EPOCHS, NAMED

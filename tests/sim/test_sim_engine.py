@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from guard_core import GuardConfig
 from lab import Trace, UserError, load
+from lab.__main__ import main as report_main
 from lab.arm_settings import with_arm
-from lab.arms import arm
-from lab.report.cli import main as report_main
+from lab.base.arms import arm
 from lab.trace.schema import names
 from sim import SimConfig, simulate
 from sim.engine.rows import majority_right

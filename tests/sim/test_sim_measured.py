@@ -8,7 +8,7 @@ import pytest
 from measured_response import A, N, rows, settings, small_response
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small_response
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import write_response
 from sim import simulate
 from sim.world.measured.policy import Apart

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.simulation import Simulation
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.settings.populations import NAMED
 from sim.world.populations import Population, draw_population

@@ -8,7 +8,7 @@ import pytest
 from guard_core.rules import RULES
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
-from lab.arms import arm
+from lab.base.arms import arm
 from sim import SimConfig, simulate
 from sim.engine.simulation import Simulation
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from lab import load
+from lab.__main__ import main as report
 from lab.arm_settings import with_arm
-from lab.arms import arm, with_rule
-from lab.report.cli import main as report
+from lab.base.arms import arm, with_rule
 from sim import SimConfig
 from sim.cli import main
 from sim.studies.compare import compare

@@ -8,8 +8,8 @@ import pytest
 from measured_response import settings, small_response
 from scipy import stats
 
-from lab.columns import where
-from lab.errors import UserError
+from lab.base.columns import where
+from lab.base.errors import UserError
 from lab.trace.response import write_response
 from sim.cli import main
 from sim.studies import search as module

@@ -16,10 +16,10 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
-from lab.arms import arm
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
-from lab.errors import UserError
 from sim import SimConfig, simulate
 from sim.engine.rows import MEASURES, measure_trace
 from sim.engine.run import measure

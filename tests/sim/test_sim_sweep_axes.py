@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim import SimConfig
 from sim.studies.jobs import assign, job_of, names, parse, read
 from sim.studies.sweep import Sweep, preset, preset_settings

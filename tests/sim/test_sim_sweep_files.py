@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.studies.sweep import Sweep, read_sweep, run_sweep

@@ -11,8 +11,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from sim import SimConfig, simulate
 from sim.studies.compare import compare

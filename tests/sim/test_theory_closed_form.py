@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory import Process, lock_in, lock_in_chain, windows
 from sim.theory import chain as forms
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.base.errors import UserError
 from lab.cli import run_cli
-from lab.errors import UserError
 from sim.commands.theory import Theory
 from sim.theory import lock_in, regime_chart
 from sim.theory.tables import COLUMNS, as_text, drawn_table

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory import Process, flip_law, single_flip_share, windows
 from sim.theory.tables import Runs, average, draw, proportion
 

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binom
 
 from guard_core import GuardConfig
-from lab.arms import arm
-from lab.errors import UserError
+from lab.base.arms import arm
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.theory import Process, detection
 from sim.theory.flow import memory_wrong

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.theory import Process, flip_law, flip_rate_by_visit, lock_in, single_flip_share
 
 

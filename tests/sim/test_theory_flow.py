@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.theory import Process, lock_in
 from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, plurality, replicator

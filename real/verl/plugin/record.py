@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.parts import locked
 from lab.trace.store import RunFolder

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from guard_core.config import ConfigError, GuardConfig
-from lab.errors import UserError
-from lab.settings import from_values
+from lab.base.errors import UserError
+from lab.base.settings import from_values
 from real.settings.config import TrainConfig
 from real.verl.settings import LOSSES, VERL_NAMES, check_plugin
 

@@ -25,7 +25,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
 
-from lab.errors import UserError, first_line
+from lab.base.errors import UserError, first_line
 from lab.trace.parts import check_new
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of

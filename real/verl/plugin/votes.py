@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core import PolicyStreams
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.answers import UNPARSEABLE
 from real.record.journal import Ints, Visited
 from real.settings.config import TrainConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.arms import BASELINE, GUARD, MATCHED
-from lab.columns import finite_mean, floats, groups, where
-from lab.errors import UserError
-from lab.files import whole_folder
+from lab.base.arms import BASELINE, GUARD, MATCHED
+from lab.base.columns import finite_mean, floats, groups, where
+from lab.base.errors import UserError
+from lab.base.files import whole_folder
 from lab.progress import Bar
 from sim.settings.machine_code import compilation_shown
 from sim.studies.calibrate.fitting import READINGS, Budget, Fit, Reading, fit

@@ -17,9 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lab.arm_settings import with_arm
-from lab.arms import BASELINE, arm
-from lab.columns import floats
-from lab.errors import UserError
+from lab.base.arms import BASELINE, arm
+from lab.base.columns import floats
+from lab.base.errors import UserError
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.studies.calibrate.mechanisms import (

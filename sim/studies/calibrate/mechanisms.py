@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.calibrate.published import Row

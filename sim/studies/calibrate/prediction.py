@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lab.arm_settings import with_arm
-from lab.arms import BASELINE, GUARD, MATCHED, arm
-from lab.columns import where
-from lab.stats.bootstrap import percentile_interval, resample_counts
+from lab.base.arms import BASELINE, GUARD, MATCHED, arm
+from lab.base.columns import where
+from lab.base.stats import percentile_interval, resample_counts
 from sim.settings.config import SimConfig
 from sim.studies.calibrate.fitting import Fit, cells_of, measure_reading
 from sim.studies.calibrate.mechanisms import Mechanism, row_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lab.base.errors import UserError
 from lab.compare.published import (
     AIME24,
     AIME25,
@@ -18,7 +19,6 @@ from lab.compare.published import (
     Shares,
     is_whole,
 )
-from lab.errors import UserError
 
 __all__ = ["CELLS", "ROWS", "Row", "Shares", "odd_cells", "rows_named"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import Response
 from sim.settings.config import SimConfig
 from sim.settings.populations import response_at

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import lab
+from lab.base.errors import UserError
 from lab.compare.agreement import (
     COPY,
     ERRORS,
@@ -18,7 +19,6 @@ from lab.compare.agreement import (
     ranking_table,
     rankings,
 )
-from lab.errors import UserError
 from lab.trace.trace import Trace
 
 N, E = 5, 9

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.base.errors import UserError
 from lab.compare.collection import collect, find_runs, gather
-from lab.errors import UserError
 from lab.trace.store import RunFolder
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.base.errors import UserError
 from lab.compare.effort import (
     CLOSE,
     MAX_TRIES,
@@ -10,7 +11,6 @@ from lab.compare.effort import (
     search,
     update_by_replicate,
 )
-from lab.errors import UserError
 
 
 def steps(norms, sizes=8, replicate=0):

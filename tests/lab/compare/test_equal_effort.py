@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.base.errors import UserError
 from lab.compare.effort import beyond_effort
-from lab.errors import UserError
 
 
 def _rows(*rows):

@@ -1,6 +1,6 @@
 import pytest
 
-from lab.arms import title
+from lab.base.arms import title
 from lab.compare.published import (
     AIME24,
     AIME25,

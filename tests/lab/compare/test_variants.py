@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
+from lab.base.settings import to_values
 from lab.compare.collection import gather
 from lab.compare.families import arm_names
 from lab.report.digest import digest, sensitivities
 from lab.report.page import page
-from lab.settings import to_values
 
 
 @pytest.fixture

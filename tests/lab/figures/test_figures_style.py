@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lab.arms import ALL_ARMS
+from lab.base.arms import ALL_ARMS
 from lab.figures import style
 from lab.measures.fate import FATES
 from lab.trace.schema import ROUTES

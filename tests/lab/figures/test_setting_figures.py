@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.figures.calibration import calibration_errors
 from lab.figures.outcome import overhead_bars
 from lab.figures.regimes import REGIMES, regime_map

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from guard_core import Route
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import PAPER_LOST, fates
 

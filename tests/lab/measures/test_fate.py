@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lab
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.fate import FATES, classify, fate_shares, fates, of_fate
 
 

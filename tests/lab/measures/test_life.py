@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.life import problem_life, true_answer, vote_areas
 from lab.trace.trace import Trace
 

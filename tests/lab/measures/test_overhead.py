@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.overhead import OTHER, STEP, step_seconds
 
 

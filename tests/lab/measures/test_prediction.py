@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
+from lab.base.stats import auroc
 from lab.figures.problems import auroc_curves
 from lab.measures.fate import fates
 from lab.measures.lost import (
@@ -14,7 +15,6 @@ from lab.measures.lost import (
     flip_rate_in_time,
     lost_problem_auroc,
 )
-from lab.stats.bootstrap import auroc
 from lab.trace.schema import VISITS
 
 RIGHT, WRONG, W = 3, 5, 5

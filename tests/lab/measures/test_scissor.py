@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.lost import scissor
 
 

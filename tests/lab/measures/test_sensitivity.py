@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.measures.sensitivity import flips_needed, sensitivity
 
 TAUS = (0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)

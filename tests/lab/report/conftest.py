@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from guard_core import GuardConfig
-from lab.arms import DEMO_ARMS, arm
-from lab.settings import to_values
+from lab.base.arms import DEMO_ARMS, arm
+from lab.base.settings import to_values
 from lab.trace.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.__main__ import main
 from lab.compare.tables import metrics
-from lab.report.cli import main
 from lab.report.digest import read
 from lab.trace.store import RunFolder
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.report.cli import main
+from lab.__main__ import main
 from lab.trace.schema import ANSWERS
 
 

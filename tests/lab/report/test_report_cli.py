@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lab.report.cli import main
+from lab.__main__ import main
 from lab.report.html import is_made_by
 from lab.report.page import GENERATOR
 
@@ -96,7 +96,7 @@ def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, 
 
 def test_help_needs_no_plotting_library():
     code = (
-        "import sys, lab.report.cli as c\n"
+        "import sys, lab.__main__ as c\n"
         "assert c.main(['--help']) == 0\n"
         "assert 'plotly' not in sys.modules and 'pandas' not in sys.modules"
     )

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from page_parts import figures_of, without_scripts
 
+from lab.__main__ import main
 from lab.compare.collection import GRID, RESULTS
-from lab.report.cli import main
 from lab.report.digest import overview, read
 from lab.report.files import tables
 from lab.report.markdown import markdown

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lab.base.stats import paired_table
 from lab.report.digest import read
 from lab.report.files import slugs, write_tables
-from lab.stats.paired import paired_table
 
 SIM = (
     *(

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from lab.base.stats import Estimate
 from lab.compare.tables import Finding, Quantity
 from lab.report import words
-from lab.stats.paired import Estimate
 
 
 def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.stats.bootstrap import auroc, pair_wins, percentile_interval, resample_counts
+from lab.base.stats import auroc, pair_wins, percentile_interval, resample_counts
 
 
 def by_pairs(score, lost):

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.errors import UserError
-from lab.stats.bootstrap import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
+from lab.base.errors import UserError
+from lab.base.stats import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
 
 
 def series(values):

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lab.stats.paired import differences, estimate, paired, paired_table
+from lab.base.stats import differences, estimate, paired, paired_table
 
 
 def series(values, index=None):

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from lab.stats.paired import (
+from lab.base.stats import (
     Estimate,
     counted,
     difference,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import files
-from lab.errors import UserError
+from lab.base import files
+from lab.base.errors import UserError
 from lab.trace.store import MemoryRun, Part, RunFolder
 from lab.trace.trace import Trace, load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.manifest import Extent, Manifest, read_manifest
 from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.store import RunFolder

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lab
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.schema import SCHEMA_VERSION
 from lab.trace.trace import load
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from measured_models import END, LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from lab.trace.response import VERSION, read_response, write_response
 from real.measure.gradients import Gradients, log_probs, next_log_probs
 from real.measure.measuring import choose_weights

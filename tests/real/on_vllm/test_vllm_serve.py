@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
 from real.engines.vllm_server import VllmServerEngine
 

@@ -21,7 +21,7 @@ from rank_runs import Start
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 from real.cli import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine

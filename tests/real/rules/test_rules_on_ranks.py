@@ -13,8 +13,8 @@ from rank_runs import (
     assert_same_steps,
 )
 
-from lab.arms import arm
-from lab.settings import to_values
+from lab.base.arms import arm
+from lab.base.settings import to_values
 
 # Four problems by three: a rank has none in the second batch. Short passes leave ranks idle.
 SETTINGS: dict[str, Any] = {

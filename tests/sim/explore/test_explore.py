@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from guard_core import GuardConfig
-from lab.errors import UserError
-from lab.settings import from_values
+from lab.base.errors import UserError
+from lab.base.settings import from_values
 from sim.cli import main
 from sim.commands.runs import Run
 from sim.explore.sliders import (

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 TEMPORARY = ".tmp"
 

@@ -23,8 +23,8 @@ from typing import Any, Literal
 from guard_core.config import SCRIPTS, ConfigError, GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
-from lab.errors import UserError
-from lab.settings import hint
+from lab.base.errors import UserError
+from lab.base.settings import hint
 
 BASELINE = "ttrl"
 """Name of the rule, and of the arm, that others are compared with."""

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Floats = NDArray[np.float64]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from guard_core.config import fault
-from lab.errors import UserError
+from lab.base.errors import UserError
 
 T = TypeVar("T")
 

@@ -1,20 +1,21 @@
-"""Paired bootstrap over replicates; `lab.stats.paired` has t-intervals.
+"""Means and paired differences over replicates with their intervals, as text, and AUROC.
 
 Replicates are the unit of resampling: one replicate's difference between two arms is one number,
 whatever is correlated inside the replicate. The resamples depend on the seed and on the number of
 pairs alone, so an interval does not change with the other arms or metrics.
 
-Interval: expanded percentile (Hesterberg 2015, section 4.3). The plain percentile interval of a
-mean is too narrow by sqrt((n-1)/n) and by the step from the normal to the t distribution; its tail
-shares are therefore Phi(-sqrt(n/(n-1)) * t) in place of 2.5 %. It follows the skew of the data,
-which the t-interval does not. It never leaves the range of the differences, so with a handful of
-pairs it says little: a difference counts as shown only where both intervals exclude zero.
+Bootstrap interval: expanded percentile (Hesterberg 2015, section 4.3). The plain percentile
+interval of a mean is too narrow by sqrt((n-1)/n) and by the step from the normal to the t
+distribution; its tail shares are therefore Phi(-sqrt(n/(n-1)) * t) in place of 2.5 %. It follows
+the skew of the data, which the t-interval does not. It never leaves the range of the differences,
+so with a handful of pairs it says little: a difference counts as shown only where both intervals
+exclude zero.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -22,9 +23,192 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 
-from lab.columns import Bools, Floats, Ints
-from lab.errors import UserError
-from lab.stats.paired import LEVEL, Estimate, differences, estimate
+from lab.base.columns import ROUNDING, Bools, Floats, Ints
+from lab.base.errors import UserError
+
+LEVEL = 0.95
+"""Coverage of the intervals, under a t distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over replicates with its spread."""
+
+    mean: float
+    sd: float
+    """Spread of single replicates, n-1; NaN for fewer than two."""
+    low: float
+    high: float
+    """95 % t-interval of the mean; NaN for fewer than two replicates."""
+    n: int
+    """Replicates, or pairs of them; those with NaN do not count."""
+
+    @property
+    def has_interval(self) -> bool:
+        """There are at least two replicates."""
+        return self.n >= 2
+
+    @property
+    def within_noise(self) -> bool:
+        """The interval contains 0, or there is none: no difference was shown."""
+        return not self.has_interval or (self.low <= ROUNDING and self.high >= -ROUNDING)
+
+    def shows(self, higher: str = "above zero", lower: str = "below zero") -> str:
+        """Return what a paired difference shows, in words.
+
+        Args:
+            higher: name of a mean above zero.
+            lower: name of a mean below zero.
+        """
+        if self.n == 0:
+            return "not measured"
+        if not self.has_interval:
+            return "one pair shows nothing"
+        if self.within_noise:
+            return "within noise"
+        return f"{higher if self.mean > 0 else lower} beyond noise"
+
+    @property
+    def verdict(self) -> str:
+        """`shows`, with the number of pairs."""
+        return f"{self.shows()} ({self.n} pairs)" if self.has_interval else self.shows()
+
+
+def estimate(values: pd.Series | NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Mean, spread and t-interval of the mean at a level; NaN values are left out."""
+    numbers = np.asarray(values, np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    n = len(numbers)
+    mean = float(numbers.mean()) if n else math.nan
+    if n < 2:
+        return Estimate(mean, math.nan, math.nan, math.nan, n)
+    sd = float(numbers.std(ddof=1))
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * sd / math.sqrt(n)
+    return Estimate(mean, sd, mean - half, mean + half, n)
+
+
+def paired(first: pd.Series, second: pd.Series) -> Estimate:
+    """The mean of first - second over the replicates that both have.
+
+    Args:
+        first: one number per replicate, indexed by replicate.
+        second: the same for the other arm; replicates of one number share their seed.
+    """
+    return estimate(differences(first, second))
+
+
+def differences(first: pd.Series, second: pd.Series) -> pd.Series:
+    """First - second, per replicate that both have and where neither is NaN."""
+    common = first.index.intersection(second.index)
+    numbers = first.loc[common].to_numpy(float) - second.loc[common].to_numpy(float)
+    measured = np.isfinite(numbers)
+    return pd.Series(numbers[measured], common[measured])
+
+
+def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Every arm minus one arm, for every metric.
+
+    Args:
+        metrics: one row per (arm, replicate), one column per metric.
+        against: the arm that is subtracted.
+
+    Returns:
+        One row per other arm and metric: arm, metric, mean, sd, low, high, n, verdict.
+    """
+    by_arm = {name: part.droplevel("arm") for name, part in metrics.groupby("arm", sort=False)}
+    base = by_arm.pop(against)
+    rows = []
+    for arm, own in by_arm.items():
+        for metric in metrics.columns:
+            result = paired(pd.Series(own[metric]), pd.Series(base[metric]))
+            rows.append({"arm": arm, "metric": metric} | asdict(result))
+            rows[-1]["verdict"] = result.verdict
+    columns = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+_MOST_DIGITS = 10
+_SHOWN = 0.05
+"""A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
+
+
+def mean_sd(
+    mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False, missing: str = ""
+) -> str:
+    """Return `12.3 ± 0.4`, without the standard deviation where it is NaN.
+
+    Args:
+        mean: `missing` is returned where it is NaN.
+        sd: standard deviation of single replicates.
+        digits: after the point, of both.
+        signed: write a sign before a positive mean, too.
+        missing: text for a mean that was not measured.
+    """
+    if math.isnan(mean):
+        return missing
+    return f"{mean:{'+' if signed else ''}.{digits}f}{plus_minus(sd, digits)}"
+
+
+def plus_minus(sd: float, digits: int = 1) -> str:
+    """Return ` ± 0.4`; empty where the standard deviation is NaN, as for a single replicate."""
+    return "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
+
+
+def with_interval(mean: float, low: float, high: float, digits: int = 1) -> str:
+    """Return `+1.0 [+0.2, +1.8]`, a difference and its interval.
+
+    An interval that excludes zero has as many more digits as it takes to show that.
+    """
+    digits = _digits(low, high, digits)
+    return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def interval(low: float, high: float, *, signed: bool = True) -> str:
+    """Return `95 % interval +0.2 to +1.8`; `no interval` where a bound is NaN."""
+    if math.isnan(low) or math.isnan(high):
+        return "no interval"
+    sign, digits = ("+", _digits(low, high)) if signed else ("", 1)
+    return f"95 % interval {low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
+
+
+def interval_of(value: Estimate, noun: str, *, signed: bool = True) -> str:
+    """Return the interval with what it rests on: `95 % interval +0.2 to +1.8, 3 pairs`.
+
+    Args:
+        noun: one of what was counted, such as `pair`.
+        signed: write a sign before positive bounds, too.
+    """
+    count = counted(value.n, noun)
+    if not value.has_interval:
+        return f"no interval from {count}"
+    return f"{interval(value.low, value.high, signed=signed)}, {count}"
+
+
+def difference(value: Estimate) -> str:
+    """Return a paired difference in Markdown, bold where its interval excludes zero.
+
+    Empty where nothing was measured, and without an interval for a single pair.
+    """
+    if value.n == 0:
+        return ""
+    if not value.has_interval:
+        return f"{value.mean:+.1f} (one pair)"
+    if max(abs(value.low), abs(value.high)) < _SHOWN:
+        return "0.0"
+    text = with_interval(value.mean, value.low, value.high)
+    return text if value.within_noise else f"**{text}**"
+
+
+def _digits(low: float, high: float, digits: int = 1) -> int:
+    """Digits with which no bound of an interval that excludes zero reads as zero."""
+    nearest = min(abs(low), abs(high)) if low * high > 0 else 0.0
+    return next((more for more in range(digits, _MOST_DIGITS) if round(nearest, more)), digits)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 pair` or `3 pairs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
 
 RESAMPLES = 2000
 """Resamples of an interval; fewer are refused."""
@@ -42,7 +226,7 @@ def bootstrap(
         resamples: at least `RESAMPLES`.
 
     Returns:
-        `lab.stats.paired.Estimate` whose bounds come from the bootstrap; NaN bounds for n < 2.
+        `Estimate` whose bounds come from the bootstrap; NaN bounds for n < 2.
 
     Raises:
         UserError: too few resamples.

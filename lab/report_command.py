@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lab.errors import UserError, one_line
-from lab.files import check_folders, check_new_folder, whole
+from lab.base.errors import UserError, one_line
+from lab.base.files import check_folders, check_new_folder, whole
 from lab.options import POSITIONAL
 
 if TYPE_CHECKING:

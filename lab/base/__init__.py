@@ -1,0 +1,1 @@
+"""What all of the package uses: errors, files, settings, arms, columns, statistics."""

@@ -1,1 +1,0 @@
-"""Statistics of paired replicates: intervals, bootstrap, AUROC."""
