@@ -16,6 +16,7 @@ from record import Report
 from shapes import Setup, join_alone
 from torch import Tensor
 
+from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real.engines.rollouts import Sampling
@@ -169,6 +170,35 @@ def _refusal(report: Report, name: str, config: TrainConfig) -> None:
         report.add(f"message: {name}", str(error))
         return
     raise RuntimeError(f"{name}: the run did not end with a message")
+
+
+CPU_ACCURACY = 0.972
+"""Final pass@1 of the arm `truth` at 3e-4, mean of ten seeds on a CPU (docs/protocol.md)."""
+
+
+def learns(setup: Setup, report: Report) -> None:
+    """The tiny task trained on true answers by vLLM in bfloat16, to the accuracy of a CPU.
+
+    A wrong sign, stale weights in the engine, or a loss of another scale would each show here.
+    """
+    config = TrainConfig(
+        labels="truth",
+        guard=GuardConfig.off(),
+        epochs=setup.pick(12, 1),
+        problem_seed=7,
+        seed=101,
+        eval_every=12,
+        engine=setup.pick("vllm", "transformers"),
+        dtype=setup.pick("bfloat16", "float32"),
+        device=setup.pick("cuda", "cpu"),
+        **setup.pick({}, {"n_problems": 8, "n_votes": 8, "n_samples": 4}),
+    )
+    trace = train(config, setup.folder / "learns", progress=False)
+    accuracy = trace.evals.groupby("step")["pass_at_1"].mean()
+    report.add("pass@1 before training", float(accuracy.iloc[0]))
+    report.target("pass@1 after training", float(accuracy.iloc[-1]), at_least=CPU_ACCURACY - 0.05)
+    report.add("mismatch_kl, mean", float(trace.steps["mismatch_kl"].mean()))
+    report.check("steps refused", int(trace.steps["n_refused"].sum()), 0)
 
 
 def ends(setup: Setup, report: Report) -> None:

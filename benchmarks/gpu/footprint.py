@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,15 +10,17 @@ import torch.distributed as dist
 from record import Report
 from shapes import (
     Setup,
+    attempt,
     join_alone,
     make_optimizer,
     make_scorer,
     model_config,
     scripted_groups,
     train_config,
+    update_bytes,
 )
 
-from real.plan.memory import longest, plan_memory, state_parts
+from real.plan.memory import longest, state_parts
 from real.plan.sizes import PlannedModel
 from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig
@@ -36,30 +39,32 @@ def memory(setup: Setup, report: Report) -> None:
     """Planned bytes of an update against the peak of a step with passes of full size."""
     for name, (shape, changes) in CASES.items():
         config = train_config(setup, **changes)
-        model = PlannedModel(model_config(setup, shape))
-        size = model.size(config.lora_rank, config.lora_targets)
-        parts = plan_memory(size, config, 1, 2**40).parts
-        planned = sum(p.update for p in parts if not p.name.startswith(("libraries", "engine")))
+        planned = update_bytes(setup, shape, config)
         report.add(f"{name}: planned", planned / 1e9, "GB")
         setup.free()
         setup.peak()
-        _step(setup, shape, config)
-        if setup.dry:  # only a GPU counts its bytes
+        done = attempt(setup, report, name, planned, partial(_step, setup, shape, config))
+        if setup.dry or done is None:  # only a GPU counts its bytes
             continue
         measured = setup.peak()
         report.add(f"{name}: measured", measured / 1e9, "GB")
         report.target(f"{name}: measured / planned", measured / planned, at_most=1.06)
-        setup.free()
 
 
-def _step(setup: Setup, shape: str, config: TrainConfig) -> None:
+def step_tokens(config: TrainConfig) -> int:
+    """Return the tokens of a step of two passes of full size."""
+    return 2 * max(1, config.micro_tokens // longest(config)) * longest(config)
+
+
+def _step(setup: Setup, shape: str, config: TrainConfig) -> bool:
     optimizer = make_optimizer(setup, shape, config)
-    rows = 2 * max(1, config.micro_tokens // longest(config))
+    rows = step_tokens(config) // longest(config)
     lengths = torch.full((1, rows), config.max_response_tokens or 1)
     vocabulary = optimizer.model.config.vocab_size
     groups = scripted_groups(setup, lengths, vocabulary, config.max_prompt_tokens)
     if not optimizer.step(groups).taken:
         raise RuntimeError("the step was not taken")
+    return True
 
 
 def fsdp(setup: Setup, report: Report) -> None:

@@ -1,12 +1,14 @@
 """Measure this project on a GPU, section by section.
 
-python benchmarks/gpu/prove.py SECTION... | --part A|B|C [--dry] [--out FOLDER]
-python benchmarks/gpu/prove.py --list | --page docs/gpu-results.md [--results FILE]
+python benchmarks/gpu/prove.py SECTION... | --part A|B|C|D [--dry] [--out FOLDER]
+python benchmarks/gpu/prove.py --list | --dry-run [--gpu h100]
+python benchmarks/gpu/prove.py --page docs/gpu-results.md [--results FILE]
 
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
-`--dry` runs the same code with tiny models on the CPU, and judges no speed. A call takes at most
-ten minutes. Part A needs no vLLM.
+`--dry` runs the same code with tiny models on the CPU, and judges no speed. `--dry-run` prints what
+sections need by the plan, of a GPU's memory and of their limits. A call takes at most ten minutes.
+Part A needs no vLLM.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -40,14 +42,12 @@ SECTIONS = {
     for one in (
         Listed("ceilings", "A", 25, "matrix products, copies, hashing of this machine"),
         Listed("numbers", "A", 40, "log-probs and gradients against double precision"),
-        Listed("update", "A", 90, "updates of 3,072 tokens, 3B shape: share of the peak"),
         Listed("batch", "A", 90, "whole batches at the 3B shape without sampling: guard's share"),
         Listed("memory", "A", 70, "the memory plan against the measured peak"),
         Listed("ends", "A", 45, "the end of a rank that fails while NCCL and the GPU are busy"),
         Listed("head", "A", 35, "the output head alone, by chunk size"),
         Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU, and the shards of eight ranks"),
         Listed("tiny", "A", 60, "a tiny run, killed and resumed; messages of NaN and no memory"),
-        Listed("adapters", "A", 40, "updates of the 7B shape with adapters"),
         Listed("decoding", "A", 35, "the transformers engine, with and without a mask"),
         Listed("vllm", "B", 80, "log-probs, weights, versions and seeds of vLLM"),
         Listed("sleep", "B", 90, "memory over 20 cycles of sleep"),
@@ -57,16 +57,20 @@ SECTIONS = {
         Listed("step", "C", 290, "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
         Listed("queue", "C", 170, "decoding by rows, 3B shape; one queue against closed chunks"),
         Listed("inprocess", "C", 130, "a whole step with vLLM in the trainer's process"),
+        Listed("update", "D", 130, "updates of 3,072 tokens, 3B shape: share of the peak"),
+        Listed("adapters", "D", 60, "updates of the 7B shape with adapters"),
+        Listed("learns", "D", 150, "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
     )
 }
 MODULES = {
     "speed": ("ceilings", "head", "update", "adapters", "decoding"),
-    "correct": ("numbers", "tiny", "ends"),
+    "correct": ("numbers", "tiny", "ends", "learns"),
     "footprint": ("memory", "fsdp"),
     "steps": ("batch", "step", "long", "inprocess"),
     "engines": ("vllm", "sleep", "sync", "failures", "queue"),
 }
 """Module to the sections that are functions of it."""
+WITH_VLLM = (*MODULES["engines"], "step", "long", "inprocess", "learns")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 RESULTS = ROOT / "docs" / "data" / "gpu-results.jsonl"
 
@@ -162,7 +166,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
         if not torch.cuda.is_available():
             print("there is no GPU here; --dry runs on the CPU")
             return 4
-    if SECTIONS[name].part != "A" and not installed("vllm"):
+    if name in WITH_VLLM and not dry and not installed("vllm"):
         print("vLLM is not installed")
         return 4
     report = Report(folder / f"{name}.jsonl", dry)
@@ -216,6 +220,80 @@ def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) 
     return int(any(record["status"] != "done" for record in records))
 
 
+class Need(NamedTuple):
+    """What a setting needs by the plan."""
+
+    section: str
+    setting: str
+    n_bytes: int
+    """Of the GPU, its libraries included."""
+    fits: bool
+    """Else it is left out."""
+    seconds: float
+
+
+STARTED, MADE, ENGINE = 15.0, 3.0, 75.0
+"""Seconds for a process with CUDA, for a model with random weights, for vLLM. Assumed."""
+
+
+def needs(kind: str) -> list[Need]:
+    """Return what the settings of the sections with large models need of one GPU.
+
+    Args:
+        kind: of the GPU, a key of `real.plan.sizes.CARDS`.
+    """
+    from footprint import CASES, step_tokens
+    from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
+    from speed import ADAPTERS, UPDATES
+
+    from real.plan.memory import CONTEXT, GIB, plan_memory
+    from real.plan.seconds import PEAK_SHARE, step_seconds
+    from real.plan.sizes import CARDS, PlannedModel, update_flops
+
+    card = CARDS[kind]
+    total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet
+
+    def need(section: str, name: str, shape: str, config: Any, tokens: int, times: int) -> Need:
+        n_bytes = update_bytes(setup, shape, config)
+        size = PlannedModel(model_config(setup, shape)).size(config.lora_rank)
+        flops = update_flops(size.n_multiplied, config)
+        flops += 2 * config.gradient_checkpointing * size.n_multiplied
+        seconds = MADE + times * tokens * flops / (card.flops * PEAK_SHARE)
+        return Need(section, name, n_bytes + CONTEXT, fits(n_bytes, total), seconds)
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        setup = Setup(False, Path(folder))
+        for section, updates in (("update", UPDATES), ("adapters", ADAPTERS)):
+            for one in updates:
+                tokens = 32 * ((1550 if one.varied else 3072) + 150)
+                repeats = 3 if one.profiled else 2
+                found.append(need(section, one.name, one.shape, one.config(setup), tokens, repeats))
+        for name, (shape, changes) in CASES.items():
+            config = train_config(setup, **changes)
+            found.append(need("memory", name, shape, config, step_tokens(config), 1))
+        config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS)
+        size = PlannedModel(model_config(setup, "3B")).size()
+        plan = plan_memory(size, config, 1, total)
+        seconds = ENGINE + MADE + 2 * sum(step_seconds(size, plan, config, 1, card, 700).values())
+        found.append(Need("step", "3B", max(plan.update, plan.sampling), plan.fits, seconds))
+    return found
+
+
+def dry_run(kind: str) -> Iterator[str]:
+    """Yield the plan of all sections for one GPU, line by line."""
+    of, whole = needs(kind), sum(one.seconds for one in SECTIONS.values())
+    for one in SECTIONS.values():
+        own = [n for n in of if n.section == one.name]
+        seconds = STARTED + sum(n.seconds for n in own if n.fits)
+        planned = f"about {seconds:.0f} of " if own else ""
+        yield f"{one.part} {one.name:10} {planned}{one.seconds} s"
+        for n in own:
+            note = "" if n.fits else ", left out"
+            yield f"    {n.setting}: {n.n_bytes / 2**30:.0f} GiB{note}"
+    yield f"limits of all sections: {whole / 60:.0f} minutes"
+
+
 def _work_folder() -> Path:
     """A new folder in memory if that has room for models, else on disk."""
     memory = Path("/dev/shm")
@@ -237,15 +315,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION")
-    parser.add_argument("--part", choices=("A", "B", "C"))
+    parser.add_argument("--part", choices=("A", "B", "C", "D"))
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--gpu", choices=("a100", "h100", "h200"), default="h100")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     if given.page:
         given.page.write_text(page(read_lines(given.results), list(SECTIONS.values())))
+        return 0
+    if given.dry_run:
+        print("\n".join(dry_run(given.gpu)))
         return 0
     if given.list:
         for one in SECTIONS.values():

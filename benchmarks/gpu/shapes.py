@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from record import Report
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -24,7 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
-from real.plan.sizes import card_named
+from real.plan.memory import CONTEXT, GIB, RESERVE, plan_memory
+from real.plan.sizes import PlannedModel, card_named
 from real.ranks.sharding import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
@@ -132,6 +134,11 @@ class Setup:
             torch.cuda.empty_cache()
 
     @property
+    def card(self) -> int:
+        """Bytes of the GPU; without bound in a dry run."""
+        return 2**60 if self.dry else torch.cuda.mem_get_info()[1]
+
+    @property
     def flops(self) -> float:
         """Dense bfloat16 operations per second by the GPU's data sheet; NaN if it is unknown."""
         card = None if self.dry else card_named(torch.cuda.get_device_name())
@@ -184,6 +191,7 @@ def model_folder(setup: Setup, shape: str, weights: bool = True) -> Path:
     ends = [*end_tokens(setup, config.vocab_size)]
     if weights:
         make_model(setup, shape).save_pretrained(folder)
+        setup.free()  # the plan of a run takes what torch keeps for that of another process
     else:
         config.save_pretrained(folder)
     GenerationConfig(eos_token_id=ends, pad_token_id=0).save_pretrained(folder)
@@ -211,6 +219,39 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
         **(_DRY_RUN if setup.dry else {}),
     }
     return presets.preset_config("llama-3.2-3b/math500", values).settled()
+
+
+def update_bytes(setup: Setup, shape: str, config: TrainConfig) -> int:
+    """Return the planned bytes of an update on one GPU, without those of libraries and engines."""
+    size = PlannedModel(model_config(setup, shape)).size(config.lora_rank, config.lora_targets)
+    parts = plan_memory(size, config, 1, 2**40).parts
+    return sum(p.update for p in parts if not p.name.startswith(("libraries", "engine")))
+
+
+def fits(n_bytes: int, card: int) -> bool:
+    """Return whether planned bytes of tensors fit a GPU beside libraries and the reserve."""
+    return n_bytes + CONTEXT <= card * (1 - RESERVE)
+
+
+def attempt(
+    setup: Setup, report: Report, name: str, n_bytes: int, work: Callable[[], T]
+) -> T | None:
+    """Do a work if its planned bytes fit the GPU; a lack of memory is a measure, not the end.
+
+    Returns:
+        The work's result; None if it was left out or ran out of memory.
+    """
+    if not fits(n_bytes, setup.card):
+        words = f"needs {(n_bytes + CONTEXT) / GIB:.0f} of {setup.card / GIB:.0f} GiB"
+        report.add(f"{name}: left out", words)
+        return None
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        report.add(f"{name}: out of memory", str(error).splitlines()[0][:200])
+        return None
+    finally:
+        setup.free()
 
 
 def make_scorer(setup: Setup, shape: str, config: TrainConfig, ranks: int = 0) -> Scorer:

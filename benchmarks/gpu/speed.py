@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from record import Report
 from shapes import (
     Setup,
+    attempt,
     make_model,
     make_optimizer,
     scripted_groups,
     train_config,
+    update_bytes,
 )
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import WideHead, add_product
 from real.plan.sizes import multiplied, update_flops
+from real.settings.config import TrainConfig
 from real.update.head import Head, head_scores
 from real.update.optimizer import Step
 
@@ -86,42 +89,71 @@ def head(setup: Setup, report: Report) -> None:
         report.add(f"gradient summed {name}", 1e6 * seconds / rows, "us/token")
 
 
+class Update(NamedTuple):
+    """A setting whose update is measured."""
+
+    shape: str
+    checkpointing: bool
+    micro_tokens: int
+    rank: int = 0
+    """Of adapters."""
+    varied: bool = False
+    """Responses of 100 to 3,000 tokens, in place of 3,072 each."""
+    profiled: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name in the measures."""
+        lengths = "100 to 3,000 tokens" if self.varied else "3,072 tokens"
+        kept = "" if self.checkpointing else ", kept layers"
+        return f"{self.shape}, {lengths}, {self.micro_tokens // 1024}k a pass{kept}"
+
+    def config(self, setup: Setup) -> TrainConfig:
+        """Return the settings of training."""
+        return train_config(
+            setup,
+            gradient_checkpointing=self.checkpointing,
+            micro_tokens=setup.pick(self.micro_tokens, 128),
+            lora_rank=self.rank,
+        )
+
+
+UPDATES = (
+    Update("3B", True, 16_384, profiled=True),
+    Update("3B", False, 8192),
+    Update("3B", True, 32_768),
+    Update("3B", True, 8192),
+    Update("3B", True, 8192, varied=True),
+)
+ADAPTERS = (Update("7B", True, 16_384, rank=16),)
+
+
 def update(setup: Setup, report: Report) -> None:
     """Updates of the 3B shape, all weights trained."""
-    best = _update(setup, report, "3B", True, 16_384, profiled=True)
-    for checkpointing, micro in setup.pick(((False, 8192), (True, 32_768), (True, 8192)), ()):
-        best = max(best, _update(setup, report, "3B", checkpointing, micro))
-    report.target("share of the peak, best of these", best, at_least=0.4)
-    lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
-    _update(setup, report, "3B", False, 8192, lengths=lengths, name="100 to 3,000 tokens")
+    chosen = setup.pick(UPDATES, (UPDATES[0], UPDATES[-1]))
+    shares = [share for one in chosen if (share := _measured(setup, report, one)) is not None]
+    report.target("share of the peak, best of these", max(shares, default=0.0), at_least=0.4)
 
 
 def adapters(setup: Setup, report: Report) -> None:
     """Updates of the 7B shape through adapters of rank 16."""
-    _update(setup, report, "7B", True, 16_384, rank=16)
+    for one in ADAPTERS:
+        _measured(setup, report, one)
 
 
-def _update(
-    setup: Setup,
-    report: Report,
-    shape: str,
-    checkpointing: bool,
-    micro: int,
-    rank: int = 0,
-    lengths: Tensor | None = None,
-    name: str = "3,072 tokens",
-    profiled: bool = False,
-) -> float:
+def _measured(setup: Setup, report: Report, one: Update) -> float | None:
+    """Report a setting, or why it was left out; returns its share of the GPU's peak."""
+    config = one.config(setup)
+    need = update_bytes(setup, one.shape, config)
+    return attempt(setup, report, one.name, need, partial(_update, setup, report, one, config))
+
+
+def _update(setup: Setup, report: Report, one: Update, config: TrainConfig) -> float:
     """Report one setting's seconds; returns its share of the GPU's peak."""
-    config = train_config(
-        setup,
-        gradient_checkpointing=checkpointing,
-        micro_tokens=setup.pick(micro, 128),
-        lora_rank=rank,
-    )
-    optimizer = make_optimizer(setup, shape, config)
-    if lengths is None:
-        lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    if one.varied:
+        lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
+    optimizer, words = make_optimizer(setup, one.shape, config), one.name
     vocabulary = optimizer.model.config.vocab_size
     groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
     taken: list[Step] = []
@@ -129,14 +161,13 @@ def _update(
     seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)))
     n_inputs = taken[-1].n_inputs
     share = update_flops(multiplied(optimizer.model), config) * n_inputs / seconds / setup.flops
-    words = f"{shape}, {name}, {micro // 1024}k a pass{', kept layers' * (not checkpointing)}"
     report.check(f"{words}: steps not taken", sum(not step.taken for step in taken), 0)
     report.add(f"{words}: update", seconds, "s")
     report.add(f"{words}: tokens", n_inputs / seconds, "1/s")
     report.add(f"{words}: share of the peak", share)
     report.add(f"{words}: peak memory", setup.peak() / 1e9, "GB")
-    if profiled:
-        report.add(f"{shape}: AdamW", setup.seconds(lambda: optimizer._adamw.step(0.0)), "s")
+    if one.profiled:
+        report.add(f"{one.shape}: AdamW", setup.seconds(lambda: optimizer._adamw.step(0.0)), "s")
         _profiled(setup, report, lambda: optimizer.step(groups))
     return share
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(GPU))
 
 import prove  # noqa: E402
 from record import Report, page, read_lines, table  # noqa: E402
+from shapes import Setup, attempt  # noqa: E402
 
 WITHOUT = ("plotly", "math_verify", "latex2sympy2_extended", "antlr4", "vllm")
 """Packages of this project that a machine with torch and transformers may lack."""
@@ -50,6 +51,7 @@ def endless(setup, report):
 
 folder = Path(sys.argv[1])
 prove.main(["--part", "A", "--dry", "--out", str(folder / "whole")])
+prove.main(["--part", "D", "--dry", "--out", str(folder / "whole")])
 failing = ("broken", "outside", "endless")
 prove.SECTIONS = {name: prove.Listed(name, "A", 9, "") for name in failing}
 prove.MODULES = {"__main__": failing}
@@ -88,8 +90,10 @@ def value(record: prove.Record, name: str) -> Any:
     return next(m["value"] for m in record["measures"] if m["name"] == name)
 
 
-@pytest.mark.parametrize("name", [n for n, one in prove.SECTIONS.items() if one.part == "A"])
-def test_every_section_of_part_a_runs_dry(records: dict[str, prove.Record], name: str) -> None:
+@pytest.mark.parametrize("name", [n for n, one in prove.SECTIONS.items() if one.part in "AD"])
+def test_every_section_of_parts_a_and_d_runs_dry(
+    records: dict[str, prove.Record], name: str
+) -> None:
     record = records[name]
     assert record["status"] == "done", record.get("error")
     assert record["dry"] and record["measures"] and record["facts"]["torch"]
@@ -112,10 +116,41 @@ def test_without_a_gpu_a_section_is_left_out(
 
 
 def test_each_part_takes_at_most_ten_minutes() -> None:
-    for part in "ABC":
+    for part in "ABCD":
         limits = [one.seconds for one in prove.SECTIONS.values() if one.part == part]
         assert sum(limits) <= prove.PART_SECONDS < 600
     assert sorted(prove.SECTIONS) == sorted(n for names in prove.MODULES.values() for n in names)
+
+
+@pytest.mark.parametrize("kind", ["h100", "h200"])
+def test_every_section_is_within_its_limit_by_the_plan(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = prove.needs(kind)
+    for section in {need.section for need in found}:
+        own = [need for need in found if need.section == section and need.fits]
+        assert own, section
+        planned = prove.STARTED + sum(need.seconds for need in own)
+        assert planned <= prove.SECTIONS[section].seconds, section
+    layers = next(n for n in found if n.setting == "3B, 3,072 tokens, 8k a pass, kept layers")
+    assert layers.fits is (kind == "h200")
+    assert sum(one.seconds for one in prove.SECTIONS.values()) <= 35 * 60
+    assert prove.main(["--dry-run", "--gpu", kind]) == 0
+    said = capsys.readouterr().out
+    assert ("left out" in said) is (kind == "h100") and "limits of all sections" in said
+
+
+def test_a_setting_without_memory_is_a_row_and_not_the_end(tmp_path: Path) -> None:
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+
+    setup, report = Setup(True, tmp_path), Report(tmp_path / "one.jsonl", dry=True)
+    assert attempt(setup, report, "a", 1, full) is None
+    assert attempt(setup, report, "b", 2**61, full) is None
+    assert attempt(setup, report, "c", 1, lambda: 3) == 3
+    rows = {row["name"]: row["value"] for row in read_lines(tmp_path / "one.jsonl")}
+    assert rows.pop("a: out of memory").startswith("CUDA out of memory")
+    assert list(rows) == ["b: left out"] and not report.missed
 
 
 def test_a_failure_stops_no_other_section(ended: Ended) -> None:
