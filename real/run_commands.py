@@ -17,7 +17,7 @@ from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import check_new
-from real.compare.runs import check_asked, read_sources
+from real.compare.asked import check_asked, read_sources
 from real.model_commands import (
     ImportGgufCommand,
     MakeTinyCommand,
@@ -166,12 +166,12 @@ class CompareCommand(SettingsCommand):
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
-            from real.compare.arms import compare, compare_steps, n_runs
+            from real.compare.arms import compare, compare_steps
             from real.model.prepare import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
-        total = n_runs(arms, self.seeds) * max(1, len(self.lrs))
+        total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         common = (arms, self.seeds, self.jobs)
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:

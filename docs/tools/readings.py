@@ -24,8 +24,7 @@ from lab.compare.published import fits_row
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.calibrate import CELLS, MECHANISMS, ROWS, Row
-from sim.studies.calibrate.mechanisms import POPULATION, row_config, values
+from sim.studies.calibrate import CELLS, MECHANISMS, POPULATION, ROWS, Row, row_config, values
 from sim.world.populations import Population, draw_population
 
 DRAWS = Path(__file__).parents[1] / "data" / "readings-draws.csv"
@@ -57,10 +56,10 @@ def drawn(number: int) -> Iterator[dict[str, Any]]:
     """Yield one line per row of the paper for one draw of a mechanism."""
     rng = np.random.default_rng([30, number])
     mechanism = MECHANISMS[POLICIES[number % len(POLICIES)]]
-    shared = mechanism.values(rng.random(len(mechanism.parameters)))
+    shared = values(mechanism.parameters, rng.random(len(mechanism.parameters)))
     for place, row in enumerate(ROWS.values()):
         laws = [_law(row, rng) for _ in range(TRIES)]
-        config = row_config(mechanism, row, shared, laws[0], TRIES, 10 * number + place)
+        config = row_config(mechanism, row, shared | laws[0], TRIES, 10 * number + place)
         problems = [
             draw_population(replace(config, first_replicate=t, replicates=1, **law))
             for t, law in enumerate(laws)

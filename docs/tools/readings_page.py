@@ -20,7 +20,7 @@ from lab.base.columns import select, where
 from lab.base.text_table import TextTable
 from lab.compare.published import fits_row
 from lab.figures.style import BLUE, ORANGE, VERMILLION, multiples, place_of, styled
-from sim.studies.calibrate.published import CELLS, ROWS
+from sim.studies.calibrate import CELLS, ROWS
 from sim.studies.paper import paper_errors
 
 DOCS = Path(__file__).parents[1]

@@ -1,55 +1,47 @@
-"""Comparisons of arms: every arm on the same seeds, and the final accuracy of each.
-
-A comparison that was stopped goes on when it is asked for again: finished runs of the same settings
-are skipped and begun ones go on from their checkpoints.
-
-Arms at matched effort run last, since they need the update norms of the others. Each has one factor
-on the learning rate, pooled over the seeds.
-"""
+"""Comparisons of the trainer's arms: a study of `lab.study`, one for each learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lab.base.arms import DEMO_ARMS, arm, matched_target, replayed_target
+from lab.arm_settings import with_arm
+from lab.base.arms import DEMO_ARMS, arm
 from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
-from lab.trace.trace import load
+from lab.study import Found, Job, Outcome, Report, Study
+from lab.trace.manifest import read_manifest
+from lab.trace.parts import is_unused, locked
+from real.compare.asked import check_asked, check_list
 from real.compare.jobs import Place, find_places, run_jobs
-from real.compare.matched_effort import MatchedArm, partners, run_matched
-from real.compare.runs import (
-    Job,
-    Outcome,
-    check_asked,
-    check_list,
-    check_sources,
-    check_stored,
-    failed,
-    finished,
-    job_of,
-    run_folder,
-    stored_factor,
-)
+from real.model.folder import changed_files, model_digests
+from real.problems.problem import ProblemSet, fingerprint
+from real.record.stored import check_same, stored_config
 from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
+
+CLOSE = 0.1
+"""Relative error of the matched effort above which another factor is tried: each try trains on all
+seeds."""
+MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
     """Result of one arm over its finished seeds."""
 
-    name: str
     title: str
     seeds: list[int]
     start: list[float]
     """pass@1 before training, per seed."""
     final: list[float]
     """pass@1 after training, per seed."""
-    unread: list[tuple[float, float]] = field(default_factory=list)
+    unread: list[tuple[float, float]]
     """Shares of responses without a readable answer before training and in the last epoch."""
 
     @property
@@ -58,25 +50,22 @@ class ArmResult:
         if not self.seeds:
             return f"{self.title}: no run finished"
         final = estimate(np.array(self.final))
-        line = (
-            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> "
-            f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')})"
-        )
-        if not self.unread:
-            return line
         before, after = np.mean(self.unread, axis=0)
-        return f"{line}, unread {before:.1%} -> {after:.1%}"
+        return (
+            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> "
+            f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')}), "
+            f"unread {before:.1%} -> {after:.1%}"
+        )
 
 
 @dataclass(slots=True)
 class ComparedArms:
     """Result of a comparison."""
 
-    folder: Path
     arms: list[ArmResult]
     failed: list[Outcome] = field(default_factory=list)
     """Runs that did not finish."""
-    matches: list[MatchedArm] = field(default_factory=list)
+    matches: list[Found] = field(default_factory=list)
     """Match of each arm at matched effort with its target."""
 
 
@@ -86,7 +75,7 @@ def compare(
     arms: Sequence[str] = DEMO_ARMS,
     seeds: Sequence[int] = (0, 1, 2),
     n_parallel: int | None = None,
-    report: Callable[[float], None] = lambda _: None,
+    report: Report = lambda _: None,
     gpus_per_run: int = 1,
 ) -> ComparedArms:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
@@ -95,53 +84,20 @@ def compare(
         config: shared settings; those of an arm or a seed must be left at their defaults.
             `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; what it holds of this comparison is gone on with.
-        arms: names of `lab.base.arms`.
         seeds: arms of one seed are paired: same votes before training, order and draws.
-        n_parallel: runs at once, see `find_places`.
-        report: called with the number of runs done, fractions of running ones included.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
 
     Raises:
         UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
             a run of other settings.
     """
-    folder, arms = Path(folder), [arm(name).name for name in arms]
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
-    say([*_check(config, folder, arms, seeds), *notices])
-    _make(folder, arms)
+    study = _study(config, Path(folder), arms, seeds, places)
+    say([*_check(study, config), *notices])
     with said_once():  # the runs share most of their notices
-        return _run(config, folder, arms, seeds, places, report)
-
-
-def _run(
-    config: TrainConfig,
-    folder: Path,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    places: Sequence[Place],
-    report: Callable[[float], None],
-) -> ComparedArms:
-    last = [name for name in arms if matched_target(name)]
-    replaying = [name for name in arms if replayed_target(name)]
-    first = [name for name in arms if name not in (*last, *replaying)]
-
-    def run(jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
-        return run_jobs(jobs, places, report)
-
-    result, done = ComparedArms(folder, []), 0
-    for names in (first, replaying):
-        jobs = _jobs(config, folder, names, seeds)
-        result.failed += failed(run(jobs, lambda now, done=done: report(done + now)))
-        done += len(jobs)
-    for place, name in enumerate(last):
-        done = n_runs((*first, *replaying), seeds) + place * len(seeds)
-        match, lost = run_matched(
-            config, folder, name, seeds, run, lambda now, done=done: report(done + now)
-        )
-        result.matches += [match] if match else []
-        result.failed += lost
-    result.arms += [_result(folder, name, seeds) for name in arms]
-    return result
+        done = study.run(report)
+    results = [_result(study, name) for name in study.arms]
+    return ComparedArms(results, done.failed, done.found)
 
 
 def compare_steps(
@@ -151,7 +107,7 @@ def compare_steps(
     arms: Sequence[str] = DEMO_ARMS,
     seeds: Sequence[int] = (0, 1, 2),
     n_parallel: int | None = None,
-    report: Callable[[float], None] = lambda _: None,
+    report: Report = lambda _: None,
     gpus_per_run: int = 1,
 ) -> dict[float, ComparedArms]:
     """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
@@ -160,94 +116,110 @@ def compare_steps(
         UserError: as `compare` does, before any run starts; or a learning rate is named twice.
     """
     check_list("lrs", lrs, "give learning rates above 0")
-    arms = [arm(name).name for name in arms]
-    settings = {lr: replace(config, lr=lr) for lr in lrs}
-    for lr, at_lr in settings.items():
-        _check(at_lr, Path(folder) / f"lr-{lr:g}", arms, seeds)
+    cells = {lr: (replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs}
+    for at_lr, place in cells.values():
+        _check(_study(at_lr, place, arms, seeds), at_lr)
     results: dict[float, ComparedArms] = {}
     with said_once():
-        for i, (lr, at_lr) in enumerate(settings.items()):
-            done = i * n_runs(arms, seeds)
-            results[lr] = compare(
-                at_lr,
-                Path(folder) / f"lr-{lr:g}",
-                arms,
-                seeds,
-                n_parallel,
-                lambda now, done=done: report(done + now),
-                gpus_per_run,
-            )
+        for i, (lr, (at_lr, place)) in enumerate(cells.items()):
+            told = partial(_after, report, i * len(arms) * len(seeds))
+            results[lr] = compare(at_lr, place, arms, seeds, n_parallel, told, gpus_per_run)
     return results
 
 
-def n_runs(arms: Sequence[str], seeds: Sequence[int]) -> int:
-    """Runs of a comparison."""
-    return len(arms) * len(seeds)
+def _after(report: Callable[[float], None], before: int, now: float) -> None:
+    report(before + now)
 
 
-def _result(folder: Path, name: str, seeds: Sequence[int]) -> ArmResult:
-    complete = [seed for seed in seeds if finished(folder, name, seed)]
-    traces = [load(run_folder(folder, name, seed)) for seed in complete]
+def _study(
+    config: TrainConfig,
+    folder: Path,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    places: Sequence[Place] = (),
+) -> Study:
+    return Study(
+        folder=folder,
+        arms=[arm(name).name for name in arms],
+        seeds=seeds,
+        config_of=lambda name: with_arm(config, arm(name)),
+        run_jobs=lambda jobs, told: run_jobs(jobs, places, told),
+        close=CLOSE,
+        max_tries=MAX_TRIES,
+    )
+
+
+def _check(study: Study, config: TrainConfig) -> list[str]:
+    """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
+    problems, model = check_asked(config, study.arms, study.seeds)
+    for job in study.all_jobs():
+        check_stored(job)
+        check_sources(job, problems, model)
+    jobs = study.jobs(study.arms)
+    done = sum(job.finished for job in jobs)
+    begun = sum(job.begun for job in jobs) - done
+    return [f"{study.folder}: finished runs: {done}, resumed runs: {begun}"] * bool(done or begun)
+
+
+def _result(study: Study, name: str) -> ArmResult:
+    traces = study.traces(name)
     curves = [trace.evals["pass_at_1"] for trace in traces]
     return ArmResult(
-        name=name,
         title=arm(name).title,
-        seeds=complete,
+        seeds=[trace.run.seeds[0] for trace in traces],
         start=[float(curve.iloc[0]) for curve in curves],
         final=[float(curve.iloc[-1]) for curve in curves],
         unread=[unread_shares(trace) for trace in traces],
     )
 
 
-def _check(
-    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
-) -> list[str]:
-    """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
-    problems, model = check_asked(config, arms, seeds)
-    jobs = _jobs(config, folder, arms, seeds)
-    for job in [*jobs, *_partners(config, folder, arms, seeds)]:
-        check_stored(job)
-        check_sources(job, problems, model)
-    done = sum(job.finished for job in jobs)
-    begun = sum(job.begun for job in jobs) - done
-    return [f"{folder}: finished runs: {done}, resumed runs: {begun}"] if done or begun else []
+_SOURCES = frozenset({"model", "problems"})
+"""Of a finished run their names are compared, too; of all runs their content."""
 
 
-def _jobs(
-    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
-) -> list[Job]:
-    """All runs; an arm at matched effort has the factor of its runs that are there."""
-    factors = {name: stored_factor(folder, name, seeds) for name in filter(matched_target, arms)}
-    return [
-        job_of(config, folder, name, seed, factors.get(name) or 1.0, seeds)
-        for name in arms
-        for seed in seeds
-    ]
+def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
+    """Refuse a run that was begun on other problems or another model than those of today.
 
+    Args:
+        model: folder of today's model; None for the tiny task's.
 
-def _partners(
-    config: TrainConfig, folder: Path, arms: Sequence[str], seeds: Sequence[int]
-) -> list[Job]:
-    """The finished runs that controls need, of arms that are not run now."""
-    jobs: list[Job] = []
-    for name in arms:
-        target = replayed_target(name)
-        partner = partners(name) if matched_target(name) else (target,) if target else ()
-        others = [other for other in partner if other not in arms]
-        needed = [job_of(config, folder, other, seed) for other in others for seed in seeds]
-        if not all(job.finished for job in needed):
-            raise UserError(f"arms: {name} needs {' and '.join(reversed(partner))}; add them")
-        if target and len(seeds) < 2:
-            raise UserError(f"arms: {name} needs two seeds, since each replays another one")
-        jobs += needed
-    return jobs
-
-
-def _make(folder: Path, arms: Sequence[str]) -> None:
-    try:
-        for name in arms:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    Raises:
+        UserError: their content differs from what the run noted at its start.
+    """
+    if not job.begun:
+        return
+    extra, changed = read_manifest(job.folder).extra, []
+    before = extra.get("sources", {}).get("model")
+    if model is not None and before is not None:
+        files = changed_files(before, model_digests(model))
+        changed += [f"model = {job.config.model!r} ({', '.join(files)})"] if files else []
+    if problems is not None and "problems_sha256" in extra:
+        left_out = set(extra.get("prompts_left_out", ()))
+        kept = [problem for problem in problems if problem.id not in left_out]
+        if fingerprint(kept) != extra["problems_sha256"]:
+            changed.append(f"problems = {job.config.problems!r}")
+    if changed:
         raise UserError(
-            f"{folder}: cannot be made ({error.strerror}); choose a folder you may write to"
-        ) from error
+            f"{job.folder}: the content has changed since the run was started: "
+            f"{', '.join(changed)}; put the old files back, or choose another --out"
+        )
+
+
+def check_stored(job: Job) -> None:
+    """Refuse a folder in which the run can neither start nor go on nor count as finished.
+
+    Raises:
+        UserError: the folder holds something else, a run of other settings, or a run that another
+            process writes.
+    """
+    if not job.begun:
+        if job.folder.exists() and not is_unused(job.folder):
+            raise UserError(
+                f"{job.folder}: exists and holds no run; choose another --out or delete it"
+            )
+        return
+    before, done = to_values(stored_config(job.folder)), job.finished
+    check_same(before, job.config.settled(), job.folder, fixed=_SOURCES if done else frozenset())
+    if not done:
+        with locked(job.folder):
+            """Only to learn whether another process holds it."""

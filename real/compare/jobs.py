@@ -27,8 +27,8 @@ import torch
 from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
 from lab.base.settings import to_values
 from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_raised
+from lab.study import Job, Outcome
 from lab.trace.manifest import FILE_NAME
-from real.compare.runs import Job, Outcome
 from real.record.terminal import say, send_words, show_numbers
 from real.settings.config import TrainConfig
 
@@ -47,9 +47,6 @@ def find_places(
     Args:
         n_parallel: most runs at once; if None 2 on a CPU, and as many as the GPUs have room for.
             More than these wait for a place, and a notice says so.
-
-    Raises:
-        UserError: a number is below 1, or there are not as many GPUs.
     """
     for name, number in (("jobs", n_parallel), ("gpus_per_run", gpus_per_run)):
         if number is not None and number < 1:
@@ -201,7 +198,6 @@ def run_jobs(
         jobs: the runs; the folders around theirs must exist. Finished ones are skipped, begun ones
             go on from their last checkpoint.
         places: GPUs of each run that computes at the same time, see `find_places`.
-        report: called with the number of runs done, fractions of running ones included.
 
     Returns:
         One outcome per job, in order.

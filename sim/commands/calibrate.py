@@ -21,7 +21,7 @@ class Calibrate:
     rows: tuple[str, ...] = ()
     """Rows of the paper such as llama-math500; all six if left out."""
     mechanisms: tuple[str, ...] = ()
-    """independent, attractor, spread and features if left out; also mixture and adam."""
+    """independent, attractor, spread and features; all if left out."""
     readings: tuple[str, ...] = ()
     """Readings of label accuracy, share of votes or majority is right; both if left out."""
     replicates: int = 16
@@ -37,15 +37,22 @@ class Calibrate:
 
     def run(self) -> None:
         """Calibrate, then print the tables."""
-        from sim.studies.calibrate.calibration import Calibration, run_calibration
-        from sim.studies.calibrate.fitting import QUICK, Budget, readings_named
-        from sim.studies.calibrate.mechanisms import mechanisms_named
-        from sim.studies.calibrate.published import rows_named
+        from sim.studies.calibrate import (
+            MECHANISMS,
+            QUICK,
+            READINGS,
+            ROWS,
+            Budget,
+            Calibration,
+            chosen,
+            run_calibration,
+        )
 
+        asked = set(chosen("readings", self.readings, READINGS))
         calibration = Calibration(
-            rows=rows_named(self.rows),
-            mechanisms=mechanisms_named(self.mechanisms),
-            readings=readings_named(self.readings),
+            rows=[ROWS[name] for name in chosen("rows", self.rows, ROWS)],
+            mechanisms=[MECHANISMS[n] for n in chosen("mechanisms", self.mechanisms, MECHANISMS)],
+            readings=[reading for reading in READINGS if reading in asked],
             budget=QUICK if self.quick else Budget(),
             replicates=min(self.replicates, 4) if self.quick else self.replicates,
             fits=1 if self.quick else self.fits,

@@ -48,7 +48,7 @@ class Explore:
                 "dash not installed; install with pip install 'ttrl-guard-lab[explore]'"
             )
         _check_port(self.port)
-        from sim.explore.app import make_app
+        from sim.explore import make_app
 
         app = make_app(self.settings)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -124,7 +124,8 @@ class Compare:
 
             print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
             return
-        from sim.studies.controls import check_arms, named
+        from lab.study import check_arms
+        from sim.studies.controls import named
 
         cell, rule = self.settings.population, self.settings.rule
         names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)

@@ -27,8 +27,6 @@ class Theory:
     """Problems drawn per cell."""
     max_visits: int = 2000
     """The most visits of a drawn problem."""
-    delta: float = 0.01
-    """An answer is extinct once it wins a vote with less than this probability."""
     seed: int = 0
     """Seed of the draws."""
     chart: bool = False
@@ -36,18 +34,10 @@ class Theory:
 
     def run(self) -> int:
         """Print the table."""
-        from sim.theory.tables import (
-            CHART_P0,
-            CHART_STEPS,
-            as_text,
-            drawn_table,
-            regime_chart,
-        )
+        from sim.theory.tables import CHART_P0, CHART_STEPS, as_text, drawn_table, regime_chart
 
         if self.chart:
-            chart = regime_chart(
-                CHART_P0, CHART_STEPS, self.n_votes, self.n_samples, delta=self.delta
-            )
+            chart = regime_chart(CHART_P0, CHART_STEPS, self.n_votes, self.n_samples)
             columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
             print(chart[columns].round(4).to_string(index=False))
             return 0
@@ -59,7 +49,6 @@ class Theory:
             n_runs=self.runs,
             seed=self.seed,
             max_visits=self.max_visits,
-            delta=self.delta,
         )
         print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
         print(as_text(table))

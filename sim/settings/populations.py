@@ -22,11 +22,7 @@ Part = Literal["leak", "own", "others"]
 
 
 def response_at(path: str) -> Response:
-    """Return a response file's content; the last one is read again only where it has changed.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return a response file's content; the last one is read again only where it has changed."""
     try:
         changed = Path(path).stat().st_mtime_ns
     except OSError:
@@ -174,9 +170,6 @@ def check_population(
     Args:
         given: settings of `FREE` that have a value.
         mixture: (weight, mean, concentration) of every law.
-
-    Raises:
-        UserError: the first of these.
     """
     if population not in (*NAMED, *FREE):
         known = ", ".join([*NAMED, *FREE])
@@ -195,9 +188,6 @@ def sizes(population: str, response: str | None) -> dict[str, int]:
     Args:
         population: one of `NAMED`; any other has the sizes of llama-math500.
         response: response file of the measured policy, which is its population.
-
-    Raises:
-        UserError: the response file cannot be read.
     """
     if response is not None:
         own = response_at(response)

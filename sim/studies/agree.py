@@ -102,9 +102,6 @@ class Prediction:
 
         Args:
             folder: run folder that has the label accuracies before training.
-
-        Raises:
-            UserError: a setting cannot be simulated.
         """
         return SimConfig(
             **self._shared(runs),
@@ -163,10 +160,6 @@ def check_settings(config: Mapping[str, Any], where: str) -> None:
 
     Args:
         config: of a real run, as plain values.
-        where: begins the message.
-
-    Raises:
-        UserError: naming the first such setting.
     """
     known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
     for name in sorted(config.keys() - known):
@@ -283,11 +276,7 @@ def agree(
 
 
 def left_out(real: Sequence[Comparison], classical: Sequence[Classical]) -> list[str]:
-    """Return what the table of `agree` lacks, with the reasons, each once.
-
-    Args:
-        classical: other policies that were asked for.
-    """
+    """Return what the table of `agree` lacks, with the reasons, each once."""
     found: dict[str, list[str]] = {}
     for comparison in real:
         at = "" if comparison.step_size is None else f" at lr {comparison.step_size:g}"

@@ -6,7 +6,7 @@ Arms are compared at equal step and each at its own best.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +14,21 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, Arm, is_guarded, replayed_target
+from lab.base.arms import BASELINE, Arm, is_guarded
 from lab.base.columns import floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.settings import flattened, from_values, to_values
 from lab.base.stats import contrast_table
 from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
+from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.trace import Trace, load
 from sim.engine.rows import MEASURES, measure_trace
-from sim.engine.run import measure, simulate
+from sim.engine.run import simulate
 from sim.settings.config import SimConfig
-from sim.studies.controls import Control, check_arms, control, find
+from sim.studies.controls import named
 from sim.studies.sweep import Sweep, run_sweep
 from sim.world.populations import ability_sampler
 
@@ -110,8 +111,6 @@ def _metrics(rows: pd.DataFrame) -> pd.DataFrame:
 
 TABLE = "comparison.parquet"
 """Every difference between the arms."""
-_FOUND = ("step_factor", "skip_rate")
-"""Settings of controls that their search sets."""
 
 
 def compare(
@@ -122,7 +121,7 @@ def compare(
     Args:
         config: settings shared by all arms; an arm brings its guard, labels, rule and step
             factor.
-        arms: in the order of the runs, see `sim.studies.controls.named`; controls run last.
+        arms: see `sim.studies.controls.named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
 
     Returns:
@@ -132,67 +131,59 @@ def compare(
         UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
             is matched to, the folder holds something else, or a run failed.
     """
-    out = Path(out)
-    check_arms(tuple(arm.name for arm in arms))
-    configs = {arm.name: with_arm(config, arm) for arm in arms}  # all, before the first run
+    out, given = Path(out), {arm.name: arm for arm in arms}
+
+    def config_of(name: str) -> SimConfig:
+        return with_arm(config, given.get(name) or named(name, config))
+
+    def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
+        for job in jobs:
+            if job.finished:
+                continue
+            if job.begun:  # it has no checkpoints, and the same seed makes it again
+                shutil.rmtree(job.folder)
+            own = given.get(job.arm) or named(job.arm, config)
+            own = replace(own, step_factor=job.config.step_factor)
+            simulate(job.config, job.folder, progress, arm=own)
+        return [Outcome(job, 1.0) for job in jobs]
+
+    study = Study(
+        folder=out,
+        arms=[arm.name for arm in arms],
+        seeds=[config.seed],
+        config_of=config_of,
+        run_jobs=run,
+        replicates=True,
+    )
+    for job in study.all_jobs():  # all, before the first run
+        _check_stored(job)
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
-        own = {GRID, TABLE, LOCK_NAME, *configs}
+        own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
         others = [entry.name for entry in out.iterdir() if entry.name not in own]
     except OSError as error:
         raise UserError(f"{out}: cannot be made ({error.strerror}); choose another") from error
-    if strange := [name for name in others if not (out / name / FILE_NAME).is_file()]:
+    if strange := [n for n in others if not (out / n / FILE_NAME).is_file()]:
         raise UserError(f"{out}: is not empty, it holds {min(strange)}; choose another folder")
     with locked(out):
-        traces = _run_all(configs, arms, out, progress)
-    return {arm.name: traces[arm.name] for arm in arms}
+        study.run()
+    return {name: load(out / name) for name in study.arms}
 
 
-def _run_all(
-    configs: Mapping[str, SimConfig], arms: Sequence[Arm], out: Path, progress: bool
-) -> dict[str, Trace]:
-    traces: dict[str, Trace] = {}
-    for arm in sorted(arms, key=_follows):
-        found, folder = control(arm.name), out / arm.name
-        own, facts = configs[arm.name if found is None else found.unguarded], {}
-        if target := replayed_target(arm.name):
-            own = replace(own, treatment=str((out / target).resolve()))
-        if _is_finished(folder, own, () if found is None else _FOUND):
-            traces[arm.name] = load(folder)
-            continue
-        if found is not None:
-            own, facts = _matched(own, found, traces)
-            arm = replace(arm, step_factor=own.step_factor)
-        traces[arm.name] = simulate(own, folder, progress, arm=arm, extra=facts)
-    return traces
-
-
-def _is_finished(folder: Path, config: SimConfig, found: Sequence[str]) -> bool:
-    """Return whether an arm's run is there; what is left of an unfinished one is deleted.
-
-    Args:
-        found: settings that the run of a control finds.
-
-    Raises:
-        UserError: the folder holds a run with other settings.
-    """
-    if not (folder / FILE_NAME).exists():
-        return False
-    run = read_manifest(folder)
-    new = flattened(to_values(config))
-    old = flattened(to_values(from_values(run.config, SimConfig, str(folder))))
-    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if changed := [name for name in changed if name not in found]:
+def _check_stored(job: Job) -> None:
+    """Refuse a run of other settings."""
+    if not job.begun:
+        return
+    run = read_manifest(job.folder)
+    new = flattened(to_values(job.config))
+    old = flattened(to_values(from_values(run.config, SimConfig, str(job.folder))))
+    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
         raise UserError(
-            f"{folder}: settings differ from those it was run with: {', '.join(changed)}; "
+            f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
             "leave them out, or choose another folder"
         )
-    if run.status == "finished":
-        return True
-    shutil.rmtree(folder)  # a simulated run has no checkpoints, and the same seed makes it again
-    return False
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
@@ -205,11 +196,12 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     parts = []
     for name, trace in traces.items():
         extra = trace.run.extra
+        ratio = extra.get("achieved_ratio")  # of controls; None where there was nothing to match
         facts = {
             "step_factor": extra.get("step_factor", 1.0),
-            "achieved_ratio": extra.get("achieved_ratio", float("nan")),
+            "achieved_ratio": float("nan") if ratio is None else ratio,
+            **{"status": "done", "reason": "", "key": name},
         }
-        facts |= {"status": "done", "reason": "", "key": name}
         table = measure_trace(trace).reset_index().assign(**facts)
         table.insert(0, "arm", name)
         table.insert(0, "step", config.step)
@@ -231,7 +223,6 @@ def run_grid(
 
     Args:
         steps: step sizes other than that of the settings.
-        null: also run everything with independent problems.
     """
     policies = (config.policy, NULL) if null else (config.policy,)
     grid = {
@@ -240,17 +231,3 @@ def run_grid(
     }
     sweep = Sweep(base=config, arms=arms, groups=(grid,))
     return run_sweep(sweep, out / GRID, workers, progress=progress)
-
-
-def _follows(arm: Arm) -> bool:
-    """The arm needs the runs of others."""
-    return control(arm.name) is not None or replayed_target(arm.name) is not None
-
-
-def _matched(
-    config: SimConfig, found: Control, traces: dict[str, Trace]
-) -> tuple[SimConfig, dict[str, float]]:
-    guard, unguarded = (measure_trace(traces[n]) for n in (found.target, found.unguarded))
-    result = find(found.kind, config, guard, unguarded, measure)
-    facts = {"achieved_ratio": result.achieved_ratio, "skip_rate": result.config.skip_rate}
-    return result.config, facts

@@ -1,13 +1,7 @@
-"""Arms and controls by name. A control matches the update norm or skip rate without the guard.
+"""Arms by name among settings that several arms share, and the numbers of controls in sweeps.
 
-`matched`      the unguarded run with the factor on the step that gives the guard's mean norm of
-               the update per scheduled step, see `lab.compare.effort`.
-`random_skip`  the unguarded run in which visits are skipped at random, at the share that the guard
-               skipped.
-
-Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
-SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
-vote memory without the guard.
+A sweep keeps no traces, so that it finds the numbers of controls from tables; `lab.study` finds
+those of a comparison from its run folders.
 """
 
 from __future__ import annotations
@@ -20,50 +14,11 @@ from typing import Literal
 import pandas as pd
 
 from guard_core import GuardConfig
-from lab.base.arms import (
-    BASELINE,
-    CONTROLS,
-    GUARD,
-    PERMUTED,
-    REPLAYED,
-    UNGUARDED,
-    Arm,
-    arm,
-    replayed_target,
-    split_settings,
-    title,
-    unguarded,
-    with_own,
-)
+from lab.base.arms import BASELINE, GUARD, PERMUTED, REPLAYED, Arm, arm, split_settings, with_own
 from lab.base.errors import UserError
 from lab.compare.effort import search
+from lab.study import control
 from sim.settings.config import SimConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """An arm whose one free number comes from another arm's run."""
-
-    name: str
-    kind: Literal["matched", "random_skip"]
-    target: str
-    """The guarded arm that it is matched to."""
-
-    @property
-    def unguarded(self) -> str:
-        """The arm that it runs, before its number is set."""
-        plain = unguarded(self.target)
-        assert plain is not None
-        return plain
-
-    @property
-    def arm(self) -> Arm:
-        """As an arm for run folders and reports."""
-        if self.kind == "matched":
-            return arm(self.name)
-        plain = arm(self.unguarded)
-        of = "" if self.target == GUARD else f" of {title(self.target)}"
-        return replace(plain, name=self.name, title=f"{plain.title} at random skips{of}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +34,6 @@ class ControlRun:
     """The control's run, see `sim.engine.run.measure`."""
 
 
-def control(name: str) -> Control | None:
-    """The control of that name; None where it names no control.
-
-    Raises:
-        UserError: it is matched to an arm that is no guard.
-    """
-    for kind in CONTROLS:
-        if name == kind:
-            return Control(name, kind, GUARD)
-        if name.startswith(f"{kind}_"):
-            target = name.removeprefix(f"{kind}_")
-            if unguarded(target) is None:
-                known = ", ".join(UNGUARDED)
-                raise UserError(
-                    f"arm {name!r}: {target} is no guard, use one of {known}, or RULE+ one of them"
-                )
-            return Control(name, kind, target)
-    return None
-
-
 def guard_among(name: str, config: SimConfig) -> GuardConfig:
     """Returns the guard of an arm among settings that several arms share.
 
@@ -112,35 +47,11 @@ def guard_among(name: str, config: SimConfig) -> GuardConfig:
 
 
 def named(name: str, config: SimConfig) -> Arm:
-    """An arm or control by name; the arm `guard` has the guard of the settings.
-
-    Raises:
-        UserError: no arm has that name.
-    """
+    """An arm or control by name; the arm `guard` has the guard of the settings."""
     found = control(name)
     if found is not None:
         return found.arm
     return replace(arm(name), guard=guard_among(name, config))
-
-
-def check_arms(names: tuple[str, ...]) -> None:
-    """Refuse arms that are unknown, given twice, or lack the arms that they are matched to.
-
-    Raises:
-        UserError: the first of these.
-    """
-    if not names:
-        raise UserError("arms: give at least one")
-    for name in names:
-        found = control(name)
-        if names.count(name) > 1:
-            raise UserError(f"arms: {name} is there twice")
-        if found is None:
-            arm(name)
-            if (target := replayed_target(name)) is not None and target not in names:
-                raise UserError(f"arms: {name} needs {target} as well")
-        elif not {found.target, found.unguarded} <= set(names):
-            raise UserError(f"arms: {name} needs {found.unguarded} and {found.target} as well")
 
 
 def find(

@@ -30,11 +30,12 @@ from lab.base.arms import arm
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.settings import hint, to_values
+from lab.study import Control, control
 from sim.engine.rows import MEASURES
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.controls import Control, control, find, guard_among
+from sim.studies.controls import find, guard_among
 from sim.world.measured.tree import read_measured
 from sim.world.observe.observer import only_read
 from sim.world.populations import ability_sampler
@@ -94,11 +95,7 @@ def parse(text: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that are no field, or not a sweep's to vary.
-
-    Raises:
-        UserError: with the nearest name.
-    """
+    """Refuse names that are no field, or not a sweep's to vary."""
     if name in _OF_ARMS:
         raise UserError(f"vary {name}: this is what the arms differ in; choose --arms")
     if name in _OF_ROWS:
@@ -109,11 +106,7 @@ def check_name(name: str) -> None:
 
 
 def check_axis(name: str, values: tuple[Value, ...]) -> None:
-    """Refuse an axis without values, or with values of a wrong type.
-
-    Raises:
-        UserError: naming the axis.
-    """
+    """Refuse an axis without values, or with values of a wrong type."""
     check_name(name)
     if not values:
         raise UserError(f"vary {name}: no values")

@@ -53,9 +53,6 @@ def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,
         in percent.
-
-    Raises:
-        UserError: the logits stopped being finite.
     """
     jobs = [(name, asked) for name in NAMED for asked in ARMS]
     bar = Bar(jobs, "paper", len(jobs), unit="run", disable=not progress)

@@ -130,10 +130,7 @@ def run_search(
     """Run a search, or what is left of it.
 
     Args:
-        search: what to run.
         folder: new or empty, or with an unfinished run of the same search, which is continued.
-        workers: see `sim.studies.sweep.run_sweep`.
-        progress: show a bar for every round.
 
     Returns:
         One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from
@@ -182,10 +179,6 @@ def _better(
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
     """Return the scores of candidates that were run at every learning rate.
 
-    Args:
-        rows: of `run_search`.
-        lrs: the learning rates.
-
     Returns:
         One row per candidate, by its title: final pass@1 in percent at every learning rate (mean
         over its replicates), mean and minimum of them, and replicates.
@@ -206,11 +199,6 @@ def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.Data
     `gain` is the mean over the learning rates minus that of the first candidate, paired by
     replicate. Its t-interval `low` to `high` holds for all candidates at once with 95 %
     (Bonferroni's correction), also for those that were chosen because they were best.
-
-    Args:
-        rows: of `run_search`.
-        lrs: the learning rates.
-        objective: column of `scores` to sort by.
     """
     table = scores(rows, lrs)
     level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)

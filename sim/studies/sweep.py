@@ -36,13 +36,13 @@ from lab.base.settings import flattened, to_values
 from lab.compare.collection import RESULTS
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
+from lab.study import check_arms
 from lab.trace.manifest import command, commit, machine, now, versions
 from lab.trace.parts import LOCK_NAME, locked
 from sim.engine.rows import MEASURES
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.settings.options import Preset
-from sim.studies.controls import check_arms
 from sim.studies.jobs import (
     FACTS,
     FILES,
@@ -175,7 +175,6 @@ def run_sweep(
         workers: processes on this machine. If left out, joblib's active configuration decides:
             inside `joblib.parallel_config("dask")` the jobs run on a Dask cluster, by default one
             after the other in this process. Results do not depend on it.
-        progress: show a bar with the remaining time.
 
     Returns:
         One row per cell, arm and replicate: cell, group, the varied settings, arm, replicate,
@@ -205,11 +204,7 @@ def run_sweep(
 
 
 def check_workers(workers: int | None) -> None:
-    """Refuse a number of processes below 1.
-
-    Raises:
-        UserError: naming it.
-    """
+    """Refuse a number of processes below 1."""
     if workers is not None and workers < 1:
         raise UserError(f"workers = {workers}: must be at least 1")
 
@@ -242,7 +237,6 @@ def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
 
     Args:
         folder: new, empty, or of a sweep.
-        definition: plain values that must agree for the sweep to be continued.
 
     Returns:
         The folder.
@@ -282,7 +276,6 @@ def run_jobs(
         pairs: rows and their jobs, with the same columns in every row.
         folder: of the sweep; each job's rows stand in its `results.csv` as soon as it ends, and
             all are in the order of `pairs` at the end.
-        workers: see `run_sweep`.
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}

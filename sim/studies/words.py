@@ -48,7 +48,6 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
 
     Args:
         rows: in the form of `run_sweep`.
-        settings: columns that make a setting.
     """
     rows = _once(rows, settings)
     cells = list(groups(rows, [*settings, "arm"]))
@@ -86,7 +85,6 @@ def print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
 
     Args:
         table: from `sim.studies.compare.contrasts`.
-        settings: columns that make a setting.
     """
     pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
     shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))

@@ -51,11 +51,7 @@ class LockIn(NamedTuple):
     """(N,) probability to end on the wrong answer."""
 
     def at(self, p0: ArrayLike) -> Floats:
-        """Probability for each starting chance of the correct answer, in the shape of `p0`.
-
-        Raises:
-            UserError: a chance is not in (0, 1).
-        """
+        """Probability for each starting chance of the correct answer, in the shape of `p0`."""
         p0 = np.asarray(p0, np.float64)
         x_E = np.array([logit(float(p)) for p in p0.ravel()])
         wrong_E = interpolate(self.x_N, self.wrong_N, np.clip(x_E, self.x_N[0], self.x_N[-1]))
@@ -87,11 +83,7 @@ class Windows(NamedTuple):
     """(N,) mean visits, counted as 0 in the problems where the wrong answer is the first."""
 
     def at(self, p0: float) -> Window:
-        """From the chance `p0` of the correct answer.
-
-        Raises:
-            UserError: `p0` is not in (0, 1).
-        """
+        """From the chance `p0` of the correct answer."""
         x0 = logit(p0)
         if abs(x0) >= self.x_N[-1]:
             return Window(0.0, math.nan, 0.0) if x0 > 0 else Window(0.0, 0.0, 1.0)
@@ -115,9 +107,6 @@ def smooth_moves(process: Process, refine: int = 1) -> Moves:
 
 def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
     """Solve for the probability of ending on the wrong answer.
-
-    Args:
-        refine: divides the grid's spacing.
 
     Raises:
         UserError: the step is so small that the grid does not fit into memory.
@@ -153,14 +142,7 @@ def windows(process: Process, delta: float = 0.01) -> Windows:
 
 
 def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
-    """(T,) probability that the label of visit 1, 2, .. T is wrong.
-
-    Args:
-        p0: chance of the correct answer, in (0, 1).
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
-    """
+    """(T,) probability that the label of visit 1, 2, .. T is wrong."""
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
     visit = smooth_moves(process)
@@ -186,15 +168,8 @@ def lock_in(
     """Probability that a two-answer problem ends on the wrong answer for ever.
 
     Args:
-        p0: chance of the correct answer before training, in (0, 1).
-        step: logit step per unit of standardised advantage (eta), > 0.
-        n_votes: V, at least 3.
-        n_samples: K, the first K votes are trained on; in 2..V.
         method: `chain` is exact (error below 1e-6); `diffusion` is the closed form for a small
             step * sqrt(V), which does not depend on K.
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the chain's grid.
     """
     process = Process(step, n_votes, n_samples)
     if method == "chain":
@@ -229,9 +204,6 @@ def lock_in_diffusion(p0: float, step: float, n_votes: int) -> float:
     every step size, .01 at K = 8. It does better than the diffusion deserves, since what it leaves
     out nearly cancels: visits are discrete (fewer wrong ends) and the drift saturates (more).
     As the step grows the truth tends to `Process.wrong_first_move`.
-
-    Raises:
-        UserError: `p0` is not in (0, 1).
     """
     return float(ndtr(-logit(p0) / separatrix_width(step, n_votes)))
 
@@ -244,14 +216,6 @@ def window_closed_form(p0: float, step: float, n_votes: int, delta: float = 0.01
     the time spent within sigma_x (on average .635 / lambda from x0 = 0), and that a problem on
     its way to the other side must first cross 1/2. At V = 64, step .1, p0 = .52 it gives 5.0, the
     exact mean is 8.5, and 9.9 for the problems that are lost. `sim.theory.chain.windows` is exact.
-
-    Args:
-        p0: chance of the correct answer, in (0, 1).
-        step: logit per unit of standardised advantage.
-        delta: in (0, 1/2).
-
-    Raises:
-        UserError: `p0` is not in (0, 1).
     """
     extinct = -2.0 * float(ndtri(delta)) / math.sqrt(n_votes)
     start = max(abs(logit(p0)), separatrix_width(step, n_votes))

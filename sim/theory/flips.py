@@ -39,19 +39,10 @@ class FlipLaw(NamedTuple):
         return float(self.lost_F[1]) / self.degraded if self.degraded > 0 else math.nan
 
 
-def flip_rate_by_visit(
-    p0: float, process: Process, n_visits: int, *, primed: bool = True
-) -> Floats:
+def flip_rate_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     """(T,) share of such problems whose label changes at visit 1, 2, .. T.
 
     This is the run's FR by visit; a problem's windowed FR has the mean of the last W of them.
-
-    Args:
-        p0: chance of the correct answer, in (0, 1).
-        primed: a visit 0 before training set the first label; otherwise visit 1 sets it.
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
@@ -62,7 +53,7 @@ def flip_rate_by_visit(
     # A flip at the next visit depends on the old label, later ones only through the next label.
     from_up_N, from_down_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)
     wrong = visit.value(from_up_N, x0)
-    rate_T[0] = 2.0 * wrong * (1.0 - wrong) if primed else 0.0
+    rate_T[0] = 2.0 * wrong * (1.0 - wrong)
     for t in range(1, n_visits):
         from_up_N = from_down_N = _after_visit(visit, from_up_N, from_down_N)
         rate_T[t] = visit.value(from_up_N, x0)
@@ -75,13 +66,6 @@ def flip_law(p0: float, process: Process, max_flips: int = 40) -> FlipLaw:
     Let `G_j(x, L)` be the probability of exactly j more flips and of ending wrong, from logit x
     and label L. Splitting the next visit by its label gives one triangular system per label, in
     which j flips follow from j - 1.
-
-    Args:
-        p0: chance of the correct answer, in (0, 1).
-        max_flips: largest number of flips in the table.
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("max_flips", max_flips, 1)
@@ -128,12 +112,8 @@ def detection(
     problem that is never detected is one on which neither MPS nor RCSU acts.
 
     Args:
-        p0: chance of the correct answer, in (0, 1).
         window: W in visits, at most 16.
         tau: threshold of the flip rate, in [0, 1).
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
@@ -201,12 +181,6 @@ def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
 
     Degraded means that the first label was correct and the last is wrong. NaN where fewer than one
     problem in 1e12 degrades, which the grid does not resolve.
-
-    Args:
-        p0: chances of the correct answer, in (0, 1).
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     p0 = np.asarray(p0, np.float64)
     x0_E = np.array([logit(float(p)) for p in p0.ravel()])

@@ -43,11 +43,7 @@ class VisitLaw(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A two-answer problem under TTRL.
-
-    Raises:
-        UserError: a value is outside its bounds.
-    """
+    """A two-answer problem under TTRL."""
 
     step: float
     """Logit step per unit of standardised advantage (eta in docs/method.md)."""
@@ -74,9 +70,6 @@ class Process:
 
         Label and sampled share depend on each other through the K common votes, so the law sums
         over both counts: `k` correct among the first K, `r` among the other V - K.
-
-        Args:
-            x_N: (N,) logits.
 
         Raises:
             UserError: there are too many logits and votes for one table.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 from guard_core import GuardConfig
 from sim.engine.simulation import Simulation
@@ -38,15 +39,11 @@ def regime_chart(
     step_sqrt_votes: Sequence[float] = CHART_STEPS,
     n_votes: int = 64,
     n_samples: int = 32,
-    *,
-    delta: float = 0.01,
 ) -> pd.DataFrame:
     """Return the regimes over p0 and step * sqrt(V), one row per cell, from the exact chain.
 
     Args:
-        p0: chances of the correct answer, in (0, 1).
         step_sqrt_votes: values of step * sqrt(V), which with V fixed stand for the step size.
-        delta: an answer is extinct once it wins a vote with less than this probability.
 
     Returns:
         `p0`, `step_sqrt_votes`, `step`, `n_votes`, `n_samples`; `lost` (probability to end on the
@@ -54,15 +51,12 @@ def regime_chart(
         limit that is closer; `visits` and `visits_lost` (means, see `Window`);
         `single_flip_share`; and `regime`: `kept` or `lost` where the end is 99 % certain, else
         `slow` where the extinction takes at least five visits on average, else `sudden`.
-
-    Raises:
-        UserError: a value is out of bounds, or a step is too small for the chain's grid.
     """
     check_cells(p0, step_sqrt_votes)
     rows = [
         row
         for scaled in step_sqrt_votes
-        for row in _rows(p0, Process(scaled / math.sqrt(n_votes), n_votes, n_samples), delta)
+        for row in _rows(p0, Process(scaled / math.sqrt(n_votes), n_votes, n_samples))
     ]
     chart = pd.DataFrame(rows)
     chart["regime"] = np.select(
@@ -73,12 +67,12 @@ def regime_chart(
     return chart
 
 
-def _rows(p0: Sequence[float], process: Process, delta: float) -> list[dict[str, object]]:
+def _rows(p0: Sequence[float], process: Process) -> list[dict[str, object]]:
     x0_E = np.array([logit(p) for p in p0])
     lost_E = lock_in_chain(process).at(np.array(p0))
     first_E = process.wrong_first_move(x0_E)
     single_E = single_flip_share(np.array(p0), process)
-    solved = windows(process, delta)
+    solved = windows(process)
     rows = []
     for e, p in enumerate(p0):
         lost, first = float(lost_E[e]), float(first_E[e])
@@ -137,26 +131,17 @@ def draw(
     *,
     seed: int = 0,
     max_visits: int = 2000,
-    delta: float = 0.01,
 ) -> Runs:
     """Simulate problems until all are locked in or the visits are used up.
 
     The simulator with two answers and the policy `independent` is the process itself. A problem is
     locked in where fewer than 1e-7 of its moves go back.
-
-    Args:
-        p0: chance of the correct answer, in (0, 1).
-        max_visits: T, the most visits of one problem.
-        delta: an answer is extinct once it wins a vote with less than this probability.
-
-    Raises:
-        UserError: a value is out of bounds.
     """
     logit(p0)  # refuses chances of 0 and 1
     check_count("n_runs", n_runs, 1)
     check_count("max_visits", max_visits, 1)
     check_count("seed", seed, 0)
-    barrier, extinct = process.barrier(1e-7), process.extinction(delta)
+    barrier, extinct = process.barrier(1e-7), process.extinction()
     simulation = Simulation(_two_answers(p0, process, n_runs, max_visits, seed))
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
@@ -213,13 +198,10 @@ def _logits(simulation: Simulation, n_runs: int) -> Floats:
 
 def proportion(hits: Bools) -> Interval:
     """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
-    n = hits.size
-    if n == 0:
+    if hits.size == 0:
         return Interval(math.nan, math.nan, math.nan)
-    share, z2 = float(hits.mean()), _Z_95**2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+    test = binomtest(int(hits.sum()), hits.size)
+    return Interval(float(test.statistic), *test.proportion_ci(method="wilson"))
 
 
 def average(values: NDArray[np.number]) -> Interval:
@@ -242,23 +224,13 @@ def drawn_table(
     n_runs: int = 20_000,
     seed: int = 0,
     max_visits: int = 2000,
-    delta: float = 0.01,
 ) -> pd.DataFrame:
     """Compare the chain with the simulator in every cell of p0 x step.
-
-    Args:
-        p0: chances of the correct answer, in (0, 1).
-        step: logit steps per unit of standardised advantage.
-        seed: of the draws; every cell has random numbers of its own.
-        delta: an answer is extinct once it wins a vote with less than this probability.
 
     Returns:
         One row per cell and quantity: `p0`, `step`, `quantity`, `exact` (chain), `drawn` with its
         95 % interval `low`, `high`, `closed_form` (NaN where there is none), and `inside`, true
         where the interval holds the exact value.
-
-    Raises:
-        UserError: a value is out of bounds, or a step is too small for the chain's grid.
     """
     check_cells(p0, step)
     check_count("seed", seed, 0)
@@ -267,8 +239,8 @@ def drawn_table(
         process = Process(eta, n_votes, n_samples)
         for column, p in enumerate(p0):
             cell = seed + 1000 * row + column
-            runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits, delta=delta)
-            for quantity, exact, drawn, closed in _quantities(p, process, runs, delta):
+            runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits)
+            for quantity, exact, drawn, closed in _quantities(p, process, runs):
                 inside = drawn.low <= exact <= drawn.high
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -283,11 +255,7 @@ def as_text(table: pd.DataFrame) -> str:
         mark = " " if inside or math.isnan(low) else "*"
         numbers = f"{_number(exact)} {_number(drawn)}{mark} [{_number(low)},{_number(high)}]"
         lines.append(f"{p0:5.3g} {step:7.4g}  {quantity:<28} {numbers} {_number(closed):>11}")
-    known = [
-        inside
-        for low, inside in zip(table["low"], table["inside"], strict=True)
-        if not math.isnan(low)
-    ]
+    known = table.loc[table["low"].notna(), "inside"]
     lines.append(
         f"The 95 % interval holds the exact value in {sum(known)} of {len(known)} rows;\n"
         "* marks the others, and about 1 in 20 is expected."
@@ -296,14 +264,14 @@ def as_text(table: pd.DataFrame) -> str:
 
 
 def _quantities(
-    p0: float, process: Process, runs: Runs, delta: float
+    p0: float, process: Process, runs: Runs
 ) -> Iterator[tuple[str, float, Interval, float]]:
     """Name, exact value, drawn value and closed form of each quantity."""
     lost = float(lock_in_chain(process).at(p0))
     diffusion = lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion
-    near = windows(process, delta).at(p0)
-    closed = window_closed_form(p0, process.step, process.n_votes, delta)
+    near = windows(process).at(p0)
+    closed = window_closed_form(p0, process.step, process.n_votes)
     done_R = runs.extinct_at_R >= 0
     yield "visits to lock-in", near.visits, average(runs.extinct_at_R[done_R]), closed
     lost_R = done_R & runs.extinct_wrong_R

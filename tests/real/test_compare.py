@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import QUICK, WORDS
+from tiny_runs import QUICK, WORDS, run_folder
 
 from guard_core import GuardConfig
+from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
+from lab.study import Job
 from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
@@ -26,7 +28,6 @@ from real import train
 from real.cli import main
 from real.compare.arms import compare
 from real.compare.jobs import find_places, run_jobs
-from real.compare.runs import Job, job_of, run_folder
 from real.settings.config import TrainConfig
 
 
@@ -215,7 +216,7 @@ def test_wrong_numbers_are_refused_before_any_run(
 def test_each_run_sees_its_own_gpus(tmp_path: Path):
     """The ranks of torchrun on a place of two GPUs."""
     (tmp_path / "ttrl").mkdir()
-    job = job_of(TINY, tmp_path, "ttrl", 0)
+    job = Job("ttrl", with_arm(TINY, arm("ttrl")), run_folder(tmp_path, "ttrl", 0))
     shares: list[float] = []
     (outcome,) = run_jobs([job], [("7", "GPU-8f")], shares.append)
     assert outcome.error is None

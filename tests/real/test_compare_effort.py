@@ -1,27 +1,20 @@
-"""Arms at matched effort: pairing, the search for a factor, lost seeds."""
+"""Arms at matched effort and replayed decisions, trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-from tiny_runs import QUICK, WORDS
+from tiny_runs import QUICK, WORDS, run_folder
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import to_values
-from lab.trace.manifest import Manifest, encode, read_manifest
 from lab.trace.trace import load
 from real import train
 from real.cli import main
-from real.compare import matched_effort
-from real.compare.arms import compare
-from real.compare.matched_effort import CLOSE, MAX_TRIES, RunJobs, run_matched
-from real.compare.runs import Job, Outcome, run_folder
+from real.compare.arms import CLOSE, MAX_TRIES, compare
 
 
 def test_comparison_is_paired_and_matches_the_effort(
@@ -53,71 +46,6 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert abs(extra[0]["achieved_ratio"] - 1) < CLOSE or extra[0]["matched_tries"] == MAX_TRIES
     assert not list((tmp_path / "all").glob(".*"))
     assert not list((tmp_path / "all").rglob("*.log"))
-
-
-@pytest.mark.parametrize(
-    ("power", "fails", "n_tries", "kept"),
-    [(1.0, 9, 1, 0.25), (2.0, 9, 2, 0.5), (2.0, 1, 1, 0.25), (2.0, 0, 0, None)],
-)
-def test_another_factor_is_tried_while_the_match_is_off(
-    power: float,
-    fails: int,
-    n_tries: int,
-    kept: float | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """The fake arm moves by factor ** power; the guard by a quarter of the plain arm's way."""
-    made: list[float] = []
-
-    run = fake_runs(monkeypatch, made, power, lambda: len(made) <= fails)
-    match, _ = run_matched(QUICK, tmp_path, "matched", [0, 1], run, lambda _: None)
-    if kept is None:
-        assert match is None
-        return
-    assert match and match.tries == n_tries and match.step_factor == pytest.approx(kept)
-    assert match.achieved_ratio == pytest.approx(4 * kept**power)
-    for seed in (0, 1):
-        folder = run_folder(tmp_path, "matched", seed)
-        assert (folder / "factor").read_text() == str(match.step_factor)
-        extra = read_manifest(folder).extra
-        assert (extra["achieved_ratio"], extra["matched_tries"]) == (match.achieved_ratio, n_tries)
-    assert not list(tmp_path.glob(".*"))
-
-
-def fake_runs(
-    monkeypatch: pytest.MonkeyPatch, made: list[float], power: float, works: Callable[[], bool]
-) -> RunJobs:
-    """Runs that only note their factor; `made` gets the factor of each try."""
-
-    def run(jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
-        made.append(jobs[0].config.step_factor)
-        for job in jobs if works() else ():
-            if job.finished:
-                continue
-            job.folder.mkdir()
-            size = {"n_problems": 1, "n_votes": 1}
-            values = to_values(job.config)
-            manifest = Manifest.new("real", job.arm, "", config=values, seeds=[0], **size)
-            manifest.status = "finished"
-            (job.folder / "run.json").write_bytes(encode(manifest))
-            (job.folder / "factor").write_text(str(made[-1]))
-        return [Outcome(job) for job in jobs]
-
-    def steps(folder: Path, name: str, seeds: list[int]) -> pd.DataFrame:
-        norm = {"ttrl": 1.0, "guard": 0.25}.get(name)
-        if norm is None:
-            norm = float((run_folder(folder, name, seeds[0]) / "factor").read_text()) ** power
-        return pd.DataFrame({"replicate": [0], "update_norm": [norm], "n_problems": [8]})
-
-    monkeypatch.setattr(matched_effort, "_steps_of", steps)
-    real_finished = matched_effort.finished
-    monkeypatch.setattr(
-        matched_effort,
-        "finished",
-        lambda folder, name, seed: name != "matched" or real_finished(folder, name, seed),
-    )
-    return run
 
 
 def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):

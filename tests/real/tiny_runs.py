@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 
@@ -13,6 +14,11 @@ QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0
 """Settings of a short comparison."""
 WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]
 """The same for a command line, apart from the length and the rate."""
+
+
+def run_folder(folder: Path, arm: str, seed: int) -> Path:
+    """Folder of one run of a comparison."""
+    return folder / arm / f"seed-{seed}"
 
 
 class Stopped(Exception):

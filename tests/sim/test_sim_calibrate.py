@@ -1,8 +1,9 @@
-"""Fit and prediction, on rows that are small or made up."""
+"""Fit, prediction and command, on rows that are small or made up."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,42 +12,39 @@ import pytest
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
+from lab.cli import run_cli
+from sim.commands.calibrate import Calibrate
 from sim.engine.run import measure
 from sim.studies.calibrate import (
     CELLS,
+    KINDS,
     MECHANISMS,
+    POPULATION,
+    QUICK,
     ROWS,
     Budget,
+    Calibration,
     Row,
     cell_errors,
+    chosen,
     fit,
-    predict,
-    summary,
-)
-from sim.studies.calibrate.fitting import QUICK, mean_error, measure_reading, readings_named
-from sim.studies.calibrate.mechanisms import (
-    POPULATION,
-    USUAL,
-    mechanisms_named,
+    mean_error,
+    measure_reading,
     population_start,
+    predict,
     row_config,
+    run_calibration,
+    summary,
+    values,
 )
-from sim.studies.calibrate.prediction import KINDS
-from sim.studies.calibrate.published import odd_cells, rows_named
 
-SMALL = Row("made-up", "Made up", 60, 10, (0,) * 5, (0,) * 5, (0, 0, 0))
+SMALL = Row("made-up", 60, 10, (0,) * 5, (0,) * 5)
 TINY = Budget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
-
-
-def test_cells_that_are_no_whole_number_of_problems() -> None:
-    odd = {name: odd_cells(row) for name, row in ROWS.items() if odd_cells(row)}
-    names = ("Degraded", "Marginal Degraded", "Stable Always Right")
-    assert odd == {"llama-amc": [("guard", name) for name in names]}
 
 
 def test_parameters_reach_their_bounds_and_come_back() -> None:
     for mechanism in MECHANISMS.values():
-        for p in (*mechanism.parameters, *mechanism.population):
+        for p in (*mechanism.parameters, *POPULATION):
             assert (p.value(0.0), p.value(1.0)) == pytest.approx((p.low, p.high))
             assert p.value(p.unit(p.start)) == pytest.approx(p.start)
             assert p.unit(p.low / 2 - 1) == 0.0
@@ -55,31 +53,13 @@ def test_parameters_reach_their_bounds_and_come_back() -> None:
 
 
 def test_the_fit_starts_at_the_named_law() -> None:
-    start = population_start(ROWS["llama-amc"])
-    values = [p.value(u) for p, u in zip(POPULATION, start, strict=True)]
-    assert values == pytest.approx([0.34, 0.3])
-
-
-def test_the_mixture_has_a_second_group_of_problems() -> None:
-    mechanism = MECHANISMS["mixture"]
-    shared = mechanism.values(mechanism.start)
-    start = population_start(ROWS["llama-amc"], mechanism.population)
-    own = {p.name: p.value(float(u)) for p, u in zip(mechanism.population, start, strict=True)}
-    assert own == pytest.approx(
-        {"ability_mean": 0.34, "ability_concentration": 0.3, "middle_share": 0.05}
-    )
-    config = row_config(mechanism, SMALL, shared, own, 2, 3)
-    assert config.population == "mixture"
-    assert config.mixture == (
-        pytest.approx((0.95, 0.34, 0.3)),
-        pytest.approx((0.05, 0.6, 10.0)),
-    )
+    found = values(POPULATION, population_start(ROWS["llama-amc"]))
+    assert found == pytest.approx({"ability_mean": 0.34, "ability_concentration": 0.3})
 
 
 def test_the_readings_differ_in_the_fates_alone() -> None:
-    shared = {"step": 0.06}
-    own = {"ability_mean": 0.5, "ability_concentration": 2.0}
-    config = row_config(MECHANISMS["independent"], SMALL, shared, own, 2, 3)
+    numbers = {"step": 0.06, "ability_mean": 0.5, "ability_concentration": 2.0}
+    config = row_config(MECHANISMS["independent"], SMALL, numbers, 2, 3)
     share, majority = (measure_reading(config, r) for r in ("share", "majority"))
     pd.testing.assert_frame_equal(share, measure(config))
     # A majority is right or wrong, so far fewer problems lie in between.
@@ -89,21 +69,15 @@ def test_the_readings_differ_in_the_fates_alone() -> None:
 
 def test_the_fit_recovers_a_known_row() -> None:
     mechanism = MECHANISMS["independent"]
-    own = {"ability_mean": 0.7, "ability_concentration": 1.0}
-    config = row_config(mechanism, SMALL, {"step": 0.06}, own, 4, 5)
+    numbers = {"step": 0.06, "ability_mean": 0.7, "ability_concentration": 1.0}
+    config = row_config(mechanism, SMALL, numbers, 4, 5)
     table = measure_reading(with_arm(config, arm("ttrl")), "share")
     truth = tuple(table[cell].mean() for cell in CELLS)
     row = SMALL._replace(ttrl=truth)
     found = fit(mechanism, [row], "share", 6, TINY)
     assert found.own["made-up"]["ability_mean"] == pytest.approx(0.7, abs=0.1)
-    start = row_config(
-        mechanism,
-        row,
-        {"step": 0.06},
-        {p.name: p.start for p in POPULATION},
-        4,
-        6,
-    )
+    starts = {p.name: p.start for p in (*mechanism.parameters, *POPULATION)}
+    start = row_config(mechanism, row, starts, 4, 6)
     before = mean_error(measure_reading(with_arm(start, arm("ttrl")), "share"), truth)
     assert found.loss < min(3.0, before / 2)
     assert fit(mechanism, [row], "share", 6, TINY) == found
@@ -123,7 +97,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
     mechanism = MECHANISMS["attractor"]
     budget = replace(QUICK, candidates=1, population=1, mechanism=1, problems=83)
     found = replace(fit(mechanism, [row], "share", 1, budget), own=own)
-    table = predict(mechanism, found, [row], 3, 2)
+    table = predict(mechanism, found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
     ratio = table.loc[table["arm"] == "matched", "achieved_ratio"]
@@ -133,7 +107,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
 
 
 def test_errors_by_hand() -> None:
-    row = Row("r", "R", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20), (0, 0, 0))
+    row = Row("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
     shares = {
         "ttrl": [(52, 10, 0, 18, 20), (56, 10, 0, 14, 20)],
         "guard": [(44, 10, 0, 26, 20), (44, 14, 0, 22, 20)],
@@ -160,20 +134,56 @@ def test_errors_by_hand() -> None:
     assert cells.loc[("guard", "Marginal Degraded"), "sd"] == pytest.approx(np.sqrt(8))
 
 
-def test_bad_names_and_budgets_are_told() -> None:
+SMALL_RUN = Calibration(
+    rows=[ROWS[name]._replace(epochs=8) for name in ("llama-aime24", "qwen-aime25")],
+    mechanisms=[MECHANISMS[name] for name in ("independent", "spread")],
+    budget=Budget(candidates=1, rounds=1, population=3, mechanism=2, problems=60),
+    replicates=2,
+    fits=1,
+)
+
+
+def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
+    text = run_calibration(SMALL_RUN, tmp_path / "c")
+    assert (tmp_path / "c" / "table.md").read_text(encoding="utf-8") == text
+    read = {p.stem: pd.read_parquet(p) for p in (tmp_path / "c").glob("*.parquet")}
+    assert len(read["summary"]) == 2 * 2 * 5
+    copied = read["summary"].query("kind == 'copy'")["error"]
+    # |guard - TTRL| of the two rows: (3.3, 0, 3.4, 3.4, 3.4) and (3.3, 3.3, 3.3, 6.7, 3.4).
+    assert copied.to_numpy() == pytest.approx((13.5 + 20.0) / 10)
+    assert "| independent | share | 5 / 10 |" in text
+    assert "| spread | majority | 9 / 10 |" in text
+    means = read["cells"].query("kind == 'guard'").groupby(["mechanism", "reading"])["error"].mean()
+    of = read["summary"].query("kind == 'guard'").set_index(["mechanism", "reading"])["error"]
+    pd.testing.assert_series_equal(means.sort_index(), of.sort_index())
+    assert len(read["predictions"]) == 2 * 2 * 2 * 3 * 2
+    assert (read["parameters"]["row"] == "").sum() == 2 * (1 + 5)
+    with pytest.raises(UserError, match="is not empty"):
+        run_calibration(SMALL_RUN, tmp_path / "c")
+
+
+def test_bad_names_and_numbers_are_told() -> None:
     with pytest.raises(UserError, match="rows 'gpt': unknown, use one of llama-math500"):
-        rows_named(("gpt",))
-    with pytest.raises(UserError, match="llama-amc is there twice"):
-        rows_named(("llama-amc", "llama-amc"))
-    with pytest.raises(UserError, match="mechanisms 'magic': unknown"):
-        mechanisms_named(("magic",))
-    assert [mechanism.name for mechanism in mechanisms_named(())] == list(USUAL)
-    assert set(MECHANISMS) == {*USUAL, "mixture", "adam"}
-    with pytest.raises(UserError, match="spread is there twice"):
-        mechanisms_named(("spread", "spread"))
-    with pytest.raises(UserError, match="readings 'votes': unknown"):
-        readings_named(("votes",))
-    with pytest.raises(UserError, match="rounds = 0: must be at least 1"):
-        Budget(rounds=0)
-    with pytest.raises(UserError, match="rows: give at least one"):
-        fit(MECHANISMS["independent"], [], "share", 0, TINY)
+        chosen("rows", ("gpt",), ROWS)
+    with pytest.raises(UserError, match="mechanisms: spread is there twice"):
+        chosen("mechanisms", ("spread", "spread"), MECHANISMS)
+    assert chosen("mechanisms", (), MECHANISMS) == list(MECHANISMS)
+    with pytest.raises(UserError, match="fits = 0"):
+        replace(SMALL_RUN, fits=0)
+    with pytest.raises(UserError, match="seed = -1"):
+        replace(SMALL_RUN, seed=-1)
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(QUICK, candidates=1, population=2, mechanism=2, problems=30)
+    monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
+    argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
+    argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
+    commands = {"calibrate": Calibrate, "again": Calibrate}
+    assert run_cli("guard-sim", commands, argv) == 0
+    assert "| mechanism | reading | fitted / cells |" in capsys.readouterr().out
+    bad = ["calibrate", "--out", str(tmp_path / "d"), "--rows", "gpt"]
+    assert run_cli("guard-sim", commands, bad) == 2
+    assert "rows 'gpt': unknown" in capsys.readouterr().err

@@ -4,15 +4,16 @@ import json
 
 import pandas as pd
 import pytest
+from lab.report.cli import main as report
 
 from lab import load
-from lab.__main__ import main as report
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
+from lab.study import control
 from sim import SimConfig
 from sim.cli import main
 from sim.studies.compare import compare
-from sim.studies.controls import control, named
+from sim.studies.controls import named
 from sim.studies.jobs import job_of
 from sim.studies.sweep import RULE_ARMS, Sweep, preset, preset_settings
 

@@ -57,7 +57,7 @@ def test_both_engines_treat_alike(treatment: str, tmp_path: Path):
 def test_a_comparison_replays_the_next_replicate(tmp_path: Path):
     moving = replace(BASE, step=0.3)
     arms = [named(name, moving) for name in ("replayed", "permuted", "guard", "replayed: W=3")]
-    with pytest.raises(UserError, match="replayed,W=3 needs guard,W=3 as well"):
+    with pytest.raises(UserError, match="replayed,W=3 needs guard,W=3; add them"):
         compare(moving, arms, tmp_path / "all")
     traces = compare(moving, arms[:3], tmp_path / "all")
     keys = ["replicate", "visit", "problem"]

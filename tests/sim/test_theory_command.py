@@ -62,7 +62,7 @@ def test_the_command_prints_the_chart(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "words", ["--p0 1.5", "--step 0", "--n-votes 8", "--runs 0", "--delta 1", "--seed -1", "--p0"]
+    "words", ["--p0 1.5", "--step 0", "--n-votes 8", "--runs 0", "--seed -1", "--p0"]
 )
 def test_mistakes_are_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("guard-sim", {"theory": Theory}, ["theory", *words.split()]) == 2

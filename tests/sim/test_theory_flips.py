@@ -30,17 +30,6 @@ def test_the_flip_law_adds_up(n_votes: int, n_samples: int, step: float, p0: flo
     assert flip_rate_by_visit(p0, process, 400).sum() == pytest.approx(flips, abs=1e-5)
 
 
-def test_without_visit_0_the_first_visit_cannot_flip() -> None:
-    process = Process(0.1, 64, 32)
-    primed, unprimed = (
-        flip_rate_by_visit(0.52, process, 10, primed=primed) for primed in (True, False)
-    )
-    wrong = float(process.wrong_vote(math.log(0.52 / 0.48))[0])
-    assert primed[0] == pytest.approx(2 * wrong * (1 - wrong))
-    assert unprimed[0] == 0.0
-    assert unprimed[1:] == pytest.approx(primed[1:])
-
-
 def test_what_cannot_degrade_has_no_share() -> None:
     share = single_flip_share(np.array([[0.5, 0.9999]]), Process(0.1, 64, 32))
     assert share.shape == (1, 2)

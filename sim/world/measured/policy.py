@@ -57,7 +57,6 @@ class Apart:
         """Start all problems at the same weights.
 
         Args:
-            start: the replicate's weights before training.
             own: a problem reads the effect of its own updates; otherwise that of all others.
         """
         self._start, self._own = start, own
@@ -122,8 +121,6 @@ def move_all(
 
     Args:
         start: of all problems, with the common mean square and without curvature.
-        w_ND: change of the weights that each problem reads.
-        first_ND: Adam's mean gradients.
         travelled_ND: integrals of `turning` d(scale w).
         gradient_D: of the visited problem; clipped in place.
         own: it alone reads the gradient; otherwise all others do.
@@ -197,11 +194,7 @@ class Trust(NamedTuple):
 
 
 class Measured:
-    """The token trees of all problems under the weights of R replicates.
-
-    Raises:
-        UserError: the response file has a defect, or another number of problems or answers.
-    """
+    """The token trees of all problems under the weights of R replicates."""
 
     def __init__(self, config: SimConfig) -> None:
         """Draw the weights of every replicate."""
@@ -269,7 +262,6 @@ class Measured:
 
         Args:
             rates_RP: learning rate of the optimizer step that each problem is scheduled for.
-            samples_RPB: trained samples per answer, the last place for unparseable ones.
             streams_RSPB: weighted advantages per answer of both streams.
             epoch: names the random numbers, together with the problem.
 

@@ -64,9 +64,6 @@ def push_to_start(
     As in the trainer, every sampled token costs `kl_coef` times k3 = exp(d) - 1 - d with
     d = log p_0 - log p (Schulman's estimate of KL(p || p_0)), whatever the problem's weight is. Its
     derivative in log p is 1 - exp(d).
-
-    Args:
-        log_p_E: log-probabilities of the edges now.
     """
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
     start_E = np.empty(log_p_E.shape[0])
@@ -176,8 +173,6 @@ def draw_leaves(
 
     Args:
         leaf_p: probabilities of the problem's leaves when its votes were drawn.
-        samples_B: trained samples per answer, the last place for unparseable ones.
-        key: of the random numbers.
         out_L: output; samples per leaf.
     """
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
@@ -260,8 +255,6 @@ def train_batch(
     """Take the optimizer steps of one batch of one replicate.
 
     Args:
-        taken: optimizer steps taken before.
-        key: of the random numbers that choose their leaves.
         norm_P: output; norm of the change of the step that each problem belongs to.
 
     Returns:

@@ -285,12 +285,9 @@ def draw_weights(
     """Draw one replicate's weights and curvature.
 
     Args:
-        response: the measured model.
         features: (E, T) its features in single precision, shared by all replicates.
         growth: g; 0 for the linear model.
         sampling: s.
-        rng: of the replicate.
-        averages: keep a moving average.
     """
     total, used = features.shape[1], response.n_used
     first = int(rng.integers(total - used + 1))
@@ -345,9 +342,6 @@ def measured_population(config: SimConfig) -> Population:
     Probabilities are those of the token trees before training among readable responses, the truth
     is the reference answer (an id that no response gives where there is none), the attractor the
     likeliest wrong answer.
-
-    Raises:
-        UserError: the response file has a defect, or another number of problems or answers.
     """
     assert config.response is not None  # SimConfig asks for it
     response = read_measured(config.response, config.n_problems, config.n_answers)

@@ -1,4 +1,4 @@
-"""Controls of the explorer, the settings that they define, and what is drawn of these."""
+"""The page of `guard-sim explore`: a switch and sliders, and what the simulator makes of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html, no_update
+from flask import abort, request
 
 from guard_core import GuardConfig
 from lab.base.arms import arm, for_cell
 from lab.base.columns import floats
-from lab.base.settings import to_values
+from lab.base.errors import UserError
+from lab.base.settings import flattened, to_values
 from lab.base.stats import estimate, paired
 from lab.figures.outcome import fate_bars
 from lab.figures.training import lost_votes, training_progress
@@ -113,47 +116,19 @@ def with_positions(
     return replace(base, guard=replace(base.guard, **guard), **own)
 
 
-def changes(config: SimConfig) -> dict[str, Any]:
-    """Settings that differ from the defaults, nested ones with a dot in their name."""
-    return dict(_flat(to_values(config), to_values(SimConfig()), ""))
-
-
 def as_command(config: SimConfig) -> str:
     """The command line that makes this run and leaves its folder."""
+    usual = flattened(to_values(SimConfig()))
     words = ["guard-sim", "run", "--out", "runs/explored"]
-    for name, value in changes(config).items():
-        words += _option(name, value)
+    for name, value in flattened(to_values(config)).items():
+        if value == usual.get(name):
+            continue
+        group, dot, option = name.replace("_", "-").rpartition(".")
+        if isinstance(value, bool):
+            words.append(f"--{group}{dot}{'' if value else 'no-'}{option}")
+        else:
+            words += [f"--{group}{dot}{option}", f"{value}"]
     return shlex.join(words)
-
-
-def as_toml(config: SimConfig) -> str:
-    """A settings file with what differs from the defaults, for `guard-sim run --config`."""
-    found = changes(config)
-    lines = [f"{n} = {_toml(v)}" for n, v in found.items() if "." not in n]
-    guard = [f"{n.split('.')[1]} = {_toml(v)}" for n, v in found.items() if "." in n]
-    return "\n".join([*lines, *(["[guard]", *guard] if guard else [])])
-
-
-def _flat(values: Mapping[str, Any], default: Mapping[str, Any], prefix: str) -> Any:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, default[name], f"{prefix}{name}.")
-        elif value != default[name]:
-            yield prefix + name, value
-
-
-def _option(name: str, value: Any) -> list[str]:
-    head, _, tail = name.rpartition(".")
-    dotted = f"{head}." if head else ""
-    if isinstance(value, bool):
-        return [f"--{dotted}{'' if value else 'no-'}{tail.replace('_', '-')}"]
-    return [f"--{dotted}{tail.replace('_', '-')}", f"{value}"]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else f"{value!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +189,139 @@ def _words(arms: dict[str, _Arm]) -> list[str]:
         lines.append(f"Under {name} the flip rate peaks at {peak.mean:.1f} % and {fate}.")
     lines.append("Matched effort and the simple rivals: guard-sim compare.")
     return lines
+
+
+_CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+_STYLE = """
+body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: #1F2328; background: #fff }
+.page { display: grid; grid-template: auto auto 1fr / 320px 1fr; gap: 8px 28px; max-width: 1280px;
+  margin: 0 auto; padding: 18px }
+.page > * { min-width: 0 }
+h1 { font-size: 22px; margin: 0; grid-column: 1 / -1 }
+.controls { grid-row: 2 / span 2 }
+.words p { margin: 0 0 .5em }
+.control { margin-bottom: 6px }
+.control label { display: flex; justify-content: space-between; font-size: 13px }
+.control label b { font-variant-numeric: tabular-nums }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 6px }
+.wide { grid-column: 1 / -1 }
+.problem { color: #B3261E; min-height: 1.5em; margin: 0 }
+pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white-space: pre-wrap }
+.copy { position: relative }
+.copy pre { padding-right: 40px }
+.copy > :last-child { position: absolute; right: 8px; top: 8px }
+@media (max-width: 800px) {
+  .page { grid-template: none / minmax(0, 1fr) }
+  .controls { grid-row: auto; order: 1 }
+  .words { position: sticky; top: 0; z-index: 1; background: #fff; font-size: 12.5px }
+  .words p { margin: 0 }
+}
+"""
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+
+
+def make_app(base: SimConfig) -> Dash:
+    """The page around one setting.
+
+    Args:
+        base: where switch and sliders start, and what none of them sets.
+    """
+    app = Dash(
+        "guard-sim explore", title="TTRL-Guard explorer", update_title="", serve_locally=True
+    )
+    app.index_string = _PAGE.replace("STYLE", _STYLE)
+    app.layout = _layout(base)
+    app.server.before_request(_refuse_other_hosts)
+    inputs = [Input(name, "value") for name in _INPUTS]
+    outputs = [
+        *(Output(f"figure-{name}", "figure") for name in ("progress", "fates", "lost")),
+        Output("words", "children"),
+        Output("command", "children"),
+        Output("problem", "children"),
+        *(Output(f"{_element_id(slider)}-value", "children") for slider in SLIDERS),
+    ]
+
+    @app.callback(outputs, inputs)
+    def update(reading: str | None, *positions: int) -> list[Any]:
+        shown = [f"{c.values[position]:g}" for c, position in zip(SLIDERS, positions, strict=True)]
+        names = [slider.name for slider in SLIDERS]
+        try:
+            config = with_positions(base, dict(zip(names, positions, strict=True)), reading)
+            drawn = redraw(config)
+        except UserError as error:
+            return [no_update] * 5 + [str(error), *shown]
+        words = [html.P(line) for line in drawn.words]
+        figures = [drawn.progress, drawn.fates, drawn.lost]
+        return [*figures, words, as_command(config), "", *shown]
+
+    return app
+
+
+def _refuse_other_hosts() -> None:
+    """Refuse requests that a page of another site sends by a name that leads to this machine."""
+    if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
+        abort(403)
+
+
+def _layout(base: SimConfig) -> html.Div:
+    scale = f"{base.n_problems} problems, {base.epochs} epochs, {base.replicates} replicates"
+    figures = html.Div(
+        [_graph(name, "wide") for name in ("progress", "fates", "lost")], className="figures"
+    )
+    controls = html.Div(
+        [
+            html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
+            html.Div(["guard as in ", _switch(base)], className="control"),
+            *(_control(slider, value_of(base, slider.name)) for slider in SLIDERS),
+            html.P(id="problem", className="problem", role="alert"),
+            html.H4("This setting"),
+            _copyable("command"),
+        ],
+        className="controls",
+    )
+    # On a narrow page the words stay in sight while a slider below the figures is moved.
+    words = html.Div(id="words", className="words")
+    head = html.H1("Explore the extinction window")
+    return html.Div([head, controls, words, figures], className="page")
+
+
+def _switch(base: SimConfig) -> Any:
+    return dcc.RadioItems(list(READINGS), reading_of(base), id="reading", inline=True)
+
+
+def _control(slider: Slider, value: float) -> html.Div:
+    name = _element_id(slider)
+    last = len(slider.values) - 1
+    widget = dcc.Slider(
+        min=0,
+        max=last,
+        step=1,
+        value=slider.position(value),
+        marks={p: f"{slider.values[p]:g}" for p in (0, last)},
+        id=name,
+        updatemode="mouseup",
+        included=False,
+        allow_direct_input=False,
+    )
+    label = html.Label([slider.label, html.B(f"{value:g}", id=f"{name}-value")], htmlFor=name)
+    return html.Div([label, widget], className="control")
+
+
+def _graph(name: str, css: str) -> html.Div:
+    graph: Any = dcc.Graph(id=f"figure-{name}", figure=go.Figure(), config=_CONFIG)
+    return html.Div(graph, className=css)
+
+
+def _copyable(name: str) -> html.Div:
+    return html.Div([html.Pre(id=name), dcc.Clipboard(target_id=name)], className="copy")
+
+
+def _element_id(slider: Slider) -> str:
+    return slider.name.replace(".", "-")
+
+
+_INPUTS = ("reading", *map(_element_id, SLIDERS))

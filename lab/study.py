@@ -1,0 +1,533 @@
+"""Studies: arms on the same seeds, each run in a folder of its own, in either world.
+
+Arms that need no other run come first, then those that replay the decisions of others, then the
+controls. A control runs an arm without its guard, with one number that is found from the runs of
+both and pooled over the seeds:
+
+matched      the factor on the step size that gives the guard's mean norm of the update per
+             scheduled step, see `lab.compare.effort.search`
+random_skip  the chance that a problem sits a visit out, which is the share that the guard skipped
+
+Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
+SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
+vote memory without the guard.
+
+A study that was stopped goes on when it is asked for again: finished runs of the same settings are
+kept, begun ones are gone on with, and so is a search. A search takes place in a hidden folder of
+the study; its closest runs are moved to the other arms. Further seeds get the number that was
+found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pandas as pd
+
+from lab.base.arms import (
+    CONTROLS,
+    GUARD,
+    MATCHED,
+    UNGUARDED,
+    Arm,
+    arm,
+    matched_target,
+    replayed_target,
+    title,
+    unguarded,
+)
+from lab.base.columns import floats
+from lab.base.errors import UserError
+from lab.base.files import remove_folder, whole
+from lab.base.settings import to_values
+from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, search
+from lab.trace.manifest import FILE_NAME, encode, read_manifest
+from lab.trace.trace import Trace, load
+
+Report = Callable[[float], None]
+"""Called with the number of runs done, fractions of running ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    arm: str
+    config: Any
+    """Of the world, with the settings of the arm and the seed."""
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name for readers."""
+        return f"{self.arm}, seed {self.config.seed}"
+
+    @property
+    def log(self) -> Path:
+        """File for the output of the run's process; removed if it stays empty."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def begun(self) -> bool:
+        """The folder holds a run, finished or not."""
+        return (self.folder / FILE_NAME).is_file()
+
+    @property
+    def finished(self) -> bool:
+        """The run was completed."""
+        return self.begun and read_manifest(self.folder).status == "finished"
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, as its folder has it."""
+        return read_manifest(self.folder).progress if self.begun else 0.0
+
+    @property
+    def notices(self) -> list[str]:
+        """Notices of the run, as its folder has them."""
+        return read_manifest(self.folder).extra.get("notices", []) if self.begun else []
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Outcome of a run."""
+
+    job: Job
+    done: float = 0.0
+    """Share of the run that was made."""
+    error: str | None = None
+    """Reason of its failure in one line; None if it did not fail."""
+
+
+RunJobs = Callable[[Sequence[Job], Report], list[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """An arm whose one free number comes from the runs of two others."""
+
+    name: str
+    kind: Literal["matched", "random_skip"]
+    target: str
+    """The guarded arm that it is matched to."""
+
+    @property
+    def unguarded(self) -> str:
+        """The arm that it runs, before its number is set."""
+        plain = unguarded(self.target)
+        assert plain is not None
+        return plain
+
+    @property
+    def setting(self) -> str:
+        """The setting of its number."""
+        return "step_factor" if self.kind == MATCHED else "skip_rate"
+
+    @property
+    def arm(self) -> Arm:
+        """As an arm for run folders and reports."""
+        if self.kind == MATCHED:
+            return arm(self.name)
+        plain = arm(self.unguarded)
+        of = "" if self.target == GUARD else f" of {title(self.target)}"
+        return replace(plain, name=self.name, title=f"{plain.title} at random skips{of}")
+
+
+def control(name: str) -> Control | None:
+    """The control of that name; None where it names no control.
+
+    Raises:
+        UserError: it is matched to an arm that is no guard.
+    """
+    if (target := matched_target(name)) is not None:
+        return Control(name, "matched", target)
+    for kind in CONTROLS:
+        if name == kind:
+            return Control(name, kind, GUARD)
+        if name.startswith(f"{kind}_"):
+            target = name.removeprefix(f"{kind}_")
+            if unguarded(target) is None:
+                known = ", ".join(UNGUARDED)
+                raise UserError(
+                    f"arm {name!r}: {target} is no guard, use one of {known}, or RULE+ one of them"
+                )
+            return Control(name, kind, target)
+    return None
+
+
+def needs(name: str) -> tuple[str, ...]:
+    """The arms whose runs an arm needs."""
+    if (found := control(name)) is not None:
+        return found.unguarded, found.target
+    replayed = replayed_target(name)
+    return () if replayed is None else (replayed,)
+
+
+def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: False) -> None:
+    """Refuse arms that are unknown, given twice, or lack the arms that they need.
+
+    Args:
+        there: whether all runs of an arm that is not given are finished.
+
+    Raises:
+        UserError: the first of these.
+    """
+    if not names:
+        raise UserError("arms: give at least one")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"arms: {name} is there twice")
+        if control(name) is None:
+            arm(name)
+        if not all(other in names or there(other) for other in needs(name)):
+            raise UserError(f"arms: {name} needs {' and '.join(needs(name))}; add them")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The number of a control and how well it meets the target."""
+
+    control: Control
+    number: float
+    """Factor on the step size, or chance to sit a visit out."""
+    achieved_ratio: float
+    """Mean update norm, or share of skipped visits, divided by the target's; NaN where the target
+    skipped nothing."""
+    tries: int
+    """Factors that were tried; the closest one's runs are kept."""
+
+    @property
+    def line(self) -> str:
+        """The match in one line."""
+        name, target = title(self.control.name), title(self.control.target)
+        if self.control.kind != MATCHED:
+            return f"{name}: chance to skip {self.number:.3f}"
+        tries = f" ({self.tries} tries)" if self.tries > 1 else ""
+        return (
+            f"{name}: learning rate x {self.number:.3f}, mean update {self.achieved_ratio:.3f} of "
+            f"that of {target}{tries}"
+        )
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of a study, beside its run folders."""
+
+    failed: list[Outcome] = field(default_factory=list)
+    """Runs that did not finish."""
+    found: list[Found] = field(default_factory=list)
+    """The numbers of its controls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Arms times seeds.
+
+    Raises:
+        UserError: see `check_arms`.
+    """
+
+    folder: Path
+    arms: Sequence[str]
+    seeds: Sequence[int]
+    config_of: Callable[[str], Any]
+    """The settings of an arm, whose seed is replaced."""
+    run_jobs: RunJobs
+    """Run what is left of some jobs; the folders around theirs exist."""
+    replicates: bool = False
+    """One run holds several replicates of one seed: it lies in ARM instead of ARM/seed-SEED, and
+    replays another replicate of the same run."""
+    close: float = CLOSE
+    """Relative error of the matched effort above which another factor is tried."""
+    max_tries: int = MAX_TRIES
+    """Factors that are tried, with runs on all seeds each."""
+
+    def __post_init__(self) -> None:
+        """Check the arms."""
+        check_arms(self.arms, lambda name: all(job.finished for job in self.jobs([name])))
+        replaying = [name for name in self.arms if replayed_target(name) is not None]
+        if replaying and len(self.seeds) < 2 and not self.replicates:
+            raise UserError(f"arms: {replaying[0]} needs two seeds, since each replays another one")
+
+    def folder_of(self, name: str, seed: int, root: Path | None = None) -> Path:
+        """Folder of a run, in the study's folder or that of a try."""
+        place = (root or self.folder) / name
+        return place if self.replicates else place / f"seed-{seed}"
+
+    def job(
+        self, name: str, seed: int, found: Mapping[str, float] = {}, root: Path | None = None
+    ) -> Job:
+        """The run of an arm and a seed.
+
+        An arm that replays decisions gets those of the seed that follows its own, the last one
+        those of the first.
+
+        Args:
+            found: the number of a control by its setting.
+            root: folder of a try.
+        """
+        config = replace(self.config_of(name), seed=seed, **found)
+        if (target := replayed_target(name)) is not None:
+            other = self.seeds[(list(self.seeds).index(seed) + 1) % len(self.seeds)]
+            config = replace(config, treatment=str(self.folder_of(target, other).resolve()))
+        return Job(name, config, self.folder_of(name, seed, root))
+
+    def jobs(self, names: Sequence[str]) -> list[Job]:
+        """The runs of some arms; a control has the number of its runs that are there."""
+        return [
+            self.job(name, seed, numbers)
+            for name in names
+            for numbers in [self._stored(name)]
+            for seed in self.seeds
+        ]
+
+    def all_jobs(self) -> list[Job]:
+        """The runs of all arms, and those of other arms that they need."""
+        others = {other for name in self.arms for other in needs(name)} - set(self.arms)
+        return self.jobs([*self.arms, *sorted(others)])
+
+    def _stored(self, name: str) -> dict[str, float]:
+        """The number of a control by its setting; empty where no run has one."""
+        found = control(name)
+        paths = [self.folder_of(name, seed) for seed in self.seeds if found is not None]
+        begun = next((path for path in paths if (path / FILE_NAME).is_file()), None)
+        if found is None or begun is None:
+            return {}
+        return {found.setting: read_manifest(begun).config[found.setting]}
+
+    def run(self, report: Report = lambda _: None) -> Done:
+        """Run what is left of the study."""
+        controls = [name for name in self.arms if control(name) is not None]
+        replaying = [name for name in self.arms if replayed_target(name) is not None]
+        first = [name for name in self.arms if name not in (*controls, *replaying)]
+        result, before = Done(), 0
+
+        def shifted(now: float) -> None:
+            report(before + now)
+
+        for names in (first, replaying):
+            for name in names:
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            result.failed += _failed(self.run_jobs(self.jobs(names), shifted))
+            before += len(names) * len(self.seeds)
+        for name in controls:
+            found, lost = self._run_control(name, shifted)
+            result.found += [found] if found else []
+            result.failed += lost
+            before += len(self.seeds)
+        return result
+
+    def _run_control(self, name: str, report: Report) -> tuple[Found | None, list[Outcome]]:
+        """Run a control on the seeds on which both partners finished.
+
+        Returns:
+            Its number, None where nothing could be run, and the runs that did not finish.
+        """
+        of, partners, stored = control(name), needs(name), self._stored(name)
+        assert of is not None
+        usable = [s for s in self.seeds if all(self.job(n, s).finished for n in partners)]
+        missing = f"left out: {partners[0]} or {partners[1]} did not finish on this seed"
+        lost = [
+            Outcome(self.job(name, seed), error=missing)
+            for seed in sorted(set(self.seeds) - set(usable))
+        ]
+        if not usable:
+            return None, lost
+        runs = _ControlRuns(self, of)
+        if of.kind != MATCHED:
+            stored = stored or {of.setting: _skipped(self._steps(of.target, usable))}
+        if stored:
+            found, unfinished = runs.at(stored[of.setting], usable, report)
+        else:
+            plain, target = (self._steps(n, usable) for n in partners)
+            found, unfinished = runs.search(achieved_ratio(plain, target), usable, report)
+        return found, lost + unfinished
+
+    def _steps(self, name: str, seeds: Sequence[int], root: Path | None = None) -> pd.DataFrame:
+        """The steps of one arm, all seeds together."""
+        return pd.concat([load(self.folder_of(name, seed, root)).steps for seed in seeds])
+
+    def traces(self, name: str) -> list[Trace]:
+        """The finished runs of an arm."""
+        jobs = [self.job(name, seed) for seed in self.seeds]
+        return [load(job.folder) for job in jobs if job.finished]
+
+
+def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.error is not None]
+
+
+def _skipped(steps: pd.DataFrame) -> float:
+    """Share of the visits that sat out."""
+    return float(floats(steps, "n_skipped").sum() / floats(steps, "n_problems").sum())
+
+
+class _RunsLostError(Exception):
+    """Runs of a try did not finish, so there is nothing to search on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ControlRuns:
+    """The runs of a control."""
+
+    study: Study
+    control: Control
+
+    def at(
+        self, number: float, seeds: list[int], report: Report
+    ) -> tuple[Found | None, list[Outcome]]:
+        """Finish the runs at a number that is known; None if none finishes."""
+        root = self.study.folder
+        ratio, seeds, lost = self._run(root, number, seeds, report)
+        if ratio is None:
+            return None, lost
+        folders = [self.study.folder_of(self.control.name, seed) for seed in seeds]
+        notes = [read_manifest(folder).extra for folder in folders]
+        tries = max(int(extra.get("matched_tries", 1)) for extra in notes)
+        found = Found(self.control, number, ratio, tries)
+        for folder in folders:
+            _note(folder, found)
+        return found, lost
+
+    def search(
+        self, plain_ratio: float, seeds: list[int], report: Report
+    ) -> tuple[Found | None, list[Outcome]]:
+        """Search the factor, or go on with the search; None if no run finishes.
+
+        Args:
+            plain_ratio: mean update norm without the guard divided by the target's.
+        """
+        study, name = self.study, self.control.name
+        settings = msgspec.json.decode(msgspec.json.encode(to_values(study.config_of(name))))
+        tries = _Tries.opened(study.folder / f".{name}", settings, seeds)
+        lost: list[Outcome] = []
+
+        def measure(factor: float) -> float:
+            if factor not in tries.ratios:
+                first = not tries.ratios
+                to_run = seeds if first else tries.complete
+                ratio, complete, failures = self._run(
+                    tries.root(factor), factor, to_run, report if first else lambda _: None
+                )
+                lost.extend(failures if first else ())
+                if ratio is None or (failures and not first):
+                    raise _RunsLostError
+                tries.add(factor, ratio, complete)
+            return tries.ratios[factor]
+
+        with contextlib.suppress(_RunsLostError):
+            search(measure, plain_ratio, close=study.close, max_tries=study.max_tries)
+            if not tries.ratios:  # the plain runs are close already
+                measure(1 / plain_ratio)
+        if not tries.ratios:
+            return None, lost
+        factor = tries.closest
+        found = Found(self.control, factor, tries.ratios[factor], len(tries.ratios))
+        for seed in tries.complete:
+            made = study.folder_of(name, seed, tries.root(factor))
+            _note(made, found)
+            kept = study.folder_of(name, seed)
+            kept.parent.mkdir(exist_ok=True)
+            remove_folder(kept)  # what a start that was killed left
+            made.rename(kept)
+        if not lost:  # else their logs stay
+            remove_folder(tries.folder)
+        return found, lost
+
+    def _run(
+        self, root: Path, number: float, seeds: list[int], report: Report
+    ) -> tuple[float | None, list[int], list[Outcome]]:
+        """Run the control at a number.
+
+        Returns:
+            The achieved ratio, None if no run finished; the seeds that finished; and the runs that
+            did not.
+        """
+        study, name, target = self.study, self.control.name, self.control.target
+        (root / name).mkdir(parents=True, exist_ok=True)
+        jobs = [study.job(name, seed, {self.control.setting: number}, root) for seed in seeds]
+        lost = _failed(study.run_jobs(jobs, report))
+        complete = [seed for seed, job in zip(seeds, jobs, strict=True) if job.finished]
+        if not complete:
+            return None, complete, lost
+        steps, of_target = study._steps(name, complete, root), study._steps(target, complete)
+        if self.control.kind == MATCHED:
+            return achieved_ratio(steps, of_target), complete, lost
+        wanted = _skipped(of_target)
+        return _skipped(steps) / wanted if wanted else math.nan, complete, lost
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The factors tried so far, noted on disk; of their runs those of the closest one are kept."""
+
+    folder: Path
+    """A hidden folder of the study."""
+    settings: dict[str, Any]
+    """Of the control, as plain values."""
+    seeds: list[int]
+    complete: list[int] = field(default_factory=list)
+    """Seeds of which all runs so far finished."""
+    tried: list[tuple[float, float]] = field(default_factory=list)
+    """Factors with their achieved ratios."""
+
+    @classmethod
+    def opened(cls, folder: Path, settings: dict[str, Any], seeds: list[int]) -> _Tries:
+        """Return the tries of a search that was stopped; none where it was another one."""
+        new = cls(folder, settings, seeds)
+        try:
+            old = msgspec.json.decode((folder / "tries.json").read_bytes())
+            same = (old["settings"], old["seeds"]) == (settings, seeds)
+        except (OSError, msgspec.DecodeError, LookupError, TypeError):
+            same, old = False, {}
+        if not same:
+            remove_folder(folder)
+            folder.mkdir()
+        elif old["complete"] == seeds:
+            new.complete, new.tried = seeds, [(factor, ratio) for factor, ratio in old["tried"]]
+        new._write()
+        return new
+
+    @property
+    def ratios(self) -> dict[float, float]:
+        """Achieved ratio of each factor."""
+        return dict(self.tried)
+
+    @property
+    def closest(self) -> float:
+        """The factor whose ratio is closest to 1."""
+        return min(self.ratios, key=lambda factor: abs(self.ratios[factor] - 1))
+
+    def root(self, factor: float) -> Path:
+        """Folder of the runs at a factor."""
+        return self.folder / f"x{factor!r}"
+
+    def add(self, factor: float, ratio: float, complete: list[int]) -> None:
+        """Note a factor and delete the runs that are not those of the closest one."""
+        self.tried.append((factor, ratio))
+        self.complete = complete
+        self._write()
+        for other in self.ratios:
+            if other != self.closest:
+                remove_folder(self.root(other))
+
+    def _write(self) -> None:
+        values = {"settings": self.settings, "seeds": self.seeds}
+        values |= {"complete": self.complete, "tried": self.tried}
+        with whole(self.folder / "tries.json") as temporary:
+            temporary.write_bytes(msgspec.json.encode(values))
+
+
+def _note(folder: Path, found: Found) -> None:
+    """Add a control's number to a finished run's manifest."""
+    manifest = read_manifest(folder)
+    manifest.extra |= {"achieved_ratio": found.achieved_ratio, "matched_tries": found.tries}
+    manifest.extra[found.control.setting] = found.number
+    with whole(folder / FILE_NAME) as temporary:
+        temporary.write_bytes(encode(manifest))

@@ -1,1 +1,0 @@
-"""A local page whose sliders rerun the simulator: `guard-sim explore`."""

@@ -1,0 +1,532 @@
+"""Fit populations and a mechanism to the paper's TTRL rows, freeze them, predict its guard rows.
+
+The fit is a random search over the mechanism, then Nelder-Mead on one block of numbers at a time:
+given the mechanism the rows do not depend on each other, so the numbers of a row's population are
+fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
+same seed. That takes most of the noise out of differences, not all: the Beta sampler takes another
+number of draws at other parameters.
+
+The kinds of prediction, of which the last three need no model of the guard:
+
+ttrl     the fitted row against the paper's TTRL row
+guard    the model's guard row against the paper's guard row
+shift    the paper's TTRL row plus the model's guard - TTRL, against the paper's guard row
+matched  the model's TTRL at matched effort, against the paper's guard row
+copy     the paper's TTRL row, against its guard row: no model at all
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lab.arm_settings import with_arm
+from lab.base.arms import BASELINE, GUARD, MATCHED, arm
+from lab.base.columns import finite_mean, floats, groups, where
+from lab.base.errors import UserError
+from lab.base.files import whole_folder
+from lab.base.stats import percentile_interval, resample_counts
+from lab.compare.published import (
+    AIME24,
+    AIME25,
+    AMC,
+    CELLS,
+    FATES,
+    LLAMA,
+    MATH,
+    N_PROBLEMS,
+    QWEN,
+    Shares,
+)
+from lab.progress import Bar
+from sim.engine.run import measure
+from sim.settings.config import SimConfig
+from sim.settings.machine_code import compilation_shown
+from sim.settings.populations import NAMED
+from sim.studies.controls import find
+
+
+class Row(NamedTuple):
+    """One model on one data set, under TTRL and under TTRL-Guard."""
+
+    name: str
+    """Also a name of `sim.settings.populations.NAMED`, where the fit starts."""
+    n_problems: int
+    epochs: int
+    ttrl: Shares
+    guard: Shares
+
+
+_PRINTED = {
+    "llama-math500": (LLAMA, MATH),
+    "llama-amc": (LLAMA, AMC),
+    "llama-aime24": (LLAMA, AIME24),
+    "qwen-math500": (QWEN, MATH),
+    "qwen-amc": (QWEN, AMC),
+    "qwen-aime25": (QWEN, AIME25),
+}
+ROWS: dict[str, Row] = {
+    name: Row(
+        name,
+        N_PROBLEMS[data],
+        NAMED[name].epochs,
+        FATES[model, data, BASELINE],
+        FATES[model, data, GUARD],
+    )
+    for name, (model, data) in _PRINTED.items()
+}
+
+Unit = NDArray[np.float64]
+"""(parameters,) in [0, 1], what the optimizer moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A field of `SimConfig` that is fitted; its bounds and where the fit starts."""
+
+    name: str
+    low: float
+    high: float
+    start: float
+    scale: Literal["linear", "log"] = "log"
+    whole: bool = False
+
+    def value(self, unit: float) -> float:
+        """Return the value of the field at a point of [0, 1]."""
+        if self.scale == "linear":
+            return self.low + unit * (self.high - self.low)
+        value = self.low * (self.high / self.low) ** unit
+        return round(value) if self.whole else value
+
+    def unit(self, value: float) -> float:
+        """Return the point of [0, 1] at a value of the field, clipped to the bounds."""
+        value = min(max(value, self.low), self.high)
+        if self.scale == "linear":
+            return (value - self.low) / (self.high - self.low)
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+
+def values(parameters: tuple[Parameter, ...], unit: Unit) -> dict[str, Any]:
+    """Numbers by name."""
+    return {p.name: p.value(float(u)) for p, u in zip(parameters, unit, strict=True)}
+
+
+POPULATION = (
+    Parameter("ability_mean", 0.001, 0.999, 0.5, "linear"),
+    Parameter("ability_concentration", 0.05, 10.0, 0.3),
+)
+"""Fitted for every row on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """A policy and the parameters that all rows share."""
+
+    name: str
+    policy: Literal["independent", "attractor", "features"]
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def start(self) -> Unit:
+        """The start of the fit."""
+        return np.array([p.unit(p.start) for p in self.parameters])
+
+
+_STEP = Parameter("step", 0.01, 0.5, 0.06)
+_ATTRACTOR = (
+    _STEP,
+    Parameter("kappa_att", 0.02, 1.0, 0.25),
+    Parameter("kappa_corr", 0.0005, 0.2, 0.012),
+    Parameter("neg_transfer", 0.0, 1.0, 0.3, "linear"),
+)
+_SPREAD = (
+    *(replace(p, start=0.045) if p.name == "kappa_corr" else p for p in _ATTRACTOR),
+    Parameter("corr_load_sd", 0.1, 5.0, 3.0, "linear"),
+)
+_FEATURES = (_STEP, Parameter("feature_dim", 4, 256, 64, whole=True))
+
+MECHANISMS: dict[str, Mechanism] = {
+    "independent": Mechanism("independent", "independent", (_STEP,)),
+    "attractor": Mechanism("attractor", "attractor", _ATTRACTOR),
+    "spread": Mechanism("spread", "attractor", _SPREAD),
+    "features": Mechanism("features", "features", _FEATURES),
+}
+"""`spread` is the attractor with a fitted spread of the loadings on the correct direction."""
+
+
+def row_config(
+    mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
+) -> SimConfig:
+    """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
+    return SimConfig(
+        policy=mechanism.policy,
+        population="beta",
+        n_problems=row.n_problems,
+        epochs=row.epochs,
+        replicates=replicates,
+        seed=seed,
+        **numbers,
+    )
+
+
+Reading = Literal["share", "majority"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+"""Two readings of the paper's label accuracy: the share of the votes that is correct, or 1 where
+the majority is correct and 0 elsewhere, so that ILA and FLA are shares of visits."""
+_COLUMN = {"share": "label_accuracy", "majority": "label_correct"}
+FAILED = 100.0
+"""Error of a run that exploded: beyond what shares of 100 can give as a mean."""
+_EDGE = 0.15
+"""Edge of the first simplex, in units of a parameter's range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits on the computation of a fit."""
+
+    candidates: int = 24
+    """Mechanisms of the random search, the start among them."""
+    rounds: int = 2
+    """Number of times that populations and mechanism are fitted in turn."""
+    population: int = 20
+    """Runs per row and round for a population."""
+    mechanism: int = 30
+    """Runs of all rows per round for the mechanism."""
+    problems: int = 1500
+    """Problems per row and run over the replicates, at least; 2 to 16 replicates."""
+
+
+QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The result of a fit, frozen."""
+
+    shared: dict[str, Any]
+    """Numbers of the mechanism."""
+    own: dict[str, dict[str, Any]]
+    """Numbers of the population by row."""
+    loss: float
+    """Mean error over the fitted cells in points, on the seeds of the fit."""
+
+
+def fit(
+    mechanism: Mechanism, rows: Sequence[Row], reading: Reading, seed: int, budget: Budget
+) -> Fit:
+    """Fit the TTRL rows; the guard rows are not used.
+
+    Raises:
+        UserError: no candidate could be run.
+    """
+
+    def loss(row: Row, shared: Unit, own: Unit) -> float:
+        numbers = values(mechanism.parameters, shared) | values(POPULATION, own)
+        replicates = min(16, max(2, -(-budget.problems // row.n_problems)))
+        config = row_config(mechanism, row, numbers, replicates, seed)
+        try:
+            table = measure_reading(with_arm(config, arm(BASELINE)), reading)
+        except UserError:
+            # A step at which the logits explode is a bad candidate, not an end of the search.
+            return FAILED
+        return mean_error(table, row.ttrl)
+
+    def total(shared: Unit) -> float:
+        return float(np.mean([loss(row, shared, own[row.name]) for row in rows]))
+
+    own = {row.name: population_start(row) for row in rows}
+    candidates = _candidates(mechanism.start, budget.candidates, np.random.default_rng([seed, 1]))
+    losses = [total(candidate) for candidate in candidates]
+    if min(losses) >= FAILED:
+        raise UserError(f"mechanism {mechanism.name}: every candidate's logits exploded")
+    shared = candidates[int(np.argmin(losses))]
+    for _ in range(budget.rounds):
+        for row in rows:
+            of_row = partial(loss, row, shared)
+            own[row.name] = _descend(of_row, own[row.name], budget.population)
+        shared = _descend(total, shared, budget.mechanism)
+    found = {name: values(POPULATION, unit) for name, unit in own.items()}
+    return Fit(values(mechanism.parameters, shared), found, total(shared))
+
+
+def population_start(row: Row) -> Unit:
+    """The named law of the row; the usual start for rows without one."""
+    law = NAMED.get(row.name)
+    starts = [p.start for p in POPULATION] if law is None else [law.mean, law.concentration]
+    return np.array([p.unit(start) for p, start in zip(POPULATION, starts, strict=True)])
+
+
+def _candidates(start: Unit, n: int, rng: np.random.Generator) -> list[Unit]:
+    """Return the start, points near it, and as many anywhere in the cube."""
+    near = start + _EDGE * rng.normal(size=(n - 1, len(start)))
+    anywhere = rng.random((n - 1, len(start)))
+    drawn = np.where(np.arange(n - 1)[:, None] % 2 == 0, near, anywhere)
+    return [start, *np.clip(drawn, 0, 1)]
+
+
+def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
+    """Return the best point of a Nelder-Mead search within the unit cube."""
+    # This import takes as long as all others together.
+    from scipy.optimize import minimize
+
+    simplex = np.tile(start, (len(start) + 1, 1))
+    for i, value in enumerate(start):
+        # Into the cube: a vertex outside would be clipped onto the start.
+        simplex[i + 1, i] = value + (_EDGE if value < 0.5 else -_EDGE)
+    visited: list[tuple[float, Unit]] = []
+
+    def recorded(unit: Unit) -> float:
+        visited.append((loss(unit), unit.copy()))
+        return visited[-1][0]
+
+    minimize(
+        recorded,
+        start,
+        method="Nelder-Mead",
+        bounds=[(0.0, 1.0)] * len(start),
+        options={"maxfev": runs, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3},
+    )
+    return min(visited, key=lambda point: point[0])[1]
+
+
+def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
+    """Return the numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
+    return measure(config, _COLUMN[reading])
+
+
+def cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
+    """(rows, cells) percent of the problems, of a table with a column per cell."""
+    return np.stack([floats(table, cell) for cell in CELLS], axis=1)
+
+
+def mean_error(table: pd.DataFrame, target: Shares) -> float:
+    """Mean over the cells of |mean over the replicates - target|, in points."""
+    return float(np.abs(cells_of(table).mean(axis=0) - np.array(target)).mean())
+
+
+_COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
+
+
+def predict(
+    mechanism: Mechanism,
+    fitted: Fit,
+    rows: Sequence[Row],
+    reading: Reading,
+    replicates: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Run TTRL, the guard and TTRL at matched effort with frozen numbers and paired seeds.
+
+    Args:
+        rows: to predict; each must have been fitted.
+        seed: other than those of the fit.
+
+    Returns:
+        One row per row of the paper, arm (ttrl, guard, matched) and replicate: percent of the
+        problems per cell, pass@1 before and after, update norm, and `achieved_ratio`, the matched
+        arm's mean update norm by the guard's (NaN for the others).
+    """
+
+    def run(config: SimConfig) -> pd.DataFrame:
+        return measure_reading(config, reading)
+
+    parts = []
+    for row in rows:
+        numbers = fitted.shared | fitted.own[row.name]
+        config = row_config(mechanism, row, numbers, replicates, seed)
+        plain = with_arm(config, arm(BASELINE))
+        ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
+        matched = find("matched", replace(plain, step_factor=1.0), guard, ttrl, run)
+        arms = {BASELINE: (ttrl, math.nan), GUARD: (guard, math.nan)}
+        arms[MATCHED] = (matched.table, matched.achieved_ratio)
+        for name, (table, ratio) in arms.items():
+            own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
+            parts.append(table.reset_index().assign(**own))
+    return pd.concat(parts, ignore_index=True).reindex(columns=[*_COLUMNS, "achieved_ratio"])
+
+
+SHIFT, COPY = "shift", "copy"
+KINDS = (BASELINE, GUARD, SHIFT, MATCHED, COPY)
+_HEADS = {
+    BASELINE: "TTRL row (fitted)",
+    GUARD: "guard row: model",
+    SHIFT: "TTRL row + model's change",
+    MATCHED: "matched effort",
+    COPY: "copy of TTRL row",
+}
+_RESAMPLES = 500
+
+
+def _gaps(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
+    """(R, cells) predicted minus printed percent of a row; one line for `copy`."""
+    target_C = np.array(row.ttrl if kind == BASELINE else row.guard)
+    return _predicted(predictions, row, kind) - target_C
+
+
+def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
+    if kind == COPY:
+        return np.array([row.ttrl])
+    if kind == SHIFT:
+        guard_RC, ttrl_RC = (_predicted(predictions, row, name) for name in (GUARD, BASELINE))
+        return np.array(row.ttrl) + guard_RC - ttrl_RC
+    runs = where(predictions, row=row.name, arm=kind)
+    return cells_of(runs)[np.argsort(runs["replicate"].to_numpy())]
+
+
+def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the error of every cell of every kind.
+
+    Returns:
+        row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
+        points, never negative).
+    """
+    lines = []
+    for row in rows:
+        for kind in KINDS:
+            target = row.ttrl if kind == BASELINE else row.guard
+            values_RC = _predicted(predictions, row, kind)
+            sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
+            mean_C = values_RC.mean(axis=0)
+            for cell, printed, mean, sd in zip(CELLS, target, mean_C, sd_C, strict=True):
+                lines.append((row.name, kind, cell, printed, mean, sd, abs(mean - printed)))
+    names = ["row", "kind", "cell", "published", "predicted", "sd", "error"]
+    return pd.DataFrame(lines, columns=names)
+
+
+def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
+    """Return the mean error over the cells of all rows per kind, with its spread over seeds.
+
+    Returns:
+        kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
+        rows' together), in points.
+    """
+    rng = np.random.default_rng(seed)
+    lines = []
+    for kind in KINDS:
+        gaps_RC = np.concatenate([_gaps(predictions, row, kind) for row in rows], axis=1)
+        n_drawn_BR = resample_counts(len(gaps_RC), _RESAMPLES, rng)
+        means_BC = n_drawn_BR @ gaps_RC / len(gaps_RC)
+        low, high = percentile_interval(np.abs(means_BC).mean(axis=1))
+        lines.append((kind, float(np.abs(gaps_RC.mean(axis=0)).mean()), low, high))
+    return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
+
+
+TABLE = "table.md"
+KEY = ["mechanism", "reading", "fit"]
+_EVALUATION = 1_000_000
+"""Added to the seed for the prediction, whose draws no fit has then used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Every mechanism under every reading, fitted several times."""
+
+    rows: Sequence[Row]
+    mechanisms: Sequence[Mechanism]
+    readings: Sequence[Reading] = READINGS
+    budget: Budget
+    replicates: int = 16
+    """Runs per row and arm of the prediction."""
+    fits: int = 2
+    """Fits with seeds of their own."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        for name in ("replicates", "fits"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if not 0 <= self.seed < _EVALUATION:
+            raise UserError(f"seed = {self.seed}: must be in [0, {_EVALUATION - 1}]")
+
+
+def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
+    """Fit, predict and write the tables.
+
+    Args:
+        out: a new or empty folder, which is written at the end: predictions, cells, summary and
+            parameters as Parquet, and the table of errors.
+
+    Returns:
+        The table of errors in Markdown.
+
+    Raises:
+        UserError: the folder holds something, or a run failed.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out}: exists and is not empty; choose another folder")
+    names = ("predictions", "cells", "summary", "parameters")
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
+    jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]
+    bar = Bar(jobs, "calibrate", len(jobs), unit="fit", disable=not progress)
+    with compilation_shown(bar.set_postfix_str):
+        for number, mechanism, reading in bar:
+            # Further apart than the seeds of two calibrations: neighbouring seeds share no fit.
+            seed = c.seed + number * 2 * _EVALUATION
+            fitted = fit(mechanism, c.rows, reading, seed, c.budget)
+            new_seed = seed + _EVALUATION
+            found = predict(mechanism, fitted, c.rows, reading, c.replicates, new_seed)
+            errors = cell_errors(found, c.rows), summary(found, c.rows, c.seed)
+            for name, table in zip(names, (found, *errors, _parameters(fitted)), strict=True):
+                for place, value in enumerate((mechanism.name, reading, number)):
+                    table.insert(place, KEY[place], value)
+                tables[name].append(table)
+    joined = {
+        name: pd.concat(parts).sort_values(KEY, kind="stable", ignore_index=True)
+        for name, parts in tables.items()
+    }
+    text = error_table(joined["summary"], len(c.rows))
+    with whole_folder(out) as place:
+        for name, table in joined.items():
+            table.to_parquet(place / f"{name}.parquet", index=False)
+        (place / TABLE).write_text(text, encoding="utf-8")
+    return text
+
+
+def _parameters(fitted: Fit) -> pd.DataFrame:
+    """Every fitted number: row (empty for those of the mechanism), name, value, loss."""
+    of_rows = {"": fitted.shared, **fitted.own}
+    numbers = [
+        (row, name, float(value)) for row, own in of_rows.items() for name, value in own.items()
+    ]
+    return pd.DataFrame(numbers, columns=["row", "name", "value"]).assign(loss=fitted.loss)
+
+
+def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
+    """Mean error of every kind as Markdown: over the fits, and the widest interval of any fit."""
+    heads = ["mechanism", "reading", "fitted / cells", *_HEADS.values()]
+    lines = [heads, ["---"] * len(heads)]
+    for (mechanism, reading), part in groups(summaries, ["mechanism", "reading"]):
+        free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * n_rows
+        shown = [_interval(where(part, kind=kind), kind) for kind in _HEADS]
+        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}", *shown])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _interval(part: pd.DataFrame, kind: str) -> str:
+    error = f"{finite_mean(part, 'error'):.2f}"
+    if kind == COPY:
+        return error
+    return f"{error} [{floats(part, 'low').min():.2f}, {floats(part, 'high').max():.2f}]"
+
+
+def chosen(option: str, names: Sequence[str], known: Collection[str]) -> list[str]:
+    """The names that were asked for, all if there are none.
+
+    Raises:
+        UserError: a name is unknown or there twice.
+    """
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option} {name!r}: unknown, use one of {', '.join(known)}")
+        if names.count(name) > 1:
+            raise UserError(f"{option}: {name} is there twice")
+    return list(names or known)
