@@ -71,7 +71,7 @@ class Report:
         print(made.path)
 
     def _markdown(self) -> None:
-        from lab.report.markdown import markdown
+        from lab.report.export import markdown
 
         text = markdown(self._worlds())
         if self.output is None:
@@ -84,7 +84,7 @@ class Report:
         print(self.output)
 
     def _tables(self) -> None:
-        from lab.report.files import write_tables
+        from lab.report.export import write_tables
 
         if self.output is None:
             raise UserError("--format csv writes several files; add -o FOLDER, a new folder")

@@ -150,7 +150,7 @@ def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
     """A grid from runs of one task at several step sizes.
 
     Args:
-        rows: from `lab.compare.step_sizes.over_steps`.
+        rows: from `lab.compare.tables.over_steps`.
         unit: columns that name a replicate.
     """
     number = rows.groupby(list(unit)).ngroup().to_numpy()

@@ -1,16 +1,23 @@
-"""The paper's printed numbers as data: `tab:main`, `tab:full_fates`, `tab:overhead`.
+"""The paper's printed numbers as data, and its tables made from our traces beside them.
 
-They are facts to be held against ours, and some contradict each other: `notes` says where.
+`tab:main`, `tab:full_fates` and `tab:overhead` are facts to be held against ours, and some
+contradict each other: the notes say where.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from lab.base.columns import ROUNDING
+from lab.base.columns import ROUNDING, floats, group_mean
+from lab.base.stats import Estimate, estimate
+from lab.compare.collection import Comparison
+from lab.compare.tables import metrics, metrics_of
 
 LLAMA, QWEN, QWEN3 = "Llama-3.2-3B", "Qwen2.5-7B", "Qwen3-4B"
 AIME24, AIME25, AMC, MATH = "AIME 2024", "AIME 2025", "AMC", "MATH-500"
@@ -203,3 +210,91 @@ def note_on_fate(setting: Setting, method: str, fate: str) -> str:
         odd = [part for part in CELLS[:2] if note_on_fate(setting, method, part)]
         return f"of {' and '.join(odd)}, no multiple of 1/{n_problems}" if odd else ""
     return "" if is_whole(value, n_problems) else f"no multiple of 1/{n_problems}"
+
+
+NUMBERS = ("mean", "sd", "n", "published", "footnote")
+"""Ours over the replicates, the paper's, and what a reader must know about the paper's."""
+
+
+def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """pass@1 at the end, `tab:main`.
+
+    Args:
+        comparisons: of any worlds; several of one model and data set stay apart.
+
+    Returns:
+        One row per comparison and method, ours and the paper's: world, task, model, data, method
+        and `NUMBERS`, in percent. `base` is before training, of all arms. Model and data are empty,
+        and nothing is published, for other tasks.
+    """
+    rows = [row for comparison in comparisons for row in _main_rows(comparison)]
+    return _table(rows, ("data", "method"))
+
+
+def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Fates in percent of the problems, `tab:full_fates`.
+
+    Args:
+        comparisons: of any worlds; those without known true answers have no fates.
+
+    Returns:
+        One row per comparison, method and fate (the paper's columns: its cells and TotalDeg):
+        world, task, model, data, method, fate and `NUMBERS`.
+    """
+    rows = [row for comparison in comparisons for row in _fate_rows(comparison)]
+    return _table(rows, ("data", "method", "fate"))
+
+
+def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The footnotes of a table numbered from 1, and their texts.
+
+    Returns:
+        The table with the numbers in place of the texts (0 for none), and the texts in their order.
+    """
+    texts = [text for text in dict.fromkeys(table["footnote"].tolist()) if text]
+    numbers = [texts.index(text) + 1 if text else 0 for text in table["footnote"]]
+    return table.assign(footnote=numbers), texts
+
+
+def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    setting, found = setting_of(comparison.task), metrics(comparison)
+    ours = {arm: estimate(floats(metrics_of(found, arm), "pass_final")) for arm in comparison.arms}
+    # All arms of a seed start from one model, so their mean is the seed's start.
+    _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
+    start = group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))
+    ours = {BASE: estimate(start), **ours}
+    printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
+    for method in dict.fromkeys([*ours, *printed]):
+        value = None if setting is None else PASS_AT_1.get((setting.model, setting.data, method))
+        note = "" if setting is None else note_on_pass(setting, method)
+        place = _place(comparison, setting, method)
+        yield {**place, **_numbers(ours.get(method), value, note)}
+
+
+def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    setting, found = setting_of(comparison.task), metrics(comparison)
+    if not np.isfinite(floats(found, TOTAL)).any():
+        return
+    for method in comparison.arms:
+        for fate in (*CELLS, TOTAL):
+            value = None if setting is None else published_fate(setting, method, fate)
+            note = "" if setting is None else note_on_fate(setting, method, fate)
+            place = _place(comparison, setting, method) | {"fate": fate}
+            ours = estimate(floats(metrics_of(found, method), fate))
+            yield {**place, **_numbers(ours, value, note)}
+
+
+def _numbers(ours: Estimate | None, value: float | None, note: str) -> dict[str, object]:
+    mean, sd, n = (math.nan, math.nan, 0) if ours is None else (ours.mean, ours.sd, ours.n)
+    published = math.nan if value is None else value
+    return dict(zip(NUMBERS, (mean, sd, n, published, note), strict=True))
+
+
+def _place(comparison: Comparison, setting: Setting | None, method: str) -> dict[str, object]:
+    model, data = ("", "") if setting is None else setting
+    place = {"world": comparison.world, "task": comparison.task, "model": model, "data": data}
+    return {**place, "method": method}
+
+
+def _table(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=["world", "task", "model", *keys, *NUMBERS])

@@ -40,7 +40,7 @@ from lab.figures.style import (
     translucent,
     wrapped,
 )
-from lab.measures.overhead import OTHER, PHASES, STEP
+from lab.measures.dynamics import OTHER, PHASES, STEP
 
 TEXT = {"minsize": 9, "mode": "hide"}
 """Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""
@@ -322,7 +322,7 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
     The whisker is one standard deviation of the whole step over the replicates.
 
     Args:
-        table: from `lab.measures.overhead.step_seconds`.
+        table: from `lab.measures.dynamics.step_seconds`.
     """
     arms = arm_order(table["arm"])
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]

@@ -36,7 +36,7 @@ from lab.figures.style import (
     styled,
     translucent,
 )
-from lab.measures.lost import SCORES, THIRDS
+from lab.measures.problems import SCORES, THIRDS
 from lab.trace.schema import ROUTES
 
 _KIND_COLOURS = {"correct": GREEN, "other": PALE, "unparseable": GREY}
@@ -81,8 +81,8 @@ def life_figure(
     column of the life, or `route` and its code. The report's script fills in other lives by it.
 
     Args:
-        life: from `lab.measures.life.problem_life`.
-        areas: from `lab.measures.life.vote_areas`, of the same problem; their names are escaped
+        life: from `lab.measures.problems.problem_life`.
+        areas: from `lab.measures.problems.vote_areas`, of the same problem; their names are escaped
             here.
         names: answer id to its text, where it is known; escaped here.
     """
@@ -204,7 +204,7 @@ PANELS = (
     ("survival", "b  Survival space", "1 - MR of wrong label (%)", 100.0),
     ("wins", "c  Correct wins", "visits of a problem", 1.0),
 )
-"""Column of `lab.measures.lost.scissor`, heading, unit, factor."""
+"""Column of `lab.measures.problems.scissor`, heading, unit, factor."""
 WIDTH_TITLE = "d  Window width"
 _NAMES = ("first", "middle", "last")
 
@@ -215,7 +215,7 @@ def scissor_panels(
     """Three quantities per third of training and the window's width, mean and one sd over runs.
 
     Args:
-        thirds: `lab.measures.lost.scissor` tables with the column `arm`.
+        thirds: `lab.measures.problems.scissor` tables with the column `arm`.
         widths: `lab.measures.dynamics.window_width` tables with the column `arm`.
     """
     heads = [*(head for _, head, *_ in PANELS), WIDTH_TITLE]
@@ -303,7 +303,7 @@ def auroc_curves(table: pd.DataFrame) -> go.Figure:
     """AUROC of every score over the visits, with its 95 % interval as a band.
 
     Args:
-        table: `lab.measures.lost.lost_problem_auroc` of one arm.
+        table: `lab.measures.problems.lost_problem_auroc` of one arm.
     """
     figure = go.Figure()
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})

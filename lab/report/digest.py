@@ -20,10 +20,9 @@ from lab.base.text_table import TextTable
 from lab.compare.collection import Collection, Comparison, Skipped, collect
 from lab.compare.families import guard_settings
 from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
-from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
+from lab.measures.dynamics import dynamics, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import MIN_VISITS, fewest_visits, migration, of_fate
-from lab.measures.lost import NEEDED, PAPER_FATES, scissor
-from lab.measures.overhead import step_seconds
+from lab.measures.problems import NEEDED, PAPER_FATES, scissor
 from lab.measures.sensitivity import SETTINGS, sensitivity
 from lab.trace.manifest import Manifest
 
@@ -199,7 +198,7 @@ def migrations(world: ReportedComparison) -> pd.DataFrame:
 
 
 def thirds(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.lost.scissor` of all arms, over replicates with degraded problems."""
+    """`lab.measures.problems.scissor` of all arms, over replicates with degraded problems."""
     return _per_arm(world, lambda arm: scissor(_degraded(world, arm), world.comparison.fates(arm)))
 
 
@@ -231,7 +230,7 @@ def window_shares(world: ReportedComparison, ends: pd.DataFrame) -> pd.DataFrame
 
 
 def seconds(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.overhead.step_seconds` of all arms.
+    """`lab.measures.dynamics.step_seconds` of all arms.
 
     Raises:
         UserError: TTRL is not among the arms, or its steps were not timed.

@@ -1,4 +1,4 @@
-"""Escaped markup, numbers and figures as parts of a page."""
+"""Escaped markup, numbers and figures as parts of a page, and pages of figures alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +18,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from lab.base.errors import UserError
+from lab.base.files import whole
 from lab.base.stats import mean_sd, plus_minus
 from lab.figures.style import TEMPLATE
+from lab.trace.manifest import now
 
 _VOID = frozenset({"meta", "br", "hr", "input", "col"})
 
@@ -222,3 +226,69 @@ def plain(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
+
+
+GENERATOR = "ttrl-guard-lab figures"
+"""Marks a page as ours, so that it may be overwritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A figure under its heading."""
+
+    heading: str
+    words: Sequence[str]
+    """Paragraphs above the figure, not escaped."""
+    figure: go.Figure | None
+    """None where there is nothing to draw, which the words must say."""
+    alt: str = ""
+    """Description of the drawing, for readers who cannot see it."""
+
+
+def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
+    """The page as HTML; it needs nothing from outside.
+
+    Args:
+        words: paragraphs at the top: what the figures show.
+        parts: from top to bottom.
+    """
+    sections = [_section(part, f"figure-{place}") for place, part in enumerate(parts)]
+    header = tag("header", tag("h1", title), *(tag("p", line) for line in words))
+    made = tag("p", f"Made {now()}; nothing on this page is fetched.")
+    body = tag(
+        "body",
+        header,
+        tag("main", *sections),
+        tag("footer", made),
+        library(),
+    )
+    return document(title, GENERATOR, body)
+
+
+def write_page(path: Path, content: str) -> None:
+    """Put a page on disk, whole.
+
+    Raises:
+        UserError: the place holds something else than such a page, or cannot be written.
+    """
+    check_page(path)
+    with whole(path) as temporary:
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
+
+
+def check_page(path: Path) -> None:
+    """Refuse a place that holds something else than such a page.
+
+    Raises:
+        UserError: it does.
+    """
+    if not path.exists():
+        return
+    if path.is_dir() or not is_made_by(path, GENERATOR):
+        raise UserError(f"{path}: exists and is no page of this program; move it away")
+
+
+def _section(part: Part, name: str) -> Html:
+    words = [tag("p", line, class_="how") for line in part.words]
+    drawn = None if part.figure is None else plot(part.figure, name, part.alt)
+    return tag("section", tag("h2", part.heading), join(words), drawn)

@@ -17,7 +17,7 @@ from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group
 from lab.figures.problems import area_title, life_figure, shortened
 from lab.figures.style import FATE_COLOURS, safe
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
-from lab.measures.life import areas
+from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison
 from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, tag
 from lab.trace.schema import ROUTES
@@ -148,7 +148,7 @@ def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
     everyone = len(set(map(tuple, opened))) == 1
     if everyone and len(opened[0]) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
-    why = "to keep the page small; lab.measures.life reads the others from the run folder"
+    why = "to keep the page small; lab.measures.problems reads the others from the run folder"
     if everyone:
         return f"The lives of {_span(opened[0])} of {n} replicates can be opened, {why}."
     arms = zip(world.comparison.arms, opened, strict=True)

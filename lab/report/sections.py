@@ -15,13 +15,12 @@ from lab.base.columns import Floats, floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
 from lab.compare.tables import METRICS
+from lab.figures.grids import sensitivity_curves
 from lab.figures.outcome import label_migration, overhead_bars
 from lab.figures.problems import auroc_curves, scissor_panels
-from lab.figures.sensitivity import sensitivity_curves
 from lab.figures.training import MOST_RUNS, has_data, run_lines, training_window
-from lab.measures.dynamics import ROUTE_COLUMNS
-from lab.measures.lost import flip_rate_in_time, lost_problem_auroc
-from lab.measures.overhead import WARM_UP
+from lab.measures.dynamics import ROUTE_COLUMNS, WARM_UP
+from lab.measures.problems import flip_rate_in_time, lost_problem_auroc
 from lab.report import digest
 from lab.report.digest import ReportedComparison
 from lab.report.html import Child, Html, absent, join, plot, table, tag

@@ -22,9 +22,9 @@ from lab.compare.published import (
     published_fate,
     setting_of,
 )
-from lab.figures.calibration import calibration_errors
+from lab.figures.grids import calibration_errors
 from lab.progress import Bar
-from lab.report.figure_page import Part, check_page, figure_page, write_page
+from lab.report.html import Part, check_page, figure_page, write_page
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED

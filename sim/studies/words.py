@@ -11,9 +11,9 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import equals, finite_mean, floats, groups, select, unique, where
 from lab.base.stats import estimate, with_interval
 from lab.compare.own_best import METRIC, own_best_words
-from lab.compare.step_sizes import rule_table
+from lab.compare.tables import rule_table
 from lab.measures.fate import FATES, MIN_VISITS
-from lab.report.rule_markdown import rule_markdown
+from lab.report.export import rule_markdown
 from sim.studies.compare import BEST, at_own_best, done
 
 _FATES = ("Stable", "Degraded", "Learned", "MargDeg", "MargStab", "Wrong", "Unclass")

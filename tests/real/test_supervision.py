@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from guard_core import GuardConfig, PolicyStreams
-from lab.measures.life import vote_areas
+from lab.measures.problems import vote_areas
 from lab.trace.rows import checked
 from lab.trace.trace import Trace
 from real import train

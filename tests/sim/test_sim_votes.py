@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
-from lab.measures.life import vote_areas
+from lab.measures.problems import vote_areas
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main

@@ -3,8 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.paper_tables import fate_table, footnotes, main_table
-from lab.compare.published import LLAMA, MATH
+from lab.compare.published import LLAMA, MATH, fate_table, footnotes, main_table
 
 RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import collect
-from lab.compare.step_sizes import rule_rows, rule_table
-from lab.report.rule_markdown import effort_markdown, rule_markdown, steps_markdown
+from lab.compare.tables import rule_rows, rule_table
+from lab.report.export import effort_markdown, rule_markdown, steps_markdown
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from lab.compare.collection import gather
 from lab.compare.own_best import SEED
 from lab.compare.own_best import own_best as own_best_over
-from lab.compare.step_sizes import difference, over_steps
+from lab.compare.tables import difference, over_steps
 
 
 def own_best(rows):

@@ -4,7 +4,7 @@ import pytest
 from guard_core import Route
 from lab.figures.problems import life_figure
 from lab.figures.style import GREEN
-from lab.measures.life import problem_life, vote_areas
+from lab.measures.problems import problem_life, vote_areas
 from lab.trace.trace import Trace
 
 

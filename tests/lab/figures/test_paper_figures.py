@@ -11,7 +11,7 @@ from lab.figures.style import FATE_COLOURS, arm_style
 from lab.figures.training import MOST_RUNS, WINDOW_TITLE, run_lines, training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
 from lab.measures.fate import migration
-from lab.measures.lost import scissor
+from lab.measures.problems import scissor
 
 EPOCHS, PROBLEMS = 9, 12
 ARMS = ("ttrl", "guard")

@@ -5,11 +5,9 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.figures.calibration import calibration_errors
+from lab.figures.grids import REGIMES, calibration_errors, plateaus, regime_map, sensitivity_curves
 from lab.figures.outcome import overhead_bars
-from lab.figures.regimes import REGIMES, regime_map
-from lab.figures.sensitivity import plateaus, sensitivity_curves
-from lab.measures.overhead import STEP, step_seconds
+from lab.measures.dynamics import STEP, step_seconds
 from lab.measures.sensitivity import sensitivity
 
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.measures.life import problem_life, true_answer, vote_areas
+from lab.measures.problems import problem_life, true_answer, vote_areas
 from lab.trace.trace import Trace
 
 # Problem 1 of replicate 0: the true answer 4 loses to answer 9; one response cannot be read.

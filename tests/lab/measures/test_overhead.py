@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.measures.overhead import OTHER, STEP, step_seconds
+from lab.measures.dynamics import OTHER, STEP, step_seconds
 
 
 def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:

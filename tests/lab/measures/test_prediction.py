@@ -8,7 +8,7 @@ from lab.base.errors import UserError
 from lab.base.stats import auroc
 from lab.figures.problems import auroc_curves
 from lab.measures.fate import fates
-from lab.measures.lost import (
+from lab.measures.problems import (
     SCORES,
     at_stake,
     features,

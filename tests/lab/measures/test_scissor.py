@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.base.errors import UserError
-from lab.measures.lost import scissor
+from lab.measures.problems import scissor
 
 
 def outcome(*rows):

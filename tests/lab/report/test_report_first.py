@@ -10,10 +10,9 @@ from page_parts import figures_of, without_scripts
 from lab.__main__ import main
 from lab.compare.collection import GRID, RESULTS
 from lab.report.digest import overview, read
-from lab.report.files import tables
-from lab.report.markdown import markdown
+from lab.report.export import markdown, tables
+from lab.report.first import about
 from lab.report.page import page
-from lab.report.words import about
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"
 

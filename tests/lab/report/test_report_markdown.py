@@ -4,7 +4,7 @@ import numpy as np
 
 from lab.compare.collection import gather
 from lab.report.digest import digest, read
-from lab.report.markdown import markdown
+from lab.report.export import markdown
 
 
 def cells(text, label):

@@ -6,7 +6,7 @@ import pytest
 
 from lab.base.stats import paired_table
 from lab.report.digest import read
-from lab.report.files import slugs, write_tables
+from lab.report.export import slugs, write_tables
 
 SIM = (
     *(

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lab.figures.problems import life_figure
-from lab.measures.life import problem_life, vote_areas
+from lab.measures.problems import problem_life, vote_areas
 from lab.report.html import plain
 from lab.report.problems import TOP, life_template, packed_lives, replicate_lives
 

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from lab.measures.life import problem_life
+from lab.measures.problems import problem_life
 from lab.report.problems import (
     WORST_FIRST,
     problem_columns,

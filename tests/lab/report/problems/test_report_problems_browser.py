@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.figures.problems import life_figure
-from lab.measures.life import problem_life, vote_areas
+from lab.measures.problems import problem_life, vote_areas
 from lab.report.html import library, raw, tag
 from lab.report.problems import problem_assets, problem_sections
 
