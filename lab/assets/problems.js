@@ -145,15 +145,15 @@
       const problem = this.columns.problem[i], id = this.ids?.[problem];
       const name = id ? [" ", element("span", { class: "spread", text: id, title: id })] : [];
       const cells = this.arms.flatMap((_, k) => this.kinds.map((kind) => element("td",
-        { "data-arm": String(k), class: kind.key }, ...this.cell(kind.key, k, i))));
+        { "data-arm": String(k), class: kind.key }, ...this.cell(kind, k, i))));
       return element("tr", { "data-problem": String(problem) },
         element("th", { scope: "row" }, button(problem), ...name), ...cells);
     }
 
     cell(kind, arm, i) {
-      const value = this.value(arm, kind, i);
-      if (kind === "flips") return [value === null ? "–" : String(value)];
-      if (kind !== "fate") return [value === null ? "–" : (100 * value).toFixed(0)];
+      const value = this.value(arm, kind.key, i);
+      const text = kind.percent ? (100 * value).toFixed(0) : String(value);
+      if (kind.key !== "fate") return [value === null ? "–" : text];
       if (!value) return ["not known"];
       const { name, colour } = this.fates[value - 1], known = this.value(arm, "known", i);
       const dot = element("span", { class: "fate-dot", "aria-hidden": "true" });

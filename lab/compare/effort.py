@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE
-from lab.base.columns import Floats, floats, groups, ints, require, where
+from lab.base.columns import Floats, floats, groups, require, where
 from lab.base.errors import UserError
 from lab.compare.own_best import SEED
 
@@ -103,16 +103,6 @@ def mean_update(steps: pd.DataFrame) -> float:
         raise UserError("matched effort: update norms are missing; give a run that has trained")
     # A last batch may be smaller: each scheduled optimizer step counts once.
     return float((norms * sizes).sum() / sizes.sum())
-
-
-def update_by_replicate(steps: pd.DataFrame) -> pd.Series:
-    """Mean norm of the update per scheduled optimizer step, indexed by replicate."""
-    require(steps, _NEEDED, "matched effort")
-    norms, sizes = floats(steps, "update_norm"), floats(steps, "n_problems")
-    replicates, place = np.unique(ints(steps, "replicate"), return_inverse=True)
-    total = np.bincount(place, norms * sizes, len(replicates))
-    means = total / np.bincount(place, sizes, len(replicates))
-    return pd.Series(means, pd.Index(replicates, name="replicate"), name="update_norm")
 
 
 def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,56 +13,20 @@ from lab.base.columns import Floats, floats, group_mean, groups, ints, select, u
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
-from lab.compare.effort import achieved_ratio, beyond_effort, update_by_replicate
+from lab.compare.effort import achieved_ratio, beyond_effort
 from lab.compare.own_best import METRIC, SEED, best_among, edges, own_best
 from lab.measures.dynamics import dynamics, run_windows
-from lab.measures.fate import FATES, fate_shares
+from lab.measures.metrics import PAGE, measured, update_by_replicate
 from lab.trace.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One column of the comparison table."""
-
-    name: str
-    title: str
-    unit: str
-    better: Literal["low", "high", ""]
-    """The better direction; empty where there is none."""
-    digits: int = 1
-
-
-_GOOD: dict[str, Literal["low", "high", ""]] = {
-    "Stable Always Right": "high",
-    "Degraded": "low",
-    "Learned": "high",
-    "Marginal Degraded": "low",
-    "Always Wrong": "low",
-}
-
-METRICS = (
-    Metric("pass_start", "pass@1 before training", "%", ""),
-    Metric("pass_final", "pass@1 at the end", "%", "high"),
-    Metric("pass_best", "best pass@1 on the way", "%", "high"),
-    Metric("maj_start", "majority vote before training", "%", ""),
-    Metric("maj_final", "majority vote at the end", "%", "high"),
-    Metric("TotalDeg", "TotalDeg", "% of problems", "low"),
-    *(Metric(fate, fate, "% of problems", _GOOD.get(fate, "")) for fate in FATES),
-    Metric("L/D", "L/D", "ratio", "high", 3),
-    Metric("update", "mean update norm", "% of TTRL's", ""),
-    Metric("skipped", "skipped visits", "%", ""),
-    Metric("unread", "responses without a readable answer", "%", "low"),
-)
-"""All metrics; `pass_best` is chosen with hindsight, from the true answers."""
 
 
 def metrics(comparison: Comparison) -> pd.DataFrame:
     """Every metric of every replicate, computed once per comparison.
 
     Returns:
-        Indexed by (arm, replicate), one column per entry of `METRICS`, in its unit. NaN where it
-        was not measured, as for fates where no true answer is known or a problem of the replicate
-        has fewer visits than its fate needs.
+        Indexed by (arm, replicate), one column per entry of `lab.measures.metrics.PAGE`, in its
+        unit. NaN where it was not measured, as for fates where no true answer is known or a
+        problem of the replicate has fewer visits than its fate needs.
     """
     if comparison.metrics is None:
         comparison.metrics = _metrics(comparison)
@@ -74,13 +37,12 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
     moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
     parts = {}
     for arm, trace in comparison.traces.items():
-        part = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
-        part = part.join([_scores(trace), _visit_shares(trace), fate_shares(comparison.fates(arm))])
+        part = measured(trace, comparison.fates(arm))
         if BASELINE in moved:
             part["update"] = 100.0 * moved[arm] / moved[BASELINE]
         parts[arm] = part
     table = pd.concat(parts, names=["arm", "replicate"])
-    return table.reindex(columns=[metric.name for metric in METRICS])
+    return table.reindex(columns=[metric.name for metric in PAGE])
 
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -114,36 +76,6 @@ def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="arm")
     table.columns = pd.MultiIndex.from_tuples(list(table.columns), names=["metric", "value"])
     return table
-
-
-def _scores(trace: Trace) -> pd.DataFrame:
-    """First, last and best evaluation of each replicate, in percent."""
-    evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
-    before = ints(evals, "step") == 0
-    by_replicate = evals.groupby("replicate")
-    start = evals[before].groupby("replicate")
-    # `last` passes over NaN: the majority vote is not measured at every evaluation.
-    found = {
-        "pass_start": start["pass_at_1"].last(),
-        "pass_final": by_replicate["pass_at_1"].last(),
-        "pass_best": by_replicate["pass_at_1"].max(),
-        "maj_start": start["maj_accuracy"].last(),
-        "maj_final": by_replicate["maj_accuracy"].last(),
-    }
-    return 100.0 * pd.DataFrame(found)
-
-
-def _visit_shares(trace: Trace) -> pd.DataFrame:
-    """Shares in percent: of training visits that were skipped, of votes without an answer."""
-    replicate = ints(trace.visits, "replicate")
-    training = ints(trace.visits, "visit") > 0
-    skipped = np.where(training, floats(trace.visits, "skipped"), np.nan)
-    size = 1 + replicate.max()
-    votes = np.bincount(replicate, floats(trace.visits, "n_votes"), size)
-    unread = np.bincount(replicate, floats(trace.visits, "n_unparseable"), size)
-    unread = np.divide(unread, votes, np.full(size, np.nan), where=votes > 0)
-    shares = {"skipped": group_mean(skipped, replicate, size), "unread": unread}
-    return 100.0 * pd.DataFrame(shares).rename_axis("replicate")
 
 
 RIVALS = ("frozen", "memory")
@@ -280,7 +212,7 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
     Returns:
         One row per arm, step size (NaN where it was not noted) and replicate: arm, step_size,
-        seed, place, the metrics of `lab.compare.tables.METRICS` in their units, and the window of
+        seed, place, the metrics of `lab.measures.metrics.PAGE` in their units, and the window of
         `lab.measures.dynamics.run_windows`: `fr_peak` (% of problems), and `collapse`, `drop`,
         `lead` in epochs.
     """

@@ -11,7 +11,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.base.columns import floats, require, select, where
-from lab.compare.tables import METRICS
 from lab.figures.style import (
     BLACK,
     DIVERGING,
@@ -33,6 +32,7 @@ from lab.figures.style import (
     translucent,
     wrapped,
 )
+from lab.measures.metrics import BY_NAME
 
 KIND_TITLES = {
     "ttrl": "Fitted TTRL rows",
@@ -224,9 +224,8 @@ def sensitivity_curves(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     Args:
         table: from `lab.measures.sensitivity.sensitivity`.
     """
-    units = {metric.name: metric for metric in METRICS}
     pairs = list(dict.fromkeys(zip(table["setting"], table["metric"], strict=True)))
-    names = {name: units[name].title if name in units else name for _, name in pairs}
+    names = {name: BY_NAME[name].title if name in BY_NAME else name for _, name in pairs}
     heads = [f"{names[metric]} over {NAMES.get(setting, setting)}" for setting, metric in pairs]
     figure = multiples(heads, columns=1, row_gap=0.3)
     for number, (setting, metric) in enumerate(pairs):
@@ -234,7 +233,7 @@ def sensitivity_curves(table: pd.DataFrame, titles: Mapping[str, str] | None = N
         chosen = (table["setting"] == setting) & (table["metric"] == metric)
         own = select(table, chosen.to_numpy())
         values = sorted(own["value"].unique())
-        unit = units[metric].unit if metric in units else ""
+        unit = BY_NAME[metric].unit if metric in BY_NAME else ""
         for arm in arm_order(own["arm"]):
             traces = _curve(where(own, arm=arm), values, arm, unit)
             traces[-1].update(name=safe(arm_title(arm, titles)), showlegend=number == 0)

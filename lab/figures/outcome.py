@@ -14,7 +14,6 @@ from plotly.subplots import make_subplots
 from lab.base.arms import BASELINE
 from lab.base.columns import floats, select, where
 from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
-from lab.compare.tables import Metric
 from lab.figures.style import (
     BLACK,
     BLUE,
@@ -41,6 +40,7 @@ from lab.figures.style import (
     wrapped,
 )
 from lab.measures.dynamics import OTHER, PHASES, STEP
+from lab.measures.metrics import Metric
 
 TEXT = {"minsize": 9, "mode": "hide"}
 """Plotly's `uniformtext`: numbers that do not fit into their segment are left out."""

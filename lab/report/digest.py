@@ -22,6 +22,7 @@ from lab.compare.families import guard_settings
 from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
 from lab.measures.dynamics import dynamics, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import MIN_VISITS, fewest_visits, migration, of_fate
+from lab.measures.metrics import METRICS
 from lab.measures.problems import NEEDED, PAPER_FATES, scissor
 from lab.measures.sensitivity import SETTINGS, sensitivity
 from lab.trace.manifest import Manifest
@@ -283,12 +284,9 @@ def _per_arm(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) ->
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
 
 
-_COLUMNS = {
-    "pass_start": "pass@1 before (%)",
-    "pass_final": "at the end (%)",
-    "against": f"minus {title(BASELINE)} (points)",
-    "TotalDeg": "problems made worse (%)",
-}
+_HEADS = {metric.name: metric.brief for metric in METRICS if metric.brief}
+_AGAINST = f"minus {title(BASELINE)} (points)"
+_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST} | _HEADS
 """Column of `overview` to its heading."""
 HOW = (
     "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "

@@ -20,7 +20,8 @@ from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison
 from lab.compare.effort import beyond_effort
 from lab.compare.own_best import METRIC
-from lab.compare.tables import METRICS, difference, flat, over_steps, rule_rows, rule_table
+from lab.compare.tables import difference, flat, over_steps, rule_rows, rule_table
+from lab.measures.metrics import BY_NAME, PAGE
 from lab.report import digest
 from lab.report.digest import ReportedComparison, missing, overview, overview_table
 from lab.report.first import HEADING, families, step_studies
@@ -128,16 +129,7 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_EXTRA = (
-    ("fr_peak", "highest flip rate of an epoch (% of problems)", 1),
-    ("collapse", "flip rate collapses (epoch)", 1),
-    ("drop", "pass@1 drops for good (epoch)", 1),
-)
-_COMPARED = (
-    ("pass_final", "final pass@1"),
-    ("maj_final", "final majority vote"),
-    ("TotalDeg", "TotalDeg"),
-)
+_COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDeg"))
 
 
 def markdown(worlds: Sequence[ReportedComparison]) -> str:
@@ -169,11 +161,10 @@ def _metric_table(rows: pd.DataFrame) -> Iterator[str]:
     yield "Mean ± standard deviation over the seeds (number of seeds)."
     yield ""
     yield from _head("", *(title(arm) for arm in arms))
-    shown = [(m.name, f"{m.title} ({m.unit})", m.digits) for m in METRICS] + list(_EXTRA)
-    for name, label, digits in shown:
-        found = [estimate(floats(where(rows, arm=arm), name)) for arm in arms]
+    for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
+        found = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in arms]
         if any(value.n for value in found):
-            yield _line(label, *(_cell(value, digits) for value in found))
+            yield _line(metric.label, *(_cell(value, metric.digits) for value in found))
 
 
 def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
@@ -184,12 +175,12 @@ def _difference_table(rows: pd.DataFrame) -> Iterator[str]:
         return
     yield "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
     yield ""
-    yield from _head("", *(f"{label} - {title(b)}" for b in against for _, label in _COMPARED))
+    yield from _head("", *(f"{m.called} - {title(b)}" for b in against for m in _COMPARED))
     for arm in arms:
         cells = [
-            "" if arm == base else difference_text(difference(rows, arm, base, metric))
+            "" if arm == base else difference_text(difference(rows, arm, base, metric.name))
             for base in against
-            for metric, _ in _COMPARED
+            for metric in _COMPARED
         ]
         yield _line(title(arm), *cells)
 
@@ -286,9 +277,8 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
 def _summary(world: ReportedComparison) -> pd.DataFrame:
     """One row per arm and metric: mean, sd, n and the unit."""
     long = world.summary.stack("metric", future_stack=True).reset_index()
-    units = {metric.name: metric.unit for metric in METRICS}
     known = select(long, long["n"].to_numpy() > 0)
-    return known.assign(unit=[units[name] for name in known["metric"]])
+    return known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
 
 
 def _seeds(world: ReportedComparison) -> list[int]:

@@ -15,7 +15,7 @@ from lab.base.files import unwritable, whole
 from lab.base.settings import flattened
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
-from lab.compare.tables import METRICS, Metric
+from lab.measures.metrics import PAGE, Metric
 from lab.report.digest import ReportedComparison, read
 from lab.report.first import (
     AGREEMENT,
@@ -311,7 +311,7 @@ def _arm_table(world: ReportedComparison) -> Html:
     """Mean and spread of every metric, metrics down and arms across."""
     counts = Counter(world.metrics.index.get_level_values("arm"))
     head = ["", *(_arm_head(world.titles[arm], counts[arm]) for arm in world.comparison.arms)]
-    rows = [_row(world, metric) for metric in METRICS if _measured(world, metric)]
+    rows = [_row(world, metric) for metric in PAGE if _measured(world, metric)]
     return table(head, rows)
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,16 +58,28 @@ _FIXED = ("correct", "other", "unparseable")
 _SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
 
 _SHARE_DIGITS = 3
-_FATE = ("fate", "fate", "commonest fate")
+
+
+class _Kind(NamedTuple):
+    """A number of every problem, and how the script shows it."""
+
+    key: str
+    name: str
+    meaning: str
+    percent: bool = True
+    """A share, shown in percent without a digit."""
+
+
+_FATE = _Kind("fate", "fate", "commonest fate", percent=False)
 _LABEL_ACCURACY = (
-    ("ila", "ILA", "initial label accuracy in percent (first three visits)"),
-    ("fla", "FLA", "final label accuracy in percent (last five visits)"),
+    _Kind("ila", "ILA", "initial label accuracy in percent (first three visits)"),
+    _Kind("fla", "FLA", "final label accuracy in percent (last five visits)"),
 )
 _MATCH_RATE = (
-    ("first", "first MR", "match rate in percent (first three visits)"),
-    ("last", "last MR", "match rate in percent (last five visits)"),
+    _Kind("first", "first MR", "match rate in percent (first three visits)"),
+    _Kind("last", "last MR", "match rate in percent (last five visits)"),
 )
-_FLIPS = ("flips", "flips", "label changes in training")
+_FLIPS = _Kind("flips", "flips", "label changes in training", percent=False)
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -131,7 +143,7 @@ def _about(
         "lives": opened,
         "redrawn": redrawn(world),
         "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
-        "kinds": [dict(zip(("key", "name", "meaning"), k, strict=True)) for k in [*kinds, _FLIPS]],
+        "kinds": [kind._asdict() for kind in (*kinds, _FLIPS)],
     }
 
 

@@ -14,12 +14,12 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import Floats, floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
-from lab.compare.tables import METRICS
 from lab.figures.grids import sensitivity_curves
 from lab.figures.outcome import label_migration, overhead_bars
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.training import MOST_RUNS, has_data, run_lines, training_window
 from lab.measures.dynamics import ROUTE_COLUMNS, WARM_UP
+from lab.measures.metrics import BY_NAME, WINDOW
 from lab.measures.problems import flip_rate_in_time, lost_problem_auroc
 from lab.report import digest
 from lab.report.digest import ReportedComparison
@@ -126,7 +126,7 @@ def _against(world: ReportedComparison) -> Iterator[Piece]:
     for reference, pairs in world.pairs.items():
         heading = f"Against {world.titles[reference]}"
         measured = set(pairs["metric"][pairs["n"] > 0])
-        shown = [m for m in METRICS if m.name in PAIR_METRICS and m.name in measured]
+        shown = [BY_NAME[name] for name in PAIR_METRICS if name in measured]
         if not shown:
             yield Absent(NO_PAIR, heading)
             continue
@@ -175,13 +175,6 @@ OUTCOME = (
 
 
 _TRAINING = "What happened on the way"
-_MARKS = (
-    ("fr_peak", "highest FR", "% of problems", 100.0),
-    ("peak", "FR peaks", "epoch", 1.0),
-    ("collapse", "FR collapses", "epoch", 1.0),
-    ("drop", "pass@1 drops", "epoch", 1.0),
-    ("lead", "lead time", "epochs", 1.0),
-)
 
 
 def _progress(world: ReportedComparison) -> list[Piece]:
@@ -200,12 +193,9 @@ def _window(world: ReportedComparison) -> list[Piece]:
 def _window_table(world: ReportedComparison, found: pd.DataFrame) -> Html:
     arms = world.comparison.arms
     rows = []
-    for name, title, unit, factor in _MARKS:
-        cells = []
-        for arm in arms:
-            own = factor * floats(where(found, arm=arm), name)
-            cells.append(_mark(own, len(own)))
-        rows.append([f"{title} ({unit})", *cells])
+    for metric in WINDOW:
+        own = [floats(where(found, arm=arm), metric.name) for arm in arms]
+        rows.append([metric.label, *(_mark(values, len(values)) for values in own)])
     how = "Mean ± standard deviation over the runs in which it happened."
     return small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
 

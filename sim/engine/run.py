@@ -11,11 +11,11 @@ import pandas as pd
 from lab.arm_settings import arm_of
 from lab.base.arms import Arm
 from lab.base.settings import to_values
+from lab.measures.metrics import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace
-from sim.engine.rows import Tally
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown

@@ -21,11 +21,11 @@ from lab.base.settings import flattened, from_values, to_values
 from lab.base.stats import contrast_table
 from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
+from lab.measures.metrics import MEASURES, measure_trace
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import LOCK_NAME, locked
 from lab.trace.trace import Trace, load
-from sim.engine.rows import MEASURES, measure_trace
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.controls import named

@@ -34,12 +34,12 @@ from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, whole
 from lab.base.settings import flattened, to_values
 from lab.compare.collection import RESULTS
+from lab.measures.metrics import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
 from lab.study import check_arms
 from lab.trace.manifest import command, commit, machine, now, versions
 from lab.trace.parts import LOCK_NAME, locked
-from sim.engine.rows import MEASURES
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.settings.options import Preset
@@ -178,7 +178,7 @@ def run_sweep(
 
     Returns:
         One row per cell, arm and replicate: cell, group, the varied settings, arm, replicate,
-        status ("done" or "failed"), reason, the columns of `sim.engine.rows.MEASURES`,
+        status ("done" or "failed"), reason, the columns of `lab.measures.metrics.MEASURES`,
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
 

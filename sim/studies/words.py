@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -13,31 +14,18 @@ from lab.base.stats import estimate, with_interval
 from lab.compare.own_best import METRIC, own_best_words
 from lab.compare.tables import rule_table
 from lab.measures.fate import FATES, MIN_VISITS
+from lab.measures.metrics import METRICS, Metric
 from lab.report.export import rule_markdown
 from sim.studies.compare import BEST, at_own_best, done
 
-_FATES = ("Stable", "Degraded", "Learned", "MargDeg", "MargStab", "Wrong", "Unclass")
-_OF_FATES = {**dict(zip(FATES, _FATES, strict=True)), "TotalDeg": "TotalDeg", "L/D": "L/D"}
-_OF_SCORES = {
-    "pass_start": "start",
-    "pass_final": "pass@1",
-    "pass_best": "best",
-    "maj_final": "maj",
-    "skipped": "skipped",
-    "update_norm": "update",
-    "step_factor": "step*",
-}
-_LEGENDS = (
-    """MargDeg, MargStab: Marginal Degraded, Marginal Stable; Wrong: Always Wrong;
-TotalDeg: Degraded and MargDeg; L/D: Learned by Degraded, - where none degraded.
-In percent of the problems, except L/D.""",
-    """start, pass@1, best: pass@1 before training, at the end, at its highest; maj: right majority
-votes; skipped: visits without training; in percent. update: mean norm of the logits' change;
-step*: factor on the step size, 1 but in controls of matched effort.""",
-)
-_TABLES = tuple(zip((_OF_FATES, _OF_SCORES), _LEGENDS, strict=True))
-"""Measure to its heading, and what the headings mean."""
-_DIGITS = {"L/D": 3, "update_norm": 4, "step_factor": 3}
+_FACTOR = Metric(
+    "step_factor", "factor on the step size", "factor", digits=3, head="step*",
+    about="factor on the step size, 1 but in controls of matched effort",
+)  # fmt: skip
+_PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
+_OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
+_TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
+_UNITS = "In percent, except L/D, update and step*."
 _SHOWN = ("TotalDeg", METRIC)
 """Metrics whose differences are printed; the file has all."""
 _MOST_LINES = 200
@@ -51,14 +39,17 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     """
     rows = _once(rows, settings)
     cells = list(groups(rows, [*settings, "arm"]))
-    for columns, legend in _TABLES:
-        if not any(np.isfinite(floats(rows, name)).any() for name in columns):
+    for columns in _TABLES:
+        if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):
             continue  # fates of short runs
         lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in cells[:_MOST_LINES]]
-        print("\n".join(_aligned([[*settings, "arm", *columns.values()], *lines])))
+        print(
+            "\n".join(_aligned([[*settings, "arm", *(metric.head for metric in columns)], *lines]))
+        )
         if len(cells) > _MOST_LINES:
             print(f"... {len(cells) - _MOST_LINES} more lines; all are in the file")
-        print(f"{legend}\n")
+        said = [f"{m.head}: {m.about}" for m in columns if m.about]
+        print(textwrap.fill(f"{'; '.join(said)}. {_UNITS}", 100) + "\n")
     print(f"mean over {len(unique(rows, 'replicate'))} replicate(s)")
 
 
@@ -164,11 +155,11 @@ def _difference(pair: pd.DataFrame, metric: str) -> str:
     return f"{metric} {with_interval(value, low, high):>24}{mark}"
 
 
-def _numbers(part: pd.DataFrame, columns: Iterable[str]) -> list[str]:
+def _numbers(part: pd.DataFrame, columns: Iterable[Metric]) -> list[str]:
     if equals(part, "status", "failed").all():
         return ["failed" for _ in columns]
-    means = {name: finite_mean(part, name) for name in columns}
-    return ["-" if v != v else f"{v:.{_DIGITS.get(name, 1)}f}" for name, v in means.items()]
+    means = [(finite_mean(part, metric.name), metric.digits) for metric in columns]
+    return ["-" if mean != mean else f"{mean:.{digits}f}" for mean, digits in means]
 
 
 def _value(value: object) -> str:

@@ -10,9 +10,9 @@ import pytest
 
 from lab.arm_settings import with_arm
 from lab.base.arms import arm as named
+from lab.measures.metrics import MEASURES
 from lab.trace.response import write_response
 from sim import SimConfig
-from sim.engine.rows import MEASURES
 from sim.engine.simulation import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built

@@ -20,8 +20,8 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
+from lab.measures.metrics import MEASURES, measure_trace
 from sim import SimConfig, simulate
-from sim.engine.rows import MEASURES, measure_trace
 from sim.engine.run import measure
 from sim.studies import sweep as module
 from sim.studies.sweep import Sweep, read_sweep, run_sweep

@@ -9,8 +9,8 @@ from lab.compare.effort import (
     achieved_ratio,
     matched_factor,
     search,
-    update_by_replicate,
 )
+from lab.measures.metrics import update_by_replicate
 
 
 def steps(norms, sizes=8, replicate=0):

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.tables import METRICS, comparison_table, headline, metrics
+from lab.compare.tables import comparison_table, headline, metrics
 from lab.measures.fate import FATES
+from lab.measures.metrics import PAGE
 
 # Nine visits each, the first before training: one label accuracy history per fate.
 RIGHT = [1.0] * 9
@@ -44,7 +45,7 @@ def five(compare):
 
 def test_metrics_of_every_replicate(five):
     table = metrics(five)
-    assert list(table.columns) == [metric.name for metric in METRICS]
+    assert list(table.columns) == [metric.name for metric in PAGE]
     assert table.index.get_level_values("arm").unique().tolist() == [
         "ttrl",
         "guard",
