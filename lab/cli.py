@@ -125,9 +125,6 @@ def arms_of(argv: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
     The list holds names, and tables with a name and the arm's own settings, such as
     `{arm = "guard", flip_rate = "instant"}`.
 
-    Args:
-        argv: the command line; `--config` is read.
-
     Raises:
         UserError: the file cannot be read, or the list holds anything else.
     """

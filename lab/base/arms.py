@@ -303,7 +303,6 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
 
     Args:
         name: a named arm, a rule, or `RULE+ARM`, with or without settings of its own.
-        step_factor: on the learning rate.
 
     Raises:
         UserError: no arm has that name, or the rule has no labels, trains on none, or makes
@@ -346,11 +345,7 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
 
 
 def can_combine(rule: str, other: str) -> bool:
-    """Return whether `RULE+ARM` is an arm.
-
-    Args:
-        other: one of `WITH_RULES`.
-    """
+    """Return whether `RULE+ARM` is an arm."""
     return _refusal(RULES[rule], other) is None
 
 

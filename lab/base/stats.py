@@ -15,16 +15,15 @@ exclude zero.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints
-from lab.base.errors import UserError
 
 LEVEL = 0.95
 """Coverage of the intervals, under a t distribution."""
@@ -54,12 +53,7 @@ class Estimate:
         return not self.has_interval or (self.low <= ROUNDING and self.high >= -ROUNDING)
 
     def shows(self, higher: str = "above zero", lower: str = "below zero") -> str:
-        """Return what a paired difference shows, in words.
-
-        Args:
-            higher: name of a mean above zero.
-            lower: name of a mean below zero.
-        """
+        """Return what a paired difference shows, in words."""
         if self.n == 0:
             return "not measured"
         if not self.has_interval:
@@ -110,7 +104,6 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
 
     Args:
         metrics: one row per (arm, replicate), one column per metric.
-        against: the arm that is subtracted.
 
     Returns:
         One row per other arm and metric: arm, metric, mean, sd, low, high, n, verdict.
@@ -139,8 +132,6 @@ def mean_sd(
 
     Args:
         mean: `missing` is returned where it is NaN.
-        sd: standard deviation of single replicates.
-        digits: after the point, of both.
         signed: write a sign before a positive mean, too.
         missing: text for a mean that was not measured.
     """
@@ -211,44 +202,9 @@ def counted(count: int, noun: str) -> str:
 
 
 RESAMPLES = 2000
-"""Resamples of an interval; fewer are refused."""
+"""Resamples of an interval."""
 _COLUMNS_AT_ONCE = 512
 """Bounds the memory of one block of resampled means."""
-
-
-def bootstrap(
-    values: pd.Series | NDArray[np.float64], seed: int, resamples: int = RESAMPLES
-) -> Estimate:
-    """Mean of one number per replicate with its bootstrap interval; NaN values are left out.
-
-    Args:
-        values: (n,) for example the paired differences of two arms.
-        resamples: at least `RESAMPLES`.
-
-    Returns:
-        `Estimate` whose bounds come from the bootstrap; NaN bounds for n < 2.
-
-    Raises:
-        UserError: too few resamples.
-    """
-    numbers = np.asarray(values, np.float64)
-    numbers = numbers[np.isfinite(numbers)]
-    low_C, high_C = _bounds(numbers[:, None], seed, resamples)
-    t = estimate(numbers)
-    return Estimate(t.mean, t.sd, float(low_C[0]), float(high_C[0]), t.n)
-
-
-def paired_bootstrap(
-    first: pd.Series, second: pd.Series, seed: int, resamples: int = RESAMPLES
-) -> Estimate:
-    """The mean of first - second over the replicates that both have, see `bootstrap`.
-
-    Args:
-        first: one number per replicate, indexed by replicate.
-        second: the same for the other arm; replicates of one number share their seed.
-        resamples: at least `RESAMPLES`.
-    """
-    return bootstrap(differences(first, second), seed, resamples)
 
 
 def resample_counts(n: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -265,19 +221,15 @@ def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def contrast_table(metrics: pd.DataFrame, seed: int, resamples: int = RESAMPLES) -> pd.DataFrame:
+def contrast_table(metrics: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Every difference between two arms, for every metric, with both intervals.
 
     Args:
         metrics: one row per (arm, replicate), one column per metric.
-        resamples: at least `RESAMPLES`.
 
     Returns:
         One row per pair of arms and metric, in the arms' order: arm, against (the earlier arm),
         metric, mean (arm - against), sd, low, high (bootstrap), t_low, t_high, n, verdict.
-
-    Raises:
-        UserError: too few resamples.
     """
     by_arm = {name: part.droplevel("arm") for name, part in metrics.groupby("arm", sort=False)}
     replicates = metrics.index.get_level_values("replicate").unique()
@@ -290,7 +242,7 @@ def contrast_table(metrics: pd.DataFrame, seed: int, resamples: int = RESAMPLES)
     if not keys:
         return pd.DataFrame(columns=list(_COLUMNS))
     gaps_RC = np.stack(columns, axis=1)
-    low_C, high_C = _by_pattern(gaps_RC, seed, resamples)
+    low_C, high_C = _by_pattern(gaps_RC, seed)
     rows = [
         _row(key, gaps_RC[:, c], float(low_C[c]), float(high_C[c])) for c, key in enumerate(keys)
     ]
@@ -313,7 +265,7 @@ def _row(
 
 
 def _by_pattern(
-    gaps_RC: NDArray[np.float64], seed: int, resamples: int
+    gaps_RC: NDArray[np.float64], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bounds of every column, columns with the same missing replicates together."""
     measured_RC = np.isfinite(gaps_RC)
@@ -323,110 +275,53 @@ def _by_pattern(
         columns = np.flatnonzero(group_C.reshape(-1) == g)
         for start in range(0, len(columns), _COLUMNS_AT_ONCE):
             at = columns[start : start + _COLUMNS_AT_ONCE]
-            bounds_2C[:, at] = _bounds(gaps_RC[patterns[:, g]][:, at], seed, resamples)
+            bounds_2C[:, at] = _bounds(gaps_RC[patterns[:, g]][:, at], seed)
     return bounds_2C[0], bounds_2C[1]
 
 
 def _bounds(
-    values_nC: NDArray[np.float64], seed: int, resamples: int
+    values_nC: NDArray[np.float64], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lower and upper bound of each column's mean; NaN for fewer than two rows."""
-    if resamples < RESAMPLES:
-        raise UserError(f"resamples = {resamples}: must be at least {RESAMPLES}")
     n, n_columns = values_nC.shape
     if n < 2:
         return np.full(n_columns, np.nan), np.full(n_columns, np.nan)
     # Equal differences must give exactly their value, so the spread is resampled, not the level.
     level_C = values_nC[0]
     rng = np.random.default_rng([seed, n])
-    means_BC = resample_counts(n, resamples, rng) @ (values_nC - level_C) / n
+    means_BC = resample_counts(n, RESAMPLES, rng) @ (values_nC - level_C) / n
     t = float(stdtrit(n - 1, (1 + LEVEL) / 2))
     tail = float(ndtr(-math.sqrt(n / (n - 1)) * t))
     low_C, high_C = level_C + np.quantile(means_BC, [tail, 1 - tail], axis=0)
     return low_C, high_C
 
 
-@dataclass(frozen=True, slots=True)
-class PairWins:
-    """Pairs of a lost and a kept problem, counted by the replicates that they are from."""
+def auroc_of_runs(
+    score: Floats, lost: Bools, replicate: Ints, weights_BR: NDArray[np.int64]
+) -> Floats:
+    """AUROC over the pairs of a lost and a kept problem of one replicate.
 
-    wins_RR: Floats
-    """Pairs in which the lost problem of the row's replicate scores above the kept problem of the
-    column's; a tie counts one half."""
-    pairs_RR: Floats
-    """All such pairs."""
-
-    def among(self, group_R: ArrayLike) -> PairWins:
-        """Only the pairs whose replicates are of one group."""
-        group = np.asarray(group_R)
-        same_RR = group[:, None] == group
-        return replace(
-            self,
-            wins_RR=np.where(same_RR, self.wins_RR, 0.0),
-            pairs_RR=np.where(same_RR, self.pairs_RR, 0.0),
-        )
-
-    def auroc(self, weights: ArrayLike) -> Floats:
-        """AUROC over all pairs when replicate r is there `weights[..., r]` times.
-
-        Args:
-            weights: (..., R) whole numbers, as a bootstrap draws them; all 1 for the data itself.
-
-        Returns:
-            (...) shares from 0 to 1, NaN where there is no pair.
-        """
-        weights_BR = np.asarray(weights, np.float64)
-        wins = ((weights_BR @ self.wins_RR) * weights_BR).sum(axis=-1)
-        return _ratio(wins, ((weights_BR @ self.pairs_RR) * weights_BR).sum(axis=-1))
-
-    def auroc_same_run(self, weights: ArrayLike) -> Floats:
-        """AUROC over the pairs within one replicate.
-
-        A replicate drawn twice is two runs here, and their problems do not meet.
-        """
-        weights_BR = np.asarray(weights, np.float64)
-        wins = weights_BR @ np.diagonal(self.wins_RR)
-        return _ratio(wins, weights_BR @ np.diagonal(self.pairs_RR))
-
-
-def auroc(score: ArrayLike, lost: ArrayLike) -> float:
-    """Chance that a lost problem scores above a kept one, ties counted one half.
-
-    This is the area under the ROC curve by the rank formula (Mann-Whitney).
+    It is the chance that the lost problem scores above the kept one, a tie counted one half: the
+    area under the ROC curve by the rank formula (Mann-Whitney).
 
     Args:
-        score: (problems,) the higher, the likelier lost.
+        score: (problems,) the higher, the likelier lost; with a NaN every AUROC is NaN.
         lost: (problems,) bool.
+        replicate: (problems,) 0 to R-1.
+        weights_BR: times that each replicate is there, as a bootstrap draws them. One that is
+            drawn twice is two runs, whose problems do not meet.
 
     Returns:
-        A share from 0 to 1; NaN where nothing is lost, nothing kept, or a score is NaN.
+        (B,) shares from 0 to 1, NaN where there is no pair.
     """
-    scores = np.asarray(score, np.float64)
-    one = np.zeros(len(scores), np.int64)
-    return float(pair_wins(scores, np.asarray(lost, bool), one, 1).auroc([1.0]))
-
-
-def pair_wins(score: Floats, lost: Bools, replicate: Ints, n_replicates: int) -> PairWins:
-    """Compare every lost problem with every kept one, in O(R n log n).
-
-    Args:
-        score: (problems,) the higher, the likelier lost; with a NaN no pair has a winner, so that
-            every AUROC is NaN.
-        lost: (problems,) bool.
-        replicate: (problems,) 0 to n_replicates-1.
-    """
-    own = replicate[lost]
-    wins_RR = np.zeros((n_replicates, n_replicates))
-    for kept_from in range(n_replicates):
-        kept = np.sort(score[~lost & (replicate == kept_from)])
-        below = np.searchsorted(kept, score[lost], side="left")
-        not_above = np.searchsorted(kept, score[lost], side="right")
-        wins_RR[:, kept_from] = np.bincount(own, (below + not_above) / 2, n_replicates)
+    n_replicates = weights_BR.shape[-1]
+    wins_R, pairs_R = np.zeros(n_replicates), np.zeros(n_replicates)
+    for own in range(n_replicates):
+        of_run = replicate == own
+        kept, fallen = np.sort(score[of_run & ~lost]), score[of_run & lost]
+        below, not_above = (np.searchsorted(kept, fallen, side) for side in ("left", "right"))
+        wins_R[own], pairs_R[own] = (below + not_above).sum() / 2, len(kept) * len(fallen)
     if np.isnan(score).any():
-        wins_RR[:] = np.nan
-    n_lost, n_kept = (np.bincount(replicate[who], minlength=n_replicates) for who in (lost, ~lost))
-    return PairWins(wins_RR, np.outer(n_lost, n_kept).astype(np.float64))
-
-
-def _ratio(wins: Floats, total: Floats) -> Floats:
-    return np.where(total > 0, wins / np.where(total > 0, total, 1.0), np.nan)
+        wins_R[:] = np.nan
+    total = weights_BR @ pairs_R
+    return np.where(total > 0, weights_BR @ wins_R / np.where(total > 0, total, 1.0), np.nan)

@@ -116,11 +116,7 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
 
 
 def predicts(simulated: Comparison, real: Comparison) -> bool:
-    """Return whether simulated runs have the settings of real ones.
-
-    Args:
-        real: another; neither's arms are looked at.
-    """
+    """Return whether simulated runs have the settings of real ones."""
     if (simulated.world, real.world) != ("sim", "real"):
         return False
     own, other = simulated.manifests[0], real.manifests[0]

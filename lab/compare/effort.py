@@ -53,8 +53,6 @@ def search(
         measure: runs the control at a factor and returns its mean update norm divided by the
             target's.
         initial_ratio: the same ratio at factor 1, which has been run already.
-        close: relative error that is good enough.
-        max_tries: most calls of `measure`.
 
     Raises:
         UserError: the control or the target did not move.
@@ -110,10 +108,6 @@ def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> f
 
     It is exact where the norm is proportional to the learning rate along one path; training takes
     another path at another step size, so `achieved_ratio` says how well the match was met.
-
-    Args:
-        guard_steps: a trace's steps under the guard.
-        baseline_steps: the same seeds without a guard.
 
     Raises:
         UserError: steps are missing or the baseline did not move.

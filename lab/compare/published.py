@@ -153,8 +153,6 @@ def fits_row(shares: NDArray[np.float64], target: Shares, n_problems: int) -> ND
 
     Args:
         shares: (..., cells) percent of the problems.
-        target: a printed row.
-        n_problems: of either.
     """
     paper_C = np.array(target)
     mean = (shares + paper_C) / 200
@@ -166,7 +164,6 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
     """Greatest mean final label accuracy, in percent, that printed fates allow.
 
     Args:
-        shares: of `FATES`.
         always_wrong: greatest final accuracy of an Always Wrong problem; the definition allows
             just below .5, and a problem that stays where it began below .15.
     """

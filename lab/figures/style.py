@@ -152,9 +152,7 @@ def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     """Give a figure the one look.
 
     Args:
-        figure: changed in place and returned.
         height: pixels; the width is that of the page's column.
-        layout: further layout settings of plotly.
     """
     # Set, not updated: plotly would merge the template leaf by leaf.
     figure.layout.template = TEMPLATE
@@ -226,11 +224,8 @@ def line_with_band(
     """The band between two bounds where both are known, and the line with markers over it.
 
     Args:
-        points: x and y.
         bounds: lower and upper bound at each x.
-        style: colour, dash and symbol.
         group: curves of one group show and hide together.
-        options: more of plotly's for the line.
     """
     line = go.Scatter(
         x=points[0],

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
 from lab.base.errors import UserError
-from lab.base.stats import pair_wins, percentile_interval, resample_counts
+from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
 from lab.measures.fate import FATES, LOST, histories, of_fate
 from lab.trace.trace import Trace
 
@@ -98,7 +98,6 @@ def areas(
     Args:
         life: the visits of one problem in their order.
         votes: its votes; empty where the trace kept none.
-        names: answer id to its text.
         top: answers that get an area of their own.
     """
     return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
@@ -330,17 +329,18 @@ def lost_problem_auroc(
     numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
     scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, folds, rng)))
     draws_BR = resample_counts(len(numbers), n_resamples, rng)
-    ones_R = np.ones(len(numbers), np.int64)
+    # The data itself first, then its resamples.
+    weights_BR = np.concatenate([np.ones((1, len(numbers)), np.int64), draws_BR])
     rows = []
     for place, t in enumerate(at):
         there = np.isfinite(scores_TS["mr"][place])
         lost, run = stake.lost_S[there], run_S[there]
-        wins = {
-            name: pair_wins(score_TS[place, there], lost, run, len(numbers))
+        found = {
+            name: auroc_of_runs(score_TS[place, there], lost, run, weights_BR)
             for name, score_TS in scores_TS.items()
         }
-        drawn = {name: won.auroc_same_run(draws_BR) for name, won in wins.items()}
-        whole = {name: float(won.auroc_same_run(ones_R)) for name, won in wins.items()}
+        whole = {name: float(values[0]) for name, values in found.items()}
+        drawn = {name: values[1:] for name, values in found.items()}
         for name in SCORES:
             low, high = percentile_interval(drawn[name])
             gain_low, gain_high = percentile_interval(drawn["votes"] - drawn[name])
@@ -356,7 +356,6 @@ def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame, tau: float = 0.
 
     Args:
         visits: a trace's visits, visit 0 included.
-        tau: threshold of the flip rate.
 
     Returns:
         NaN where no problem at stake is lost.

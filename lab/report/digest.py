@@ -14,17 +14,14 @@ import pandas as pd
 from lab.base import arms
 from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, title
 from lab.base.columns import floats, ints, select, where
-from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, difference, estimate, mean_sd, paired, paired_table
 from lab.base.text_table import TextTable
 from lab.compare.collection import Collection, Comparison, Skipped, collect
-from lab.compare.families import guard_settings
 from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
 from lab.measures.dynamics import dynamics, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import MIN_VISITS, fewest_visits, migration, of_fate
 from lab.measures.metrics import METRICS
 from lab.measures.problems import NEEDED, PAPER_FATES, scissor
-from lab.measures.sensitivity import SETTINGS, sensitivity
 from lab.trace.manifest import Manifest
 
 REFERENCES = (BASELINE, MATCHED)
@@ -218,11 +215,7 @@ def windows(world: ReportedComparison) -> pd.DataFrame:
 
 
 def window_shares(world: ReportedComparison, ends: pd.DataFrame) -> pd.DataFrame:
-    """`lab.measures.dynamics.window_share` of all arms.
-
-    Args:
-        ends: its `windows`.
-    """
+    """`lab.measures.dynamics.window_share` of all arms."""
     parts = []
     for arm in world.comparison.arms:
         of_replicates = where(ends, arm=arm).set_index("replicate")
@@ -237,28 +230,6 @@ def seconds(world: ReportedComparison) -> pd.DataFrame:
         UserError: TTRL is not among the arms, or its steps were not timed.
     """
     return step_seconds({arm: trace.steps for arm, trace in world.comparison.traces.items()})
-
-
-def sensitivities(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.sensitivity.sensitivity` over guard settings in which runs of an arm differ.
-
-    Raises:
-        UserError: no arm was run with several values of a setting.
-    """
-    columns = [name.removeprefix("guard.") for name in SETTINGS]
-    parts = []
-    for arm in world.comparison.arms:
-        run = world.comparison.runs[arm][0]
-        noted = guard_settings(run)
-        base = world.comparison.variants.get(arm)
-        if base is not None and all(name in noted for name in columns):
-            own = where(world.metrics.reset_index(), arm=arm).assign(arm=base)
-            parts.append(own.assign(**{f"guard.{name}": noted[name] for name in columns}))
-    if not parts:
-        raise UserError("sensitivity: no arm was run with several guard settings; give such runs")
-    rows = pd.concat(parts, ignore_index=True)
-    measured = [name for name in ("pass_final", "L/D") if np.isfinite(floats(rows, name)).any()]
-    return sensitivity(rows, measured)
 
 
 def _degraded(world: ReportedComparison, arm: str) -> pd.DataFrame:

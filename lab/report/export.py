@@ -57,15 +57,6 @@ def rule_markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def steps_markdown(rows: pd.DataFrame) -> str:
-    """Final pass@1 and TotalDeg of every arm at every step size, means in percent.
-
-    Args:
-        rows: from `lab.compare.tables.rule_rows`.
-    """
-    return _over_steps(rows, _pair)
-
-
 def effort_markdown(rows: pd.DataFrame) -> str:
     """Gain of every arm at every step size over a baseline with the same update norm, in points.
 
@@ -92,13 +83,6 @@ def _over_steps(rows: pd.DataFrame, cell: Callable[[pd.DataFrame], str]) -> str:
         cells = [cell(where(own, step_size=step)) for step in steps]
         lines.append(_row([escaped(title(arm)), *cells]))
     return "\n".join(lines) + "\n"
-
-
-def _pair(own: pd.DataFrame) -> str:
-    score, lost = (estimate(floats(own, name)) for name in ("pass_final", "TotalDeg"))
-    if score.n == 0:
-        return ""
-    return f"{score.mean:.1f}" + (f" / {lost.mean:.1f}" if lost.n else "")
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:
@@ -239,9 +223,6 @@ def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
 
 def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
     """Write the tables of all comparisons as CSV, one file each.
-
-    Args:
-        folder: new or empty.
 
     Returns:
         The files.

@@ -105,7 +105,6 @@ def mean_and_sd(mean: float, sd: float, digits: int = 1, missing: str = "not mea
     Args:
         mean: `missing` is shown where it is NaN.
         sd: standard deviation; NaN for a single replicate.
-        digits: after the point.
         missing: text for a mean that was not measured.
     """
     spread = "" if math.isnan(mean) else plus_minus(sd, digits)
@@ -250,7 +249,6 @@ def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
 
     Args:
         words: paragraphs at the top: what the figures show.
-        parts: from top to bottom.
     """
     sections = [_section(part, f"figure-{place}") for place, part in enumerate(parts)]
     header = tag("header", tag("h1", title), *(tag("p", line) for line in words))

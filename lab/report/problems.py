@@ -276,9 +276,6 @@ def packed_lives(
     come one by one, further replicates with all their arms or not at all, so that arms can be
     compared.
 
-    Args:
-        budget: characters for all of them.
-
     Returns:
         One dictionary per world, of deflated JSON.
     """

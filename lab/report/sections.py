@@ -14,10 +14,9 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import Floats, floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
-from lab.figures.grids import sensitivity_curves
 from lab.figures.outcome import label_migration, overhead_bars
 from lab.figures.problems import auroc_curves, scissor_panels
-from lab.figures.training import MOST_RUNS, has_data, run_lines, training_window
+from lab.figures.training import has_data, training_window
 from lab.measures.dynamics import ROUTE_COLUMNS, WARM_UP
 from lab.measures.metrics import BY_NAME, WINDOW
 from lab.measures.problems import flip_rate_in_time, lost_problem_auroc
@@ -208,11 +207,6 @@ def _mark(values: Floats, n_runs: int) -> str:
     return f"{mean_sd(value.mean, value.sd)}{some}"
 
 
-def _runs(world: ReportedComparison) -> list[Piece]:
-    figure = run_lines(world.dynamics, world.titles)
-    return [Drawing(figure, "FR and pass@1 of every run over training")]
-
-
 TRAINING = (
     Section(
         "progress",
@@ -231,14 +225,6 @@ TRAINING = (
         "FR to the epoch from which it stays below half of it. After that labels no longer change, "
         "and a wrong label is there to stay. " + BANDS,
         _window,
-    ),
-    Section(
-        "each-run",
-        _TRAINING,
-        "Every single run",
-        "A thin line per run, the thick one is their mean: what a band of one standard deviation "
-        f"may hide. At most {MOST_RUNS} runs of an arm are drawn.",
-        _runs,
     ),
 )
 """In the order of the page."""
@@ -431,15 +417,6 @@ def _use(world: ReportedComparison) -> Html | None:
     return small_table(how, ("", *(world.titles[arm] for arm in arms)), found)
 
 
-def _sensitivity(world: ReportedComparison) -> list[Piece]:
-    try:
-        table = digest.sensitivities(world)
-    except UserError:
-        return [Absent("No run of a guard with another value of tau_FR, W or beta_max.")]
-    figure = sensitivity_curves(table, world.titles)
-    return [Drawing(figure, "Metrics over the guard's settings, one at a time")]
-
-
 GUARDING = (
     Section(
         "routes",
@@ -467,15 +444,6 @@ GUARDING = (
         "and seed; the first step is left out. The black bar is one standard deviation of the "
         "whole step over the seeds. Runs that shared their machine with others disturb each other.",
         _overhead,
-    ),
-    Section(
-        "sensitivity",
-        _GUARD,
-        "How much the guard's settings matter",
-        "One setting at a time, the others at their defaults (dotted line). A grey area joins "
-        "values that are one and the same algorithm, for FR is a multiple of 1/W: what differs "
-        "within it is noise. Bands are one standard deviation over the replicates.",
-        _sensitivity,
     ),
 )
 """In the order of the page."""

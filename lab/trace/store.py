@@ -279,7 +279,6 @@ class RunFolder(Recorder):
 
         Args:
             path: a folder that does not exist, or an empty one.
-            manifest: see `Manifest.new`.
             flush_rows: rows of one table that are kept in memory at most.
 
         Raises:
@@ -299,7 +298,6 @@ class RunFolder(Recorder):
 
         Args:
             path: a run folder that nobody else writes now.
-            parts: what `parts` returned at that point.
 
         Raises:
             UserError: the folder is no run's, lacks rows before that point, or cannot be written.

@@ -91,8 +91,6 @@ class Trace:
 
         Args:
             visits: columns of `lab.trace.schema.VISITS`, (rows,) each or a scalar for all rows.
-            steps: the same for the steps.
-            evals: the same for the evaluations.
             votes: the same for the votes, which a run may not have kept.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Runs of one arm under several guard settings are arms of their own, and a sensitivity figure."""
+"""Runs of one arm under several guard settings are arms of their own."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ from guard_core import GuardConfig
 from lab.base.settings import to_values
 from lab.compare.collection import gather
 from lab.compare.families import arm_names
-from lab.report.digest import digest, sensitivities
-from lab.report.page import page
+from lab.report.digest import digest
 
 
 @pytest.fixture
@@ -45,8 +44,6 @@ def test_a_custom_guard_beside_the_guard_is_its_variant(make):
     assert arm_names([custom.run, guard.run]) == ["guard (W=3)", "guard"]
     (comparison,), _ = gather([custom, guard])
     assert comparison.variants == {"guard": "guard", "guard (W=3)": "guard"}
-    table = sensitivities(digest(comparison))
-    assert list(table.query("metric == 'pass_final'")["value"]) == [3, 5]
 
 
 def test_settings_of_a_rule_name_the_arm(make):
@@ -84,15 +81,3 @@ def test_variants_stand_beside_each_other(world):
     }
     assert world.titles["guard (W=5, tau_FR=0.1)"] == "TTRL-Guard (W=5, tau_FR=0.1)"
     assert world.metrics.loc["guard (W=5, tau_FR=0.1)", "pass_final"].mean() == pytest.approx(50.5)
-
-
-def test_sensitivity_has_every_value_with_its_plateau(world):
-    table = sensitivities(world)
-    own = table[(table["setting"] == "guard.tau_FR") & (table["metric"] == "pass_final")]
-    assert list(own["value"]) == [0.1, 0.2, 0.3]
-    np.testing.assert_allclose(own["mean"], [50.5, 60.5, 70.5])
-    assert own["plateau"].nunique() == 2
-    assert set(table[table["setting"] == "guard.W"]["value"]) == {3, 5}
-    content = page([world], [])
-    assert 'id="sensitivity-0-0"' in content
-    assert "One setting at a time" in content

@@ -7,8 +7,8 @@ import pytest
 from lab import Trace, fates
 from lab.figures.outcome import label_migration
 from lab.figures.problems import scissor_panels
-from lab.figures.style import FATE_COLOURS, arm_style
-from lab.figures.training import MOST_RUNS, WINDOW_TITLE, run_lines, training_window
+from lab.figures.style import FATE_COLOURS
+from lab.figures.training import WINDOW_TITLE, training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
 from lab.measures.fate import migration
 from lab.measures.problems import scissor
@@ -91,34 +91,6 @@ def test_the_window_is_shaded_where_the_runs_are_in_it(traces, moved):
     own = moved[moved["arm"] == "ttrl"].groupby("epoch")["flip_rate"].mean().dropna()
     np.testing.assert_allclose(rate, 100 * own)
     assert figure.layout.yaxis.title.text == "%"
-
-
-def test_every_run_has_a_thin_line(traces, moved):
-    figure = run_lines(moved)
-    replicates = moved["replicate"].nunique()
-    thin = [t for t in figure.data if t.line.width < 1]
-    assert len(thin) == 2 * len(ARMS)
-    for trace in thin:
-        assert sum(y is None for y in trace.y) == replicates
-    first = thin[0]
-    own = moved.query("arm == 'ttrl' and replicate == 0 and epoch > 0")
-    np.testing.assert_allclose(first.y[:EPOCHS], 100 * own["flip_rate"])
-    assert set(first.customdata) == {*range(replicates), None}
-    means = [t for t in figure.data if t.line.width > 1]
-    assert [t.name for t in means if t.showlegend is not False] == [
-        f"TTRL ({replicates} runs)",
-        f"TTRL-Guard ({replicates} runs)",
-    ]
-    assert means[0].line.color == arm_style("ttrl").colour
-
-
-def test_of_many_runs_some_are_drawn_and_the_legend_says_so(moved):
-    one = moved.query("arm == 'ttrl' and replicate == 0")
-    many = pd.concat([one.assign(replicate=r) for r in range(MOST_RUNS + 5)])
-    figure = run_lines(many)
-    assert f"({MOST_RUNS} of {MOST_RUNS + 5} runs)" in figure.data[0].name
-    assert sum(y is None for y in figure.data[0].y) == MOST_RUNS
-    assert set(figure.data[1].customdata) == {MOST_RUNS + 5}
 
 
 def test_scissor_panels(traces):

@@ -5,44 +5,9 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.figures.grids import REGIMES, calibration_errors, plateaus, regime_map, sensitivity_curves
+from lab.figures.grids import REGIMES, calibration_errors, regime_map
 from lab.figures.outcome import overhead_bars
 from lab.measures.dynamics import STEP, step_seconds
-from lab.measures.sensitivity import sensitivity
-
-
-@pytest.fixture
-def swept() -> pd.DataFrame:
-    rows = [
-        {"guard.tau_FR": tau, "arm": arm, "replicate": r, "pass_final": 50 + r + 5 * (tau < 0.2)}
-        for tau in (0.1, 0.2, 0.3, 0.35, 0.4)
-        for arm in ("ttrl", "guard")
-        for r in range(3)
-    ]
-    return sensitivity(pd.DataFrame(rows).assign(**{"L/D": 0.5}), ["pass_final", "L/D"])
-
-
-def test_sensitivity_curves_and_their_plateau(swept):
-    figure = sensitivity_curves(swept)
-    headings = [a.text for a in figure.layout.annotations]
-    assert headings == [
-        "<b>pass@1 at the end over tau_FR (FRS)</b>",
-        "<b>L/D over tau_FR (FRS)</b>",
-    ]
-    line = next(t for t in figure.data if t.name == "TTRL-Guard" and t.hoverinfo != "skip")
-    np.testing.assert_allclose(line.y, [56, 51, 51, 51, 51])
-    assert list(line.x) == [0, 1, 2, 3, 4]
-    assert "the same algorithm as 0.2, 0.35" in line.customdata[2][3]
-    assert line.customdata[0][3] == ""
-    assert figure.layout.xaxis.ticktext == ("0.1", "0.2", "0.3", "0.35", "0.4")
-    assert figure.layout.yaxis.title.text == "%"
-    rects = [s for s in figure.layout.shapes if s.type == "rect"]
-    assert [(r.x0, r.x1) for r in rects] == [(0.7, 3.3)] * 2
-    defaults = [s.x0 for s in figure.layout.shapes if s.type == "line"]
-    assert defaults == [2, 2]
-    assert plateaus(swept) == [[0.2, 0.3, 0.35]]
-    band = next(t for t in figure.data if t.legendgroup == "guard" and t.hoverinfo == "skip")
-    assert max(band.y) == pytest.approx(57)
 
 
 def timed(seconds: float, replicates: int = 2) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.base.stats import auroc
+from lab.base.stats import auroc_of_runs
 from lab.figures.problems import auroc_curves
 from lab.measures.fate import fates
 from lab.measures.problems import (
@@ -101,7 +101,11 @@ def test_the_table_is_the_mean_auroc_of_the_runs(world):
     score_S = 1 - now[both[both].index].to_numpy()
     runs = [stake.replicate_S == r for r in range(4)]
     pairs = np.array([stake.lost_S[r].sum() * (~stake.lost_S[r]).sum() for r in runs])
-    each = np.array([auroc(score_S[r], stake.lost_S[r]) for r in runs])
+    alone = [
+        auroc_of_runs(score_S[r], stake.lost_S[r], np.zeros(r.sum(), int), np.ones((1, 1), int))
+        for r in runs
+    ]
+    each = np.concatenate(alone)
     row = table.loc[(4, "mr")]
     assert row["auroc"] == pytest.approx(pairs @ each / pairs.sum())
     assert row["low"] <= row["auroc"] <= row["high"]

@@ -7,7 +7,7 @@ import zlib
 from html.parser import HTMLParser
 
 PER_WORLD = (
-    *("fates", "paired", "migration", "progress", "window", "each-run", "lost"),
+    *("fates", "paired", "migration", "progress", "window", "lost"),
     *("scissor", "routes", "guard"),
 )
 """Sections with a figure of each comparison."""

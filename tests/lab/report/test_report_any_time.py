@@ -82,7 +82,7 @@ def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
     for name in ("fates", "migration", "lost", "scissor"):
         section = page.split(f'id="{name}"')[1].split("</section>")[0]
         assert "needs at least 8 visits" in section
-    for name in ("progress", "window", "each-run"):
+    for name in ("progress", "window"):
         section = page.split(f'id="{name}"')[1].split("</section>")[0]
         assert "data-figure" in section
     assert 'id="life-0-0-0"' in page

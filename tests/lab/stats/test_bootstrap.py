@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.base.errors import UserError
-from lab.base.stats import RESAMPLES, bootstrap, contrast_table, paired_bootstrap
+from lab.base.stats import contrast_table
 
 
 def series(values):
@@ -26,16 +25,19 @@ def test_the_interval_covers_the_mean(draw, mean, least):
     rng = np.random.default_rng(1)
     hits = 0
     for trial in range(300):
-        found = bootstrap(getattr(rng, draw)(size=12), seed=trial)
-        hits += found.low <= mean <= found.high
+        values = getattr(rng, draw)(size=12)
+        found = contrast_table(metrics(a=np.zeros(12), b=values), seed=trial).iloc[0]
+        hits += found["low"] <= mean <= found["high"]
     assert least <= hits / 300 <= 0.99
 
 
 def test_pairs_are_matched_by_replicate_and_nan_is_left_out():
     first = pd.Series([1.0, 2.0, 3.0, np.nan, 9.0], [0, 1, 2, 3, 4])
     second = pd.Series([2.5, 1.5, 0.5, 7.0], [2, 1, 0, 3])
-    found = paired_bootstrap(first, second, seed=0)
-    assert (found.n, found.mean, found.low, found.high) == (3, 0.5, 0.5, 0.5)
+    parts = {"b": second, "a": first}
+    rows = {arm: own.rename_axis("replicate").to_frame("score") for arm, own in parts.items()}
+    found = contrast_table(pd.concat(rows, names=["arm", "replicate"]), seed=0).iloc[0]
+    assert found[["n", "mean", "low", "high"]].tolist() == [3, 0.5, 0.5, 0.5]
 
 
 def test_equal_arms_differ_by_exactly_nothing():
@@ -52,9 +54,11 @@ def test_an_interval_does_not_depend_on_its_company():
     table = contrast_table(metrics(**arms), seed=7)
     assert len(table) == 6
     for _, row in table.iterrows():
-        alone = paired_bootstrap(series(arms[row["arm"]]), series(arms[row["against"]]), seed=7)
-        assert row[["low", "high"]].tolist() == pytest.approx([alone.low, alone.high], rel=1e-12)
-        assert row["n"] == alone.n == (9 if "d" in (row["arm"], row["against"]) else 10)
+        pair = {name: arms[name] for name in (row["against"], row["arm"])}
+        alone = contrast_table(metrics(**pair), seed=7).iloc[0]
+        bounds = ["low", "high"]
+        assert row[bounds].tolist() == pytest.approx(alone[bounds].tolist(), rel=1e-12)
+        assert row["n"] == alone["n"] == (9 if "d" in pair else 10)
 
 
 def test_a_difference_is_shown_only_where_both_intervals_exclude_zero():
@@ -67,13 +71,7 @@ def test_a_difference_is_shown_only_where_both_intervals_exclude_zero():
 
 
 def test_seeds_repeat_and_differ():
-    values = np.random.default_rng(5).normal(size=15)
-    assert bootstrap(values, seed=1) == bootstrap(values, seed=1)
-    assert bootstrap(values, seed=1).low != bootstrap(values, seed=2).low
-    finer = bootstrap(values, seed=1, resamples=20 * RESAMPLES)
-    assert finer.low == pytest.approx(bootstrap(values, seed=1).low, abs=0.08)
-
-
-def test_too_few_resamples_are_refused():
-    with pytest.raises(UserError, match="resamples = 1999: must be at least 2000"):
-        bootstrap([1.0, 2.0], seed=0, resamples=1999)
+    arms = metrics(a=np.zeros(15), b=np.random.default_rng(5).normal(size=15))
+    first, again, other = (contrast_table(arms, seed=seed).iloc[0]["low"] for seed in (1, 1, 2))
+    assert first == again != other
+    assert first == pytest.approx(other, abs=0.08)
