@@ -102,7 +102,7 @@ class Compare:
     null: bool = False
     """Also run all arms with independent problems: the null model."""
     workers: int = 1
-    """Processes for --own-best, --steps and --null."""
+    """Processes on this machine."""
     profile: str | None = None
     """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
     config: Path | None = None
@@ -138,7 +138,7 @@ class Compare:
 
         arms = [named(name, self.settings) for name in names]
         print_short(self.settings.epochs)
-        traces = compare(self.settings, arms, self.out, progress=not self.quiet)
+        traces = compare(self.settings, arms, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, self.settings)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:

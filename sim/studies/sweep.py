@@ -14,12 +14,12 @@ import itertools
 import math
 import multiprocessing.resource_tracker
 import signal
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import joblib
 import msgspec
@@ -57,6 +57,9 @@ from sim.studies.jobs import (
     perform,
     read,
 )
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
@@ -332,18 +335,18 @@ def _outcomes(
             else:
                 tasks.append(Task(job, *matched))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
-        with closing(_unordered(tasks, workers)) as found:
+        with closing(pooled(perform, tasks, workers)) as found:
             yield from found
 
 
-def _unordered(tasks: Sequence[Task], workers: int | None) -> Generator[pd.DataFrame]:
-    """Outcomes in the order in which the jobs end."""
+def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Generator[R]:
+    """Yield the results of tasks in the order in which they end, see `run_sweep`."""
     if not tasks:
         return
     config = nullcontext()
     if workers is not None:
-        # One thread each: the workers themselves use the cores. They write nothing, and SIGTERM
-        # is blocked in them.
+        # One thread each: the workers themselves use the cores. They write nothing that another
+        # one writes, and SIGTERM is blocked in them.
         end = partial(stop_with_parent, signal.SIGKILL)
         own = {"inner_max_num_threads": 1, "initializer": end} if workers > 1 else {}
         config = joblib.parallel_config("loky", n_jobs=workers, **own)
@@ -352,15 +355,15 @@ def _unordered(tasks: Sequence[Task], workers: int | None) -> Generator[pd.DataF
         tracker.ensure_running()
     try:
         with config, stops_held():
-            # One job at a time, so that each is kept as soon as it ends.
+            # One at a time, so that each is kept as soon as it ends.
             options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
-            outcomes: Any = joblib.Parallel(**options)(joblib.delayed(perform)(t) for t in tasks)
-        with closing(outcomes):
-            yield from outcomes
+            results: Any = joblib.Parallel(**options)(joblib.delayed(do)(t) for t in tasks)
+        with closing(results):
+            yield from results
     except BrokenProcessPool as error:
         raise UserError(
-            "sweep: a worker was lost, perhaps for lack of memory; take fewer --workers or "
-            "--replicates and repeat the command to continue"
+            "a worker was lost, perhaps for lack of memory; take fewer --workers or --replicates "
+            "and repeat the command to continue"
         ) from error
 
 
