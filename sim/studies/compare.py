@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,12 +145,10 @@ def compare(
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
         left = [job for job in jobs if not job.finished]
-        own = [given.get(job.arm) or named(job.arm, config) for job in left]
         shown = progress and workers == 1
-        for _ in pooled(
-            _simulate, [(*pair, shown) for pair in zip(left, own, strict=True)], workers
-        ):
-            pass
+        tasks = [(job, given.get(job.arm) or named(job.arm, config), shown) for job in left]
+        with closing(pooled(_simulate, tasks, workers)) as found:
+            list(found)
         return [Outcome(job, 1.0) for job in jobs]
 
     study = Study(
