@@ -173,7 +173,7 @@ _WITHOUT_PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SweepJob:
     """One run, or the search for a control's number."""
 
     key: str
@@ -181,9 +181,9 @@ class Job:
     config: SimConfig
     control: Control | None = None
     guard_key: str = ""
-    """Job of the guarded arm that a control is matched to."""
+    """SweepJob of the guarded arm that a control is matched to."""
     unguarded_key: str = ""
-    """Job of the arm that a control runs before its number is set."""
+    """SweepJob of the arm that a control runs before its number is set."""
     reason: str = ""
     """Why the settings contradict each other: such a job cannot be run."""
 
@@ -202,7 +202,7 @@ class Job:
 
 def job_of(
     base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
-) -> Job:
+) -> SweepJob:
     """The job of one arm in one cell.
 
     Args:
@@ -217,15 +217,15 @@ def job_of(
         found = control(name)
         if found is None:
             config = _arm_config(base, values, name)
-            return Job(_key("", plain(config)), config)
+            return SweepJob(_key("", plain(config)), config)
         config = _arm_config(base, values, found.unguarded)
         guard = _arm_config(base, values, found.target)
     except (UserError, ConfigError) as error:
         settings = {"arm": name, **values, "definition": to_values(base)}
-        return Job(_key("impossible", settings), base, reason=str(error))
+        return SweepJob(_key("impossible", settings), base, reason=str(error))
     both = {"unguarded": plain(config), "guard": plain(guard)}
     keys = {"guard_key": _key("", both["guard"]), "unguarded_key": _key("", both["unguarded"])}
-    return Job(_key(found.kind, both), config, found, **keys)
+    return SweepJob(_key(found.kind, both), config, found, **keys)
 
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
@@ -272,7 +272,7 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
 class Task:
     """A job with the outcomes that a control is matched to."""
 
-    job: Job
+    job: SweepJob
     guard: pd.DataFrame | None = None
     unguarded: pd.DataFrame | None = None
 

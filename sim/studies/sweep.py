@@ -47,7 +47,7 @@ from sim.studies.jobs import (
     FACTS,
     FILES,
     Assignments,
-    Job,
+    SweepJob,
     Task,
     Value,
     check_axis,
@@ -66,7 +66,7 @@ _MAX_CELLS = 1_000_000
 _DIFFERENCES = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
-Pairs = Sequence[tuple[Mapping[str, Value], Job]]
+Pairs = Sequence[tuple[Mapping[str, Value], SweepJob]]
 """What a row is called, by column, and the job that its numbers come from."""
 
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -302,7 +302,9 @@ def run_jobs(
 
 
 @contextmanager
-def _bar(jobs: Mapping[str, Job], outcomes: Mapping[str, object], progress: bool) -> Iterator[Bar]:
+def _bar(
+    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, object], progress: bool
+) -> Iterator[Bar]:
     """A bar of visits, not cells: cells differ in size, and the remaining time is a rate's."""
     total = sum(job.visits for job in jobs.values())
     initial = sum(jobs[key].visits for key in outcomes)
@@ -317,7 +319,7 @@ def _bar(jobs: Mapping[str, Job], outcomes: Mapping[str, object], progress: bool
 
 
 def _outcomes(
-    jobs: Mapping[str, Job], outcomes: Mapping[str, pd.DataFrame], workers: int | None
+    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, pd.DataFrame], workers: int | None
 ) -> Iterator[pd.DataFrame]:
     """Yield the outcome of every job that has none; a control whose arms failed fails with them."""
     for controls in (False, True):
@@ -367,7 +369,7 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
         ) from error
 
 
-def _finished(folder: Path, jobs: Mapping[str, Job]) -> dict[str, pd.DataFrame]:
+def _finished(folder: Path, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
     """The outcomes that the folder holds; failed jobs and torn ones are run again."""
     if not (folder / RESULTS).exists():
         return {}
