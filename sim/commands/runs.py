@@ -102,7 +102,7 @@ class Compare:
     null: bool = False
     """Also run all arms with independent problems: the null model."""
     workers: int = 1
-    """Processes for --own-best, --steps and --null."""
+    """Processes on this machine."""
     profile: str | None = None
     """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
     config: Path | None = None
@@ -124,21 +124,18 @@ class Compare:
 
             print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
             return
-        from lab.study import check_arms
-        from sim.studies.controls import named
-
-        cell, rule = self.settings.population, self.settings.rule
-        names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)
-        check_arms(names)  # before the imports, which take a second
         import pandas as pd
 
         from sim.studies.compare import compare, rows_of, run_grid
+        from sim.studies.controls import named
         from sim.studies.sweep import STEPS
         from sim.studies.words import print_short
 
+        cell, rule = self.settings.population, self.settings.rule
+        names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)
         arms = [named(name, self.settings) for name in names]
         print_short(self.settings.epochs)
-        traces = compare(self.settings, arms, self.out, progress=not self.quiet)
+        traces = compare(self.settings, arms, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, self.settings)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:

@@ -23,7 +23,7 @@ from sim.settings.populations import (
     FREE,
     STEP,
     Part,
-    check_measured,
+    check_measured_rule,
     check_parts,
     check_population,
     sizes,
@@ -216,9 +216,7 @@ class SimConfig:
         _check_readers(self)
         _check_rule(self)
         if self.policy == "measured":
-            rule = make_rule(self.rule, self.rule_options)
-            sampled = self.update == "sampled"
-            check_measured(rule, self.response, self.lr, self.step, self.unparseable, sampled)
+            _check_measured(self)
         check_parts(self.parts_off, self.mini_batch, self.average)
 
     @property
@@ -281,6 +279,22 @@ def _check_readers(config: SimConfig) -> None:
         if getattr(config, name) != default and getattr(config, chooser) != reader:
             chosen = getattr(config, chooser)
             raise UserError(f"{name}: only {chooser} = {reader} reads it, and {chooser} = {chosen}")
+
+
+def _check_measured(config: SimConfig) -> None:
+    for name in ("response", "lr"):
+        if getattr(config, name) is None:
+            raise UserError(f"{name}: must be given with policy = measured")
+    if config.update != "sampled":
+        raise UserError("update = expected: policy = measured draws responses; use sampled")
+    if config.unparseable:
+        raise UserError(
+            f"unparseable = {config.unparseable:g}: with policy = measured the response file has "
+            "the unparseable responses; leave it at 0"
+        )
+    if config.step != STEP:
+        raise UserError(f"step = {config.step:g}: policy = measured reads lr; leave step out")
+    check_measured_rule(make_rule(config.rule, config.rule_options))
 
 
 def _check_rule(config: SimConfig) -> None:

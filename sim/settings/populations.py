@@ -35,36 +35,8 @@ def _read(path: str, changed: int) -> Response:
     return read_response(path)
 
 
-def check_measured(
-    rule: Rule,
-    response: str | None,
-    lr: float | None,
-    step: float,
-    unparseable: float,
-    sampled: bool,
-) -> None:
-    """Check the settings of a run with the policy `measured`.
-
-    Args:
-        step: step size of other policies, which must be left at its default.
-        unparseable: chance that a response has no answer, which must be left at 0.
-        sampled: the update is computed from the drawn samples.
-
-    Raises:
-        UserError: a setting is missing or cannot be combined with the policy.
-    """
-    for name, value in (("response", response), ("lr", lr)):
-        if value is None:
-            raise UserError(f"{name}: must be given with policy = measured")
-    if not sampled:
-        raise UserError("update = expected: policy = measured draws responses; use sampled")
-    if unparseable:
-        raise UserError(
-            f"unparseable = {unparseable:g}: with policy = measured the response file has the "
-            "unparseable responses; leave it at 0"
-        )
-    if step != STEP:
-        raise UserError(f"step = {step:g}: policy = measured reads lr; leave step out")
+def check_measured_rule(rule: Rule) -> None:
+    """Refuse rules that the policy `measured` cannot train."""
     if rule.pays == "response":
         raise UserError(
             f"rule = {rule.name}: rewards single responses, policy = measured only rewards answers"

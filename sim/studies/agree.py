@@ -29,7 +29,7 @@ from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.settings.options import Classical
-from sim.settings.populations import STEP, check_measured
+from sim.settings.populations import check_measured_rule
 
 CLASSICAL: tuple[Classical, ...] = get_args(Classical)
 STEPS = tuple(0.02 * 2**k for k in range(10))
@@ -168,8 +168,7 @@ def check_settings(config: Mapping[str, Any], where: str) -> None:
             "leave that run out"
         )
     _check_fixed(config, _FIXED, where)
-    rule = make_rule(config["rule"], config["rule_options"])
-    check_measured(rule, response="", lr=0.0, step=STEP, unparseable=0.0, sampled=True)
+    check_measured_rule(make_rule(config["rule"], config["rule_options"]))
 
 
 def _check_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:

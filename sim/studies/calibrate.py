@@ -17,6 +17,7 @@ copy     the paper's TTRL row, against its guard row: no model at all
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -354,7 +355,6 @@ def predict(
 
 
 SHIFT, COPY = "shift", "copy"
-KINDS = (BASELINE, GUARD, SHIFT, MATCHED, COPY)
 _HEADS = {
     BASELINE: "TTRL row (fitted)",
     GUARD: "guard row: model",
@@ -362,16 +362,12 @@ _HEADS = {
     MATCHED: "matched effort",
     COPY: "copy of TTRL row",
 }
+KINDS = tuple(_HEADS)
 _RESAMPLES = 500
 
 
-def _gaps(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
-    """(R, cells) predicted minus printed percent of a row; one line for `copy`."""
-    target_C = np.array(row.ttrl if kind == BASELINE else row.guard)
-    return _predicted(predictions, row, kind) - target_C
-
-
 def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
+    """(R, cells) predicted percent of a row; one line for `copy`."""
     if kind == COPY:
         return np.array([row.ttrl])
     if kind == SHIFT:
@@ -389,14 +385,14 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
         points, never negative).
     """
     lines = []
-    for row in rows:
-        for kind in KINDS:
-            target = row.ttrl if kind == BASELINE else row.guard
-            values_RC = _predicted(predictions, row, kind)
-            sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
-            mean_C = values_RC.mean(axis=0)
-            for cell, printed, mean, sd in zip(CELLS, target, mean_C, sd_C, strict=True):
-                lines.append((row.name, kind, cell, printed, mean, sd, abs(mean - printed)))
+    for row, kind in itertools.product(rows, KINDS):
+        target = row.ttrl if kind == BASELINE else row.guard
+        values_RC = _predicted(predictions, row, kind)
+        sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
+        for cell, printed, mean, sd in zip(
+            CELLS, target, values_RC.mean(axis=0), sd_C, strict=True
+        ):
+            lines.append((row.name, kind, cell, printed, mean, sd, abs(mean - printed)))
     names = ["row", "kind", "cell", "published", "predicted", "sd", "error"]
     return pd.DataFrame(lines, columns=names)
 
@@ -411,11 +407,13 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     rng = np.random.default_rng(seed)
     lines = []
     for kind in KINDS:
-        gaps_RC = np.concatenate([_gaps(predictions, row, kind) for row in rows], axis=1)
-        n_drawn_BR = resample_counts(len(gaps_RC), _RESAMPLES, rng)
-        means_BC = n_drawn_BR @ gaps_RC / len(gaps_RC)
-        low, high = percentile_interval(np.abs(means_BC).mean(axis=1))
-        lines.append((kind, float(np.abs(gaps_RC.mean(axis=0)).mean()), low, high))
+        predicted_RC = np.concatenate([_predicted(predictions, row, kind) for row in rows], axis=1)
+        target_C = np.concatenate([row.ttrl if kind == BASELINE else row.guard for row in rows])
+        n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
+        means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
+        low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
+        error = float(np.abs(predicted_RC.mean(axis=0) - target_C).mean())
+        lines.append((kind, error, low, high))
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
 
 

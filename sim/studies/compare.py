@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.controls import named
-from sim.studies.sweep import Sweep, run_sweep
+from sim.studies.sweep import Sweep, check_workers, pooled, run_sweep
 from sim.world.populations import ability_sampler
 
 EQUAL, BEST = "equal step", "own best step"
@@ -114,7 +115,11 @@ TABLE = "comparison.parquet"
 
 
 def compare(
-    config: SimConfig, arms: Sequence[Arm], out: Path | str, progress: bool = False
+    config: SimConfig,
+    arms: Sequence[Arm],
+    out: Path | str,
+    progress: bool = False,
+    workers: int = 1,
 ) -> dict[str, Trace]:
     """Run every arm from the same seeds into `out/<arm>`; arms that are finished there are kept.
 
@@ -123,6 +128,7 @@ def compare(
             factor.
         arms: see `sim.studies.controls.named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
+        workers: processes, one arm each.
 
     Returns:
         Traces by the arm's name, in the given order.
@@ -131,20 +137,18 @@ def compare(
         UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
             is matched to, the folder holds something else, or a run failed.
     """
+    check_workers(workers)
     out, given = Path(out), {arm.name: arm for arm in arms}
 
     def config_of(name: str) -> SimConfig:
         return with_arm(config, given.get(name) or named(name, config))
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
-        for job in jobs:
-            if job.finished:
-                continue
-            if job.begun:  # it has no checkpoints, and the same seed makes it again
-                shutil.rmtree(job.folder)
-            own = given.get(job.arm) or named(job.arm, config)
-            own = replace(own, step_factor=job.config.step_factor)
-            simulate(job.config, job.folder, progress, arm=own)
+        left = [job for job in jobs if not job.finished]
+        shown = progress and workers == 1
+        tasks = [(job, given.get(job.arm) or named(job.arm, config), shown) for job in left]
+        with closing(pooled(_simulate, tasks, workers)) as found:
+            list(found)
         return [Outcome(job, 1.0) for job in jobs]
 
     study = Study(
@@ -170,6 +174,14 @@ def compare(
     with locked(out):
         study.run()
     return {name: load(out / name) for name in study.arms}
+
+
+def _simulate(task: tuple[Job, Arm, bool]) -> None:
+    job, own, progress = task
+    if job.begun:  # it has no checkpoints, and the same seed makes it again
+        shutil.rmtree(job.folder)
+    own = replace(own, step_factor=job.config.step_factor)
+    simulate(job.config, job.folder, progress, arm=own)
 
 
 def _check_stored(job: Job) -> None:

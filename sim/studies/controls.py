@@ -70,41 +70,24 @@ def find(
         UserError: one of the runs did not move, or the control's run failed.
     """
     if kind == "random_skip":
-        return _random_skip(config, guard, run)
-    return _matched(config, guard, unguarded, run)
-
-
-def _random_skip(
-    config: SimConfig, guard: pd.DataFrame, run: Callable[[SimConfig], pd.DataFrame]
-) -> ControlRun:
-    share = _mean(guard, "skipped") / 100
-    config = replace(config, skip_rate=share)
-    table = run(config)
-    ratio = _mean(table, "skipped") / 100 / share if share else math.nan
-    return ControlRun(config, ratio, table)
-
-
-def _matched(
-    config: SimConfig,
-    guard: pd.DataFrame,
-    unguarded: pd.DataFrame,
-    run: Callable[[SimConfig], pd.DataFrame],
-) -> ControlRun:
+        share = _mean(guard, "skipped") / 100
+        config = replace(config, skip_rate=share)
+        table = run(config)
+        ratio = _mean(table, "skipped") / 100 / share if share else math.nan
+        return ControlRun(config, ratio, table)
     target, start = _mean(guard, "update_norm"), _mean(unguarded, "update_norm")
     for name, moved in (("the guard's run", target), ("the unguarded run", start)):
         if not moved > 0:
             raise UserError(f"matched effort: {name} did not move; raise its step")
-    tables = {1.0: unguarded}
-
-    def scaled(factor: float) -> SimConfig:
-        return replace(config, step_factor=config.step_factor * factor)
+    configs, tables = {1.0: config}, {1.0: unguarded}
 
     def ratio_at(factor: float) -> float:
-        tables[factor] = run(scaled(factor))
+        configs[factor] = replace(config, step_factor=config.step_factor * factor)
+        tables[factor] = run(configs[factor])
         return _mean(tables[factor], "update_norm") / target
 
     match = search(ratio_at, start / target)
-    return ControlRun(scaled(match.factor), match.achieved_ratio, tables[match.factor])
+    return ControlRun(configs[match.factor], match.achieved_ratio, tables[match.factor])
 
 
 def _mean(table: pd.DataFrame, name: str) -> float:

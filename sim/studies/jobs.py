@@ -11,20 +11,21 @@ On the command line an axis is `name=values`: `guard.W=2,3,5`, or `step=logunifo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
+from guard_core.config import fault
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError, first_line
@@ -111,13 +112,12 @@ def check_axis(name: str, values: tuple[Value, ...]) -> None:
     if not values:
         raise UserError(f"vary {name}: no values")
     for value in values:
-        if not _fits(value, _kinds(name)):
-            raise UserError(f"vary {name}: {value!r}: {_expected(name)}")
+        if message := fault(name, value, _kind(name)):
+            raise UserError(f"vary {message}")
 
 
 def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
-    kinds = _kinds(name)
-    if not {int, float} & set(kinds):
+    if fault(name, 1, _kind(name)):
         raise UserError(f"vary {name}: is no number, so give its values one by one")
     try:
         low, high, count = (
@@ -132,48 +132,33 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
         ) from None
     spaced = np.geomspace if law == "loguniform" else np.linspace
     values = spaced(low, high, int(count)).tolist()
-    if float in kinds:
+    if fault(name, 0.5, _kind(name)) is None:
         # Twelve digits: a step of .1 shall read .3 and not .30000000000000004.
         return tuple(float(f"{value:.12g}") for value in values)
     return tuple(dict.fromkeys(round(value) for value in values))
 
 
+_WORDS: Mapping[str, Value] = {"true": True, "false": False, "none": None}
+
+
 def _value(name: str, word: str) -> Value:
-    kinds = _kinds(name)
-    if bool in kinds and word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    if NoneType in kinds and word.lower() == "none":
-        return None
-    for kind in (int, float):
-        if kind in kinds:
-            try:
-                return kind(word)
-            except ValueError:
-                continue
-    if _fits(word, kinds):
-        return word
-    raise UserError(f"vary {name}: {word!r}: {_expected(name)}")
+    """The first reading of a word that fits the setting's type."""
+    readings: list[Value] = [_WORDS[word.lower()]] if word.lower() in _WORDS else []
+    for kind in (int, float, str):
+        with contextlib.suppress(ValueError):
+            readings.append(kind(word))
+    message = None
+    for value in readings:
+        if (message := fault(name, value, _kind(name))) is None:
+            return value
+    raise UserError(f"vary {message}")
 
 
 @functools.cache
-def _kinds(name: str) -> tuple[Any, ...]:
-    """The types of a field; the words themselves where it takes one of several."""
+def _kind(name: str) -> Any:
+    """The type of a setting, without its bounds: a value beyond them fails its own cells alone."""
     owner: type = GuardConfig if name.startswith(GUARD_FIELDS) else SimConfig
-    hint = get_type_hints(owner)[name.removeprefix(GUARD_FIELDS)]
-    return get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else (hint,)
-
-
-def _fits(value: Value, kinds: tuple[Any, ...]) -> bool:
-    if isinstance(value, str):
-        return value in kinds or str in kinds
-    return type(value) in kinds or (type(value) is int and float in kinds)
-
-
-def _expected(name: str) -> str:
-    kinds = _kinds(name)
-    if all(isinstance(kind, str) for kind in kinds):
-        return f"must be one of {', '.join(kinds)}"
-    return f"must be of type {' or '.join(k.__name__ for k in kinds if k is not NoneType)}"
+    return get_type_hints(owner)[name.removeprefix(GUARD_FIELDS)]
 
 
 FILES = ("histogram", "trace", "response")
@@ -188,7 +173,7 @@ _WITHOUT_PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SweepJob:
     """One run, or the search for a control's number."""
 
     key: str
@@ -196,9 +181,9 @@ class Job:
     config: SimConfig
     control: Control | None = None
     guard_key: str = ""
-    """Job of the guarded arm that a control is matched to."""
+    """SweepJob of the guarded arm that a control is matched to."""
     unguarded_key: str = ""
-    """Job of the arm that a control runs before its number is set."""
+    """SweepJob of the arm that a control runs before its number is set."""
     reason: str = ""
     """Why the settings contradict each other: such a job cannot be run."""
 
@@ -217,7 +202,7 @@ class Job:
 
 def job_of(
     base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
-) -> Job:
+) -> SweepJob:
     """The job of one arm in one cell.
 
     Args:
@@ -232,15 +217,15 @@ def job_of(
         found = control(name)
         if found is None:
             config = _arm_config(base, values, name)
-            return Job(_key("", plain(config)), config)
+            return SweepJob(_key("", plain(config)), config)
         config = _arm_config(base, values, found.unguarded)
         guard = _arm_config(base, values, found.target)
     except (UserError, ConfigError) as error:
         settings = {"arm": name, **values, "definition": to_values(base)}
-        return Job(_key("impossible", settings), base, reason=str(error))
+        return SweepJob(_key("impossible", settings), base, reason=str(error))
     both = {"unguarded": plain(config), "guard": plain(guard)}
     keys = {"guard_key": _key("", both["guard"]), "unguarded_key": _key("", both["unguarded"])}
-    return Job(_key(found.kind, both), config, found, **keys)
+    return SweepJob(_key(found.kind, both), config, found, **keys)
 
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
@@ -287,7 +272,7 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
 class Task:
     """A job with the outcomes that a control is matched to."""
 
-    job: Job
+    job: SweepJob
     guard: pd.DataFrame | None = None
     unguarded: pd.DataFrame | None = None
 

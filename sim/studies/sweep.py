@@ -14,12 +14,12 @@ import itertools
 import math
 import multiprocessing.resource_tracker
 import signal
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import joblib
 import msgspec
@@ -47,7 +47,7 @@ from sim.studies.jobs import (
     FACTS,
     FILES,
     Assignments,
-    Job,
+    SweepJob,
     Task,
     Value,
     check_axis,
@@ -58,12 +58,15 @@ from sim.studies.jobs import (
     read,
 )
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
 _DIFFERENCES = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
-Pairs = Sequence[tuple[Mapping[str, Value], Job]]
+Pairs = Sequence[tuple[Mapping[str, Value], SweepJob]]
 """What a row is called, by column, and the job that its numbers come from."""
 
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -299,7 +302,9 @@ def run_jobs(
 
 
 @contextmanager
-def _bar(jobs: Mapping[str, Job], outcomes: Mapping[str, object], progress: bool) -> Iterator[Bar]:
+def _bar(
+    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, object], progress: bool
+) -> Iterator[Bar]:
     """A bar of visits, not cells: cells differ in size, and the remaining time is a rate's."""
     total = sum(job.visits for job in jobs.values())
     initial = sum(jobs[key].visits for key in outcomes)
@@ -314,7 +319,7 @@ def _bar(jobs: Mapping[str, Job], outcomes: Mapping[str, object], progress: bool
 
 
 def _outcomes(
-    jobs: Mapping[str, Job], outcomes: Mapping[str, pd.DataFrame], workers: int | None
+    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, pd.DataFrame], workers: int | None
 ) -> Iterator[pd.DataFrame]:
     """Yield the outcome of every job that has none; a control whose arms failed fails with them."""
     for controls in (False, True):
@@ -332,18 +337,18 @@ def _outcomes(
             else:
                 tasks.append(Task(job, *matched))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
-        with closing(_unordered(tasks, workers)) as found:
+        with closing(pooled(perform, tasks, workers)) as found:
             yield from found
 
 
-def _unordered(tasks: Sequence[Task], workers: int | None) -> Generator[pd.DataFrame]:
-    """Outcomes in the order in which the jobs end."""
+def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Generator[R]:
+    """Yield the results of tasks in the order in which they end, see `run_sweep`."""
     if not tasks:
         return
     config = nullcontext()
     if workers is not None:
-        # One thread each: the workers themselves use the cores. They write nothing, and SIGTERM
-        # is blocked in them.
+        # One thread each: the workers themselves use the cores. They write nothing that another
+        # one writes, and SIGTERM is blocked in them.
         end = partial(stop_with_parent, signal.SIGKILL)
         own = {"inner_max_num_threads": 1, "initializer": end} if workers > 1 else {}
         config = joblib.parallel_config("loky", n_jobs=workers, **own)
@@ -352,19 +357,19 @@ def _unordered(tasks: Sequence[Task], workers: int | None) -> Generator[pd.DataF
         tracker.ensure_running()
     try:
         with config, stops_held():
-            # One job at a time, so that each is kept as soon as it ends.
+            # One at a time, so that each is kept as soon as it ends.
             options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
-            outcomes: Any = joblib.Parallel(**options)(joblib.delayed(perform)(t) for t in tasks)
-        with closing(outcomes):
-            yield from outcomes
+            results: Any = joblib.Parallel(**options)(joblib.delayed(do)(t) for t in tasks)
+        with closing(results):
+            yield from results
     except BrokenProcessPool as error:
         raise UserError(
-            "sweep: a worker was lost, perhaps for lack of memory; take fewer --workers or "
-            "--replicates and repeat the command to continue"
+            "a worker was lost, perhaps for lack of memory; take fewer --workers or --replicates "
+            "and repeat the command to continue"
         ) from error
 
 
-def _finished(folder: Path, jobs: Mapping[str, Job]) -> dict[str, pd.DataFrame]:
+def _finished(folder: Path, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
     """The outcomes that the folder holds; failed jobs and torn ones are run again."""
     if not (folder / RESULTS).exists():
         return {}

@@ -91,8 +91,6 @@ class Detection(NamedTuple):
 
     of_lost: float
     """Among the problems that end on the wrong answer."""
-    of_degraded: float
-    """Among those of them whose first label was correct."""
     of_kept: float
     """Among the problems that end on the correct answer."""
 
@@ -122,7 +120,7 @@ def detection(
         raise UserError(f"theory: tau = {tau} must be in [0, 1)")
     visit = smooth_moves(process)
     if abs(x0) >= visit.x_N[-1]:
-        return Detection(0.0 if x0 < 0 else math.nan, math.nan, 0.0 if x0 > 0 else math.nan)
+        return Detection(0.0 if x0 < 0 else math.nan, 0.0 if x0 > 0 else math.nan)
     most = next(flips for flips in range(window) if (flips + 1) / window > tau)
     lost_N = solve_lock_in(visit).wrong_N
     lost, wrong = visit.value(lost_N, x0), float(process.wrong_vote(x0)[0])
@@ -132,7 +130,6 @@ def detection(
     kept_2 = first_2 * _undetected(visit, x0, n_visits, window, most, 1.0 - lost_N)
     return Detection(
         1.0 - float(lost_2.sum()) / lost,
-        1.0 - float(lost_2[0] / (lost * first_2[0])),
         1.0 - float(kept_2.sum()) / (1.0 - lost),
     )
 

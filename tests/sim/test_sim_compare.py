@@ -134,3 +134,18 @@ def test_a_used_folder_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="not empty"):
         compare(CONFIG, [arm("ttrl")], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_comparison_goes_on_and_workers_change_nothing(compared, tmp_path):
+    _, traces = compared
+    arms = [arm(name) for name in ("ttrl", "guard", "matched")]
+    compare(CONFIG, arms[:1], tmp_path)
+    kept = (tmp_path / "ttrl" / "run.json").read_bytes()
+    found = compare(CONFIG, arms, tmp_path, workers=2)
+    assert (tmp_path / "ttrl" / "run.json").read_bytes() == kept
+    for name, trace in found.items():
+        assert trace.visits.equals(traces[name].visits) and trace.steps.equals(traces[name].steps)
+    with pytest.raises(UserError, match="settings differ from those it was run with: epochs;"):
+        compare(replace(CONFIG, epochs=9), arms[:1], tmp_path)
+    with pytest.raises(UserError, match="workers = 0: must be at least 1"):
+        compare(CONFIG, arms, tmp_path, workers=0)

@@ -39,7 +39,7 @@ def test_axes_as_they_are_typed(text, axis):
         ("guard.label_from=memory", "what the arms differ in"),
         ("labels=truth", "what the arms differ in"),
         ("replicates=3", "every replicate is a row"),
-        ("n_votes=2.5", "vary n_votes: '2.5': must be of type int"),
+        ("n_votes=2.5", "vary n_votes = '2.5': must be of type int"),
         ("policy=magnet", "must be one of independent, attractor"),
         ("fixed_population=1", "must be of type bool"),
         ("policy=uniform:0:1", "is no number"),

@@ -75,8 +75,7 @@ def test_lost_problems_are_detected_as_often_as_the_chain_says(cell: Cell) -> No
     n_votes, n_samples, step, p0, visits = cell
     process = Process(step, n_votes, n_samples)
     right_NT = _wide(cell, "label_correct").astype(bool)
-    first_N, last_N = right_NT[:, 0], right_NT[:, -1]
-    ends = {"of_lost": ~last_N, "of_degraded": first_N & ~last_N, "of_kept": last_N}
+    ends = {"of_lost": ~right_NT[:, -1], "of_kept": right_NT[:, -1]}
     # The engine's own flip rate is over five visits; one step is a flip at any visit.
     for window, rate in ((5, "flip_rate"), (1, "flipped")):
         seen_N = (_wide(cell, rate)[:, 1:].astype(float) > 0.3).any(1)
