@@ -105,13 +105,11 @@ def bytes_per_visit(config: SimConfig) -> float:
 def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], Spent]]]:
     """The timed configurations, each in turn with the drawing of the same votes."""
     off = replace(config, guard=GuardConfig.off())
-    slow = replace(config, engine="reference")
     yield "guard, no trace kept", lambda: spent(lambda: [None for _ in Simulation(config).run()])
     yield "guard, trace to disk", lambda: to_disk(config)
     yield "reading it from disk", lambda: read_back(config)
     yield "guard, trace in memory", lambda: spent(lambda: simulate(config))
     yield "TTRL, trace in memory", lambda: spent(lambda: simulate(off))
-    yield "guard, engine=reference", lambda: spent(lambda: simulate(slow))
 
 
 def best(times: Sequence[Spent]) -> Spent:

@@ -1,7 +1,7 @@
-"""TTRL-Guard as backend-agnostic maths on vote counts.
+"""TTRL-Guard as pure functions on vote counts.
 
 guard = Guard(GuardConfig.paper())
-state = guard.init(n_problems, like=array)
+state = guard.init(n_problems)
 state = guard.prime(state, votes, draws)  # optional: votes drawn before training
 rows, decision = guard.step(state.take(problems), votes, draws)
 state = state.put(problems, rows)

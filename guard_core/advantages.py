@@ -1,20 +1,21 @@
 """From a decision to the advantages and weights that a policy-gradient trainer consumes.
 
 A reward here is one value for the samples that hit and 0 for the rest, so group mean and standard
-deviation have closed forms in the number of hits: exact, alike to the last bit in every array
-library, and the same for the trainer (per response) and the simulator (per answer).
+deviation have closed forms in the number of hits: exact, and the same for the trainer (per
+response) and the simulator (per answer). `standardised`, `unbiased_std` and `bonus_size` take one
+problem's numbers or arrays of them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
-from array_api_compat import device
+import numpy as np
 
-from guard_core.arrays import Array, divide, namespace, ordered_sum, square_root, widen
-from guard_core.config import GuardConfig
+from guard_core.config import GuardConfig, Numbers, Settings, settings
 from guard_core.decision import Decision
-from guard_core.votes import count_answers
+from guard_core.votes import Array, count_answers, widen
 
 STD_FLOOR = 1e-6
 """Added to every standard deviation (docs/method.md, section 9)."""
@@ -57,13 +58,12 @@ def group_advantages(
         `majority` and `minority`, each (..., P, K), before mixing with `beta`; 0 for skipped
         problems. With `mix="bonus"` the bonus sits in `majority`, and `minority` is 0.
     """
-    n_answers = decision.minority.shape[-1]
+    answers, n_answers = np.asarray(answers), decision.minority.shape[-1]
     streams = answer_advantages(
         count_answers(answers, n_answers), answers.shape[-1], decision, config
     )
-    xp = namespace(decision.weight)
-    index = xp.astype(xp.where(answers < 0, n_answers, answers), xp.int64)
-    majority, minority = (xp.take_along_axis(stream, index, axis=-1) for stream in streams)
+    index = np.where(answers < 0, n_answers, answers)
+    majority, minority = (np.take_along_axis(stream, index, axis=-1) for stream in streams)
     return majority, minority
 
 
@@ -87,15 +87,14 @@ def majority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
     """Return the `majority` of `answer_advantages`."""
-    xp = namespace(decision.weight)
     samples = widen(samples, decision.minority.shape[-1])
-    ids = xp.arange(samples.shape[-1], dtype=decision.label.dtype, device=device(samples))
-    is_label = ids == decision.label[..., None]
-    reward = decision.weight if config.weight_on == "reward" else xp.ones_like(decision.weight)
-    pay = _standardise(samples, is_label, n_samples, reward, decision, config)
-    majority = pay.per_answer(is_label)
+    is_label = np.arange(samples.shape[-1]) == decision.label[..., None]
+    hits, won, lost = _paid(samples, is_label, n_samples, 1.0, decision, config)
+    majority = _per_answer(is_label, won, lost)
     if config.mix == "bonus":
-        majority = majority + _bonus(pay, n_samples, decision)
+        s = settings(config, n_samples, n_samples)
+        size = bonus_size(s, decision.beta, hits, won, lost)
+        majority = majority + size[..., None] * bonus_shares(decision)
     return majority * kept_factor(decision, config)[..., None]
 
 
@@ -103,20 +102,45 @@ def minority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
     """Return the `minority` of `answer_advantages`."""
-    xp = namespace(decision.weight)
     samples = widen(samples, decision.minority.shape[-1])
     if config.mix == "bonus":
-        shape = (*samples.shape[:-1], samples.shape[-1] + 1)
-        return xp.zeros(shape, dtype=decision.weight.dtype, device=device(samples))
-    reward = decision.weight if config.weight_on == "reward" else xp.ones_like(decision.weight)
-    reward = config.minority_reward * reward
-    pay = _standardise(samples, decision.minority, n_samples, reward, decision, config)
-    return pay.per_answer(decision.minority) * kept_factor(decision, config)[..., None]
+        return np.zeros((*samples.shape[:-1], samples.shape[-1] + 1))
+    of = (n_samples, config.minority_reward, decision, config)
+    _, won, lost = _paid(samples, decision.minority, *of)
+    minority = _per_answer(decision.minority, won, lost)
+    return minority * kept_factor(decision, config)[..., None]
+
+
+def _paid(
+    samples: Array,
+    hit: Array,
+    n_samples: int,
+    size: float,
+    decision: Decision,
+    config: GuardConfig,
+) -> tuple[Array, Array, Array]:
+    """(..., P) hits, and the advantages of a sample with and without a reward of this size."""
+    weighs = config.weight_on == "reward"
+    reward = size * decision.weight if weighs else np.full_like(decision.weight, size)
+    hits = np.where(hit, samples, 0).sum(axis=-1).astype(np.float64)
+    std = None
+    if config.advantage_scale == "batch":
+        kept = ~decision.skip if config.skip_by == "drop" else None
+        std = _batch_std(
+            reward * hits, reward * reward * hits, np.full(hits.shape, n_samples), kept
+        )
+    return hits, *standardised(settings(config, n_samples, n_samples), hits, reward, std)
+
+
+def _per_answer(hit: Array, won: Array, lost: Array) -> Array:
+    """(..., P, A + 1); the unparseable answer in the last column is never rewarded."""
+    lost = lost[..., None]
+    return np.concatenate([np.where(hit, won[..., None], lost), lost], axis=-1)
 
 
 def kept_factor(decision: Decision, config: GuardConfig) -> Array:
     """Return the factor on the advantages of a problem, (..., P); 0 where it is skipped."""
-    kept = namespace(decision.weight).astype(~decision.skip, decision.weight.dtype)
+    kept = (~decision.skip).astype(np.float64)
     return kept * decision.weight if config.weight_on == "advantage" else kept
 
 
@@ -129,65 +153,125 @@ def policy_streams(
         majority: (..., P, K) or, per answer, (..., P, A + 1).
         config: `mix`, `negative_scale`, `weight_on` and `skip_by` are read.
     """
-    xp = namespace(decision.weight)
     if config.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
-    majority, minority = (
-        scale_negatives(stream, config.negative_scale) for stream in (majority, minority)
-    )
+    scale = config.negative_scale
+    if scale != 1:
+        streams = (majority, minority)
+        majority, minority = (np.where(a < 0, scale * a, a) for a in streams)
     on_loss = config.weight_on == "loss"
-    weight = decision.weight if on_loss else xp.ones_like(decision.weight)
-    dropped = decision.skip if config.skip_by == "drop" else xp.zeros_like(decision.skip)
+    weight = decision.weight if on_loss else np.ones_like(decision.weight)
+    dropped = decision.skip if config.skip_by == "drop" else np.zeros_like(decision.skip)
     return PolicyStreams(majority, minority, weight, dropped)
 
 
-def scale_negatives(advantages: Array, scale: float) -> Array:
-    """Return the advantages, negative ones times `scale`."""
-    xp = namespace(advantages)
-    return advantages if scale == 1 else xp.where(advantages < 0, scale * advantages, advantages)
+def standardised(s: Settings, hits: Any, reward: Any, std: Any) -> tuple[Any, Any]:
+    """Return the advantage of a sample that gets the reward, and of one that gets nothing.
+
+    Args:
+        hits: samples that get it.
+        reward: at least 0.
+        std: standard deviation of the batch's rewards, read for `advantage_scale = "batch"`.
+    """
+    mean = reward * (hits / s.n_samples)
+    if not (s.scale_group or s.scale_batch):
+        return reward - mean, -mean
+    if s.scale_group:
+        pairs = max(s.n_samples * (s.n_samples - 1), 1)
+        std = reward * np.sqrt(hits * (s.n_samples - hits) / pairs)
+    std = std + STD_FLOOR
+    return (reward - mean) / std, -mean / std
 
 
-class _Pay(NamedTuple):
-    """Value of one reward after standardisation."""
-
-    hits: Array
-    """(..., P) rewarded samples."""
-    won: Array
-    """(..., P) advantage of a rewarded sample."""
-    lost: Array
-    """(..., P) advantage of any other sample."""
-
-    def per_answer(self, hit: Array) -> Array:
-        """(..., P, A + 1); the unparseable answer in the last column is never rewarded."""
-        xp = namespace(self.won)
-        lost = self.lost[..., None]
-        return xp.concat([xp.where(hit, self.won[..., None], lost), lost], axis=-1)
+def unbiased_std(first: Any, second: Any, total: Any) -> Any:
+    """Return the standard deviation of `total` numbers with this sum and this sum of squares."""
+    squares = second - first * first / np.maximum(total, 1)
+    return np.sqrt(np.maximum(squares, 0.0) / np.maximum(total - 1, 1))
 
 
-def _standardise(
-    samples: Array,
-    hit: Array,
-    n_samples: int,
-    reward: Array,
-    decision: Decision,
-    config: GuardConfig,
-) -> _Pay:
-    """Standardise `reward` (..., P), paid to the samples whose answer is in `hit` (..., P, A)."""
-    xp = namespace(reward)
-    counted = xp.where(hit, samples, xp.zeros_like(samples))
-    hits = xp.astype(xp.sum(counted, axis=-1), reward.dtype)
-    mean = reward * divide(hits, n_samples)
-    if config.advantage_scale == "none":
-        return _Pay(hits, reward - mean, -mean)
-    if config.advantage_scale == "group":
-        pairs = max(n_samples * (n_samples - 1), 1)
-        std = reward * square_root(divide(hits * (n_samples - hits), pairs))
-    else:
-        size = xp.full_like(hits, n_samples)
-        kept = ~decision.skip if config.skip_by == "drop" else None
-        std = _batch_std(reward * hits, reward * reward * hits, size, kept)
-    return _Pay(hits, _scaled(reward - mean, std), _scaled(-mean, std))
+def bonus_size(s: Settings, beta: Any, hits: Any, won: Any, lost: Any) -> Any:
+    """Return the release's bonus on all candidates: beta times the mean |advantage|."""
+    return beta * ((hits * won - (s.n_samples - hits) * lost) / s.n_samples)
+
+
+def scale_negatives(s: Settings, advantage: float) -> float:
+    """Return the advantage, a negative one times `negative_scale`."""
+    return s.negative_scale * advantage if advantage < 0 else advantage
+
+
+def batch_std(s: Settings, hits: Sequence[float], factor: float, visits: Any) -> float:
+    """Return the standard deviation of a batch's rewards, `factor` times the weight or 1 each."""
+    n_kept, first, second = 0, 0.0, 0.0
+    for p in range(len(hits)):
+        if not (s.drop and visits[p].skipped):
+            reward = factor * visits[p].weight if s.weigh_reward else factor
+            n_kept += 1
+            first += reward * hits[p]
+            second += reward * reward * hits[p]
+    return unbiased_std(first, second, n_kept * s.n_samples)
+
+
+def net_advantages(
+    s: Settings,
+    visit: Any,
+    label: int,
+    minority: Sequence[Any],
+    candidate_votes: Sequence[Any],
+    hits: tuple[float, float],
+    stds: tuple[float, float],
+    advantages: Numbers,
+) -> None:
+    """Write the advantage of every answer, the sum of the majority and the minority stream.
+
+    Args:
+        label: answer that is trained on, -1 for none.
+        minority: True for minority candidates; not the label.
+        candidate_votes: responses per answer that they were chosen by.
+        hits: samples on the label, and on minority candidates.
+        stds: of `batch_std`, for the majority and the minority reward.
+        advantages: output, per answer.
+    """
+    kept = 0.0 if visit.skipped else 1.0
+    kept = kept * visit.weight if s.weigh_advantage else kept
+    reward = visit.weight if s.weigh_reward else 1.0
+    won, lost = standardised(s, hits[0], reward, stds[0])
+    if s.bonus:
+        _with_bonus(s, visit, label, minority, candidate_votes, hits[0], won, lost, advantages)
+        for a in range(len(advantages)):
+            # The minority stream is 0, which turns -0.0 into 0.0.
+            advantages[a] = scale_negatives(s, advantages[a] * kept) + 0.0
+        return
+    rival_won, rival_lost = standardised(s, hits[1], s.minority_reward * reward, stds[1])
+    won, lost = (1 - visit.beta) * (won * kept), (1 - visit.beta) * (lost * kept)
+    rival_won, rival_lost = visit.beta * (rival_won * kept), visit.beta * (rival_lost * kept)
+    lost, rival_lost = scale_negatives(s, lost), scale_negatives(s, rival_lost)
+    rival, other = lost + rival_won, lost + rival_lost
+    for a in range(len(advantages)):
+        advantages[a] = rival if minority[a] else other
+    if label >= 0:
+        advantages[label] = won + rival_lost
+
+
+def _with_bonus(
+    s: Settings,
+    visit: Any,
+    label: int,
+    minority: Sequence[Any],
+    candidate_votes: Sequence[Any],
+    hits: float,
+    won: float,
+    lost: float,
+    advantages: Numbers,
+) -> None:
+    """Write the advantages of the majority reward, with the release's bonus on candidates."""
+    size = bonus_size(s, visit.beta, hits, won, lost)
+    votes = 0
+    for a in range(len(advantages)):
+        votes += candidate_votes[a] if minority[a] else 0
+    for a in range(len(advantages)):
+        share = candidate_votes[a] / max(votes, 1) if minority[a] else 0.0
+        advantages[a] = (won if a == label else lost) + size * share
 
 
 def standardise(
@@ -210,28 +294,27 @@ def standardise(
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
-    xp = namespace(rewards)
     if count is None:
-        size = xp.full_like(rewards[..., 0], rewards.shape[-1])
+        size = np.full_like(rewards[..., 0], rewards.shape[-1])
     else:
-        count = xp.astype(count, rewards.dtype)
-        size = xp.sum(count, axis=-1)
+        count = np.astype(count, rewards.dtype)
+        size = np.sum(count, axis=-1)
     mean = (_total(rewards, count) / size)[..., None]
-    centred = xp.where(_differ(rewards, count), rewards - mean, xp.zeros_like(rewards))
+    centred = np.where(_differ(rewards, count), rewards - mean, np.zeros_like(rewards))
     if scale == "none":
         return centred
     if scale == "batch":
         # Moments around a value near the batch's mean lose no digits where the mean is large.
-        near = rewards - xp.mean(mean, axis=-2, keepdims=True)
+        near = rewards - np.mean(mean, axis=-2, keepdims=True)
         first, second = _total(near, count), _total(near * near, count)
         return _scaled(centred, _batch_std(first, second, size, kept)[..., None])
     squares = _total(centred * centred, count)
-    return _scaled(centred, square_root(squares / xp.clip(size - 1, min=1.0))[..., None])
+    return _scaled(centred, np.sqrt(squares / np.clip(size - 1, min=1.0))[..., None])
 
 
 def _total(values: Array, count: Array | None) -> Array:
     """Sum over the last axis of values that `count` responses have each."""
-    return namespace(values).sum(values if count is None else count * values, axis=-1)
+    return np.sum(values if count is None else count * values, axis=-1)
 
 
 def _scaled(centred: Array, std: Array) -> Array:
@@ -240,16 +323,15 @@ def _scaled(centred: Array, std: Array) -> Array:
 
 def _differ(rewards: Array, count: Array | None) -> Array:
     """(..., 1) bool; two responses of the group have different rewards."""
-    xp = namespace(rewards)
     high = low = rewards
     if count is not None:
         given = count > 0
-        high, low = (xp.where(given, rewards, xp.full_like(rewards, x)) for x in (-xp.inf, xp.inf))
-    return xp.max(high, axis=-1, keepdims=True) > xp.min(low, axis=-1, keepdims=True)
+        high, low = (np.where(given, rewards, np.full_like(rewards, x)) for x in (-np.inf, np.inf))
+    return np.max(high, axis=-1, keepdims=True) > np.min(low, axis=-1, keepdims=True)
 
 
 def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:
-    """(..., 1) unbiased standard deviation of the rewards of all responses of the batch.
+    """(..., 1) standard deviation of the rewards of all responses of the batch.
 
     Args:
         first: (..., P) sum of each group's rewards.
@@ -257,12 +339,11 @@ def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> 
         size: (..., P) responses per group.
         kept: (..., P) bool; the groups that count; all if None.
     """
-    xp = namespace(first)
-    factor = xp.ones_like(first) if kept is None else xp.astype(kept, first.dtype)
-    total = xp.sum(factor * size, axis=-1, keepdims=True)
-    first, second = (ordered_sum(factor * moment)[..., None] for moment in (first, second))
-    squares = second - first * first / xp.clip(total, min=1.0)
-    return square_root(xp.clip(squares, min=0.0) / xp.clip(total - 1, min=1.0))
+    factor = np.ones(first.shape) if kept is None else kept.astype(np.float64)
+    total = np.sum(factor * size, axis=-1, keepdims=True)
+    # From left to right, as `batch_std` adds up.
+    first, second = (np.cumsum(factor * sums, axis=-1)[..., -1:] for sums in (first, second))
+    return unbiased_std(first, second, total)
 
 
 def bonus_shares(decision: Decision) -> Array:
@@ -271,16 +352,9 @@ def bonus_shares(decision: Decision) -> Array:
     A candidate's share is that of its votes among all candidates'; unparseable samples get
     `UNPARSEABLE_BONUS` of the mean share.
     """
-    xp = namespace(decision.weight)
     real = decision.weight.dtype
-    votes = xp.astype(decision.candidate_votes, real) * xp.astype(decision.minority, real)
-    share = votes / xp.clip(xp.sum(votes, axis=-1, keepdims=True), min=1.0)
-    n_candidates = xp.sum(xp.astype(decision.minority, real), axis=-1, keepdims=True)
-    mean_share = xp.astype(n_candidates > 0, real) / xp.clip(n_candidates, min=1.0)
-    return xp.concat([share, UNPARSEABLE_BONUS * mean_share], axis=-1)
-
-
-def _bonus(pay: _Pay, n_samples: int, decision: Decision) -> Array:
-    """(..., P, A + 1) the release's bonus on candidates, in units of the mean |advantage|."""
-    mean_size = divide(pay.hits * pay.won - (n_samples - pay.hits) * pay.lost, n_samples)
-    return (decision.beta * mean_size)[..., None] * bonus_shares(decision)
+    votes = np.astype(decision.candidate_votes, real) * np.astype(decision.minority, real)
+    share = votes / np.clip(np.sum(votes, axis=-1, keepdims=True), min=1.0)
+    n_candidates = np.sum(np.astype(decision.minority, real), axis=-1, keepdims=True)
+    mean_share = np.astype(n_candidates > 0, real) / np.clip(n_candidates, min=1.0)
+    return np.concatenate([share, UNPARSEABLE_BONUS * mean_share], axis=-1)

@@ -10,10 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 
 class ConfigError(ValueError):
@@ -373,3 +383,86 @@ class GuardConfig:
         if unknown:
             raise ConfigError(f"{unknown[0]}: no such guard setting")
         return cls(**values)
+
+
+def floor_share(share: float, n: int) -> int:
+    """`floor(share * n)` for a share written in decimals: .29 of 100 is 29, not 28."""
+    return int(share * n + 1e-9)
+
+
+Numbers = MutableSequence[Any]
+"""One problem's numbers: a list of Python's, or a row of an array in compiled code."""
+
+
+class Settings(NamedTuple):
+    """`GuardConfig` as numbers and flags, with the sizes of a visit."""
+
+    n_votes: int
+    n_samples: int
+    least: int
+    """Responses that make an answer a minority candidate."""
+    frs: bool
+    mps: bool
+    rcsu: bool
+    W: int
+    T_steady: int
+    discount: float
+    hysteresis: float
+    negative_scale: float
+    margin_power: int
+    min_share: float
+    tau_FR: float
+    tau_MR: float
+    l1: float
+    l2: float
+    w_min: float
+    beta_max: float
+    minority_reward: float
+    theta_MR: float
+    p_skip: float
+    tie_first: bool
+    tie_incumbent: bool
+    current: bool
+    frozen: bool
+    memory: bool
+    instant: bool
+    weigh_advantage: bool
+    weigh_reward: bool
+    weigh_loss: bool
+    saturating: bool
+    plain: bool
+    bonus: bool
+    skip_first: bool
+    drop: bool
+    scale_group: bool
+    scale_batch: bool
+
+
+_FLAGS = {
+    "tie_first": ("tie_break", "first"),
+    "tie_incumbent": ("tie_break", "incumbent"),
+    "current": ("label_from", "current"),
+    "frozen": ("label_from", "frozen"),
+    "memory": ("label_from", "memory"),
+    "instant": ("flip_rate", "instant"),
+    "weigh_advantage": ("weight_on", "advantage"),
+    "weigh_reward": ("weight_on", "reward"),
+    "weigh_loss": ("weight_on", "loss"),
+    "saturating": ("beta_schedule", "saturating"),
+    "plain": ("empty_minority", "plain"),
+    "bonus": ("mix", "bonus"),
+    "skip_first": ("skip_order", "first"),
+    "drop": ("skip_by", "drop"),
+    "scale_group": ("advantage_scale", "group"),
+    "scale_batch": ("advantage_scale", "batch"),
+}
+"""Flag to the setting and the word for which it is True."""
+
+
+@functools.lru_cache
+def settings(config: GuardConfig, n_votes: int, n_samples: int) -> Settings:
+    """Return the settings of visits with V votes and K samples."""
+    least = max(1, floor_share(config.minority_share, n_samples))
+    flags = {flag: getattr(config, name) == word for flag, (name, word) in _FLAGS.items()}
+    numbers = {name: getattr(config, name) for name in Settings._fields[3:] if name not in flags}
+    return Settings(n_votes, n_samples, least, **numbers, **flags)

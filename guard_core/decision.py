@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from array_api_compat import device
+import numpy as np
 
-from guard_core.arrays import Array, namespace
+from guard_core.votes import Array
 
 
 class Route(IntEnum):
@@ -27,9 +27,8 @@ def rerouted(route: Array, skip: Array) -> Array:
         route: (..., P) of the guard.
         skip: (..., P) bool; in place of the guard's.
     """
-    xp = namespace(route)
-    own = xp.where(route == int(Route.SKIPPED), int(Route.HIGH_RISK), route)
-    return xp.astype(xp.where(skip, int(Route.SKIPPED), own), route.dtype)
+    own = np.where(route == int(Route.SKIPPED), int(Route.HIGH_RISK), route)
+    return np.astype(np.where(skip, int(Route.SKIPPED), own), route.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,8 @@ class Decision:
             label: (..., P) integer answer ids; negative ones stand for an answer that no response
                 gave, and become -1.
         """
-        xp = namespace(self.minority)
-        label = xp.where(label < 0, -1, label)
-        ids = xp.arange(self.minority.shape[-1], dtype=label.dtype, device=device(self.minority))
+        label = np.where(label < 0, -1, label)
+        ids = np.arange(self.minority.shape[-1], dtype=label.dtype)
         return replace(self, label=label, minority=self.minority & (ids != label[..., None]))
 
 
@@ -117,7 +115,6 @@ class Treatment(NamedTuple):
             problems: (..., P) numbers, different within a batch.
             draws: (..., P) uniform random numbers of these problems.
         """
-        xp = namespace(self.weight)
-        rank = xp.argsort(xp.argsort(problems, axis=-1), axis=-1)
-        source = xp.take_along_axis(xp.argsort(draws, axis=-1), rank, axis=-1)
-        return Treatment(*(xp.take_along_axis(own, source, axis=-1) for own in self))
+        rank = np.argsort(np.argsort(problems, axis=-1), axis=-1)
+        source = np.take_along_axis(np.argsort(draws, axis=-1), rank, axis=-1)
+        return Treatment(*(np.take_along_axis(own, source, axis=-1) for own in self))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 
-from guard_core.arrays import Array, namespace
+import numpy as np
+
 from guard_core.config import GuardConfig
+from guard_core.votes import Array
 
 
 def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
@@ -60,11 +62,10 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
         (...,) share of all N problems whose label changed, or mean match rate of the visited
         problems, 0 before the first visit.
     """
-    xp = namespace(match_rate)
-    seen = xp.astype(visited, match_rate.dtype)
+    seen = np.astype(visited, match_rate.dtype)
     if config.brake_on == "flip_rate":
-        return xp.mean(xp.astype(flipped, match_rate.dtype) * seen, axis=-1)
-    return xp.sum(match_rate * seen, axis=-1) / xp.clip(xp.sum(seen, axis=-1), min=1.0)
+        return np.mean(np.astype(flipped, match_rate.dtype) * seen, axis=-1)
+    return np.sum(match_rate * seen, axis=-1) / np.clip(np.sum(seen, axis=-1), min=1.0)
 
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
@@ -76,5 +77,4 @@ def brake_factor(value: Array, config: GuardConfig) -> Array:
     Returns:
         (...,) `brake` where the signal exceeds its limit, else 1.
     """
-    xp = namespace(value)
-    return xp.where(value > config.brake_above, config.brake * xp.ones_like(value), 1.0)
+    return np.where(value > config.brake_above, config.brake * np.ones_like(value), 1.0)

@@ -1,14 +1,15 @@
-"""Votes of a visit, the random numbers that go with them, and the label that they give."""
+"""Votes of a visit, the random numbers that go with them, and sums over the responses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import math
+from dataclasses import dataclass
+from typing import Any
 
-from array_api_compat import device
+import numpy as np
+from numpy.typing import NDArray
 
-from guard_core.arrays import Array, counter_dtype, namespace, on_cpu
-from guard_core.config import GuardConfig
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Votes:
 
     def __post_init__(self) -> None:
         """Check the shapes and sizes, which costs nothing; `check` looks at the values."""
+        as_numpy(self, "counts", "samples")
         if tuple(self.counts.shape) != tuple(self.samples.shape) or self.counts.ndim < 2:
             raise ValueError(
                 f"votes: counts {tuple(self.counts.shape)} and samples "
@@ -42,19 +44,20 @@ class Votes:
 
     @classmethod
     def from_answers(
-        cls, answers: Array, *, n_samples: int, n_answers: int, check: bool | None = None
+        cls, answers: Array, *, n_samples: int, n_answers: int, check: bool = True
     ) -> Votes:
         """Count responses; the first `n_samples` of each problem are the trained ones.
 
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_answers: A, larger than every id.
-            check: look at the ids; if None on a CPU alone, since a look waits for a GPU.
+            check: look at the ids.
 
         Raises:
             ValueError: the ids are no integers, or one that is looked at lies outside -1..A-1.
         """
-        _check_ids(answers, n_answers, on_cpu(answers) if check is None else check)
+        answers = np.asarray(answers)
+        _check_ids(answers, n_answers, check)
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -63,27 +66,25 @@ class Votes:
         )
 
     def check(self) -> None:
-        """Look at the values, which waits for a GPU.
+        """Look at the values.
 
         Raises:
             ValueError: a count is negative, the samples exceed the votes, or a row exceeds V.
         """
-        xp = namespace(self.counts)
         if self.counts.shape[-1] == 0:
             return
-        if bool(xp.any(self.samples < 0)) or bool(xp.any(self.samples > self.counts)):
+        if bool(np.any(self.samples < 0)) or bool(np.any(self.samples > self.counts)):
             raise ValueError("votes: every count must hold 0 <= samples <= counts")
-        if bool(xp.any(xp.sum(self.counts, axis=-1) > self.n_votes)):
+        if bool(np.any(np.sum(self.counts, axis=-1) > self.n_votes)):
             raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
-        if bool(xp.any(xp.sum(self.samples, axis=-1) > self.n_samples)):
+        if bool(np.any(np.sum(self.samples, axis=-1) > self.n_samples)):
             raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
 
 
 def _check_ids(answers: Array, n_answers: int, check: bool) -> None:
-    xp = namespace(answers)
-    if not xp.isdtype(answers.dtype, "integral"):
+    if not np.issubdtype(answers.dtype, np.integer):
         raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
-    if check and (bool(xp.any(answers >= n_answers)) or bool(xp.any(answers < -1))):
+    if check and (bool(np.any(answers >= n_answers)) or bool(np.any(answers < -1))):
         raise ValueError(
             f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
             "or use -1 for what is unparseable"
@@ -95,8 +96,7 @@ class Draws:
     """Uniform random numbers in [0, 1), one per problem; the caller owns randomness.
 
     Raises:
-        ValueError: a number is NaN or outside of 0 to 1. Numbers on a GPU are not looked at, which
-            would wait for it.
+        ValueError: a number is NaN or outside of 0 to 1.
     """
 
     tie: Array
@@ -108,15 +108,23 @@ class Draws:
 
     def __post_init__(self) -> None:
         """Check the numbers; 1 is allowed, which single precision makes of doubles just below."""
-        for name in ("tie", "skip", "pick"):
+        names = ("tie", "skip", "pick")
+        as_numpy(self, *names)
+        for name in names:
             draws = getattr(self, name)
-            if 0 in draws.shape or not on_cpu(draws):
+            if not draws.size:
                 continue
-            xp = namespace(draws)
             # A NaN makes both NaN.
-            low, high = float(xp.min(draws)), float(xp.max(draws))
+            low, high = float(draws.min()), float(draws.max())
             if not (low >= 0 and high <= 1):
                 raise ValueError(f"draws: {name} must lie in [0, 1), not in [{low:g}, {high:g}]")
+
+
+def as_numpy(record: object, *names: str) -> None:
+    """Make arrays of another library in a frozen record NumPy's; None stays."""
+    for name in names:
+        if (array := getattr(record, name)) is not None:
+            object.__setattr__(record, name, np.asarray(array))
 
 
 def count_answers(answers: Array, n_answers: int) -> Array:
@@ -129,100 +137,27 @@ def count_answers(answers: Array, n_answers: int) -> Array:
     Returns:
         (..., P, A) integers of the dtype of `answers`.
     """
-    xp = namespace(answers)
-    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
-    hits = answers[..., None] == ids
-    return xp.sum(xp.astype(hits, answers.dtype), axis=-2, dtype=answers.dtype)
+    answers = np.asarray(answers)
+    hits = answers[..., None] == np.arange(n_answers, dtype=answers.dtype)
+    return hits.sum(axis=-2, dtype=answers.dtype)
 
 
-class Label(NamedTuple):
-    """The pseudo-label of every problem in the batch."""
-
-    label: Array
-    """(..., P) answer id, -1 while no response could ever be parsed."""
-    tied: Array
-    """(..., P) bool; several answers shared the first place."""
-    is_label: Array
-    """(..., P, A) bool; the label's place."""
-    got: Array
-    """(..., P) votes of this visit that the label got."""
-
-
-def choose_label(votes: Votes, scores: Array, old: Array, tie: Array, config: GuardConfig) -> Label:
-    """Pick each problem's label by largest score (docs/method.md, section 2, paper equation 1).
+def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
+    """(..., n) sums of the weights (..., M) of the entries with each id, in their order.
 
     Args:
-        scores: (..., P, A); the votes' own `counts`, a rule's scores, or sums over visits.
-        old: (..., P) label before this visit, -1 for none.
-        tie: (..., P) uniform draws.
-        config: `tie_break`, `label_from` and `hysteresis` are read.
+        ids: (..., M) integers below n; negative ones are left out.
     """
-    xp = namespace(scores)
-    ids = xp.arange(scores.shape[-1], dtype=old.dtype, device=device(old))
-    top = xp.max(scores, axis=-1)
-    tied_PA = scores == top[..., None]
-    # Running count of tied answers in id order; its last entry is how many there are.
-    small = counter_dtype(xp, scores.shape[-1])
-    order = xp.cumulative_sum(xp.astype(tied_PA, small), axis=-1, dtype=small)
-    n_tied = order[..., -1]
-    before = order <= _tie_rank(xp, tie, n_tied, config)[..., None]
-    winner = xp.astype(xp.sum(xp.astype(before, small), axis=-1, dtype=small), old.dtype)
-    if config.tie_break == "incumbent":
-        stays = xp.any(tied_PA & (ids == old[..., None]), axis=-1)
-        winner = xp.where(stays, old, winner)
-    if config.hysteresis > 0:
-        winner = _kept(xp, scores, top, old, winner, config.hysteresis)
-    voted = _voted(xp, votes, top, config)
-    label = xp.where(voted, winner, old)
-    if config.label_from == "frozen":
-        label = xp.where(old >= 0, old, label)
-    is_label = ids == label[..., None]
-    # The winner of the votes themselves has the most of them: nothing needs to be looked up.
-    current = config.label_from == "current" and scores is votes.counts
-    current &= config.hysteresis == 0
-    got = top if current else _of_label(xp, votes.counts, label)
-    return Label(label, voted & (n_tied > 1), is_label, got)
+    rows = np.arange(math.prod(ids.shape[:-1])).reshape((*ids.shape[:-1], 1))
+    slots = rows * (n + 1) + np.where(ids < 0, n, ids)
+    sums = np.bincount(slots.reshape(-1), weights.reshape(-1), rows.size * (n + 1))
+    return sums.reshape((*ids.shape[:-1], n + 1))[..., :n].astype(weights.dtype)
 
 
-def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -> Label:
-    """Pick the answer with most of this visit's votes, whatever the guard's labels are taken from.
-
-    Args:
-        old: (..., P) label where nobody voted, and of equals the one that
-            `tie_break = "incumbent"` keeps; -1 for none.
-        tie: (..., P) uniform draws.
-    """
-    return choose_label(
-        votes, votes.counts, old, tie, replace(config, label_from="current", hysteresis=0.0)
-    )
-
-
-def _kept(xp: Any, scores: Array, top: Array, old: Array, winner: Array, share: float) -> Array:
-    """The winner, or the old label where its score is above 0 and close to the highest."""
-    score = _of_label(xp, scores, old)
-    real = xp.float64 if xp.isdtype(scores.dtype, "integral") else scores.dtype
-    close = xp.astype(score, real) >= (1 - share) * xp.astype(top, real)
-    return xp.where((score > 0) & close, old, winner)
-
-
-def _tie_rank(xp: Any, tie: Array, n_tied: Array, config: GuardConfig) -> Array:
-    if config.tie_break == "first":
-        return xp.zeros_like(n_tied)
-    # A double just below 1 becomes 1 when it is turned into single precision.
-    tie_rank = xp.astype(xp.floor(tie * xp.astype(n_tied, tie.dtype)), n_tied.dtype)
-    return xp.where(tie_rank < n_tied, tie_rank, n_tied - 1)
-
-
-def _voted(xp: Any, votes: Votes, top: Array, config: GuardConfig) -> Array:
-    if config.label_from != "memory":
-        return top > 0
-    # Remembered sums stay positive for ever: ask this visit's votes whether anybody voted.
-    return xp.any(votes.counts > 0, axis=-1) & (top > 0)
-
-
-def _of_label(xp: Any, scores: Array, label: Array) -> Array:
-    # An old label can lie beyond the answers that this batch knows of: nobody voted for it.
-    known = (label >= 0) & (label < scores.shape[-1])
-    index = xp.astype(xp.where(known, label, 0), xp.int64)
-    score = xp.take_along_axis(scores, index[..., None], axis=-1)[..., 0]
-    return xp.where(known, score, 0)
+def widen(array: Array, width: int) -> Array:
+    """Pad the last axis with zeros up to `width`; longer ones are returned as they are."""
+    missing = width - array.shape[-1]
+    if missing <= 0:
+        return array
+    zeros = np.zeros((*array.shape[:-1], missing), array.dtype)
+    return np.concatenate([array, zeros], axis=-1)

@@ -170,7 +170,9 @@ class Treatments:
             draws: uniform numbers of the problems; only read to permute.
         """
         if self._stored_RVN is None:
-            return own.permuted(problems, draws) if self._permutes else own
+            if not self._permutes or draws is None:
+                return own
+            return own.permuted(problems, draws)
         row = np.arange(len(problems))[:, None] if problems.ndim == 2 else 0
         return Treatment(*(stored[row, visit - 1, problems] for stored in self._stored_RVN))
 

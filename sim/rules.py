@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core.arrays import floor_share
+from guard_core.config import floor_share
 from guard_core.rules import Need, Observations, Rule
 from guard_core.rules.confidence import Scope, subgroup_sizes
 from guard_core.rules.evidence import EvolRL

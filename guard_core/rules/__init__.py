@@ -4,12 +4,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from guard_core.config import ConfigError
-from guard_core.rules.advantages import answer_streams, response_streams, rule_advantages, weighed
 from guard_core.rules.confidence import SCRL, Intuitor, OneShotEM, Rent, Scope, SCRLContinuous
-from guard_core.rules.controls import FormatReward, MajAtN, RandomReward
 from guard_core.rules.evidence import T3RL, CoRewarding1, CoRewarding2, CoVerRL, EvolRL, SelfHarmony
-from guard_core.rules.rule import Need, Observations, Pays, Rule
-from guard_core.rules.votes import DDRL, EMPO, MMUPT, SNR, SRT, TTCS, TTRL, DiSCTT, SRTSoft
+from guard_core.rules.rule import (
+    Need,
+    Observations,
+    Pays,
+    Rule,
+    answer_streams,
+    response_streams,
+    rule_advantages,
+    weighed,
+)
+from guard_core.rules.votes import (
+    DDRL,
+    EMPO,
+    MMUPT,
+    SNR,
+    SRT,
+    TTCS,
+    TTRL,
+    DiSCTT,
+    FormatReward,
+    MajAtN,
+    RandomReward,
+    SRTSoft,
+)  # fmt: skip
 
 __all__ = [
     "RULES",

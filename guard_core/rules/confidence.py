@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from array_api_compat import device
+import numpy as np
 
-from guard_core.arrays import Array, floor_share, namespace, sum_by_id, widen
-from guard_core.config import Interval, NotNegative, Share
+from guard_core.config import Interval, NotNegative, Share, floor_share
 from guard_core.rules.rule import Need, Observations, Pays, Rule, at_label, filled, with_unparseable
+from guard_core.votes import Array, sum_by_id, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Intuitor(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         certainty = obs.of("certainty")[..., : obs.votes.n_samples]
-        return namespace(certainty).astype(filled(certainty), obs.real)
+        return np.astype(filled(certainty), obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,8 @@ class Rent(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         K = obs.votes.n_samples
         entropy, answers = obs.of("entropy")[..., :K], obs.of("answers")[..., :K]
-        xp = namespace(answers)
-        reward = -xp.astype(filled(entropy), obs.real)
-        return xp.where(answers >= 0, reward, xp.full_like(reward, self.unparseable))
+        reward = -np.astype(filled(entropy), obs.real)
+        return np.where(answers >= 0, reward, np.full_like(reward, self.unparseable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +81,8 @@ class OneShotEM(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         """Implement `Rule.pay`: all 0."""
-        xp = namespace(label)
-        zero = xp.astype(obs.columns != obs.columns, obs.real)
-        return xp.broadcast_to(zero, (*label.shape, zero.shape[-1]))
+        zero = np.astype(obs.columns != obs.columns, obs.real)
+        return np.broadcast_to(zero, (*label.shape, zero.shape[-1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +118,14 @@ class SCRL(Rule):
         return with_unparseable(self._rewards(obs, positive, negative, excess), -1.0)
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        xp = namespace(positive)
-        return xp.astype(positive, obs.real) - xp.astype(negative, obs.real)
+        return np.astype(positive, obs.real) - np.astype(negative, obs.real)
 
     def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
         """(..., P, A) positive and negative answers, and H_a - H."""
-        xp = namespace(label)
         share = obs.shares
         is_label = obs.columns[:-1] == label[..., None]
         first = at_label(share, label)
-        second = xp.max(xp.where(is_label, xp.zeros_like(share), share), axis=-1)
+        second = np.max(np.where(is_label, np.zeros_like(share), share), axis=-1)
         leads = (first - second > self.t_margin) | (second == 0)
         clear = (first >= self.t_pos) & (first > 0) & leads
         positive = is_label & clear[..., None]
@@ -159,26 +155,24 @@ class SCRLContinuous(SCRL):
     """Baseline that the share of a positive answer is counted from."""
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        xp = namespace(positive)
         share = obs.shares
-        none = xp.zeros_like(share)
+        none = np.zeros_like(share)
         start = self.t_pos if self.positive_from == "t_pos" else 0.0
-        gain = xp.where(positive, share - start, none)
-        loss = xp.where(negative, self.t_low - share, none)
+        gain = np.where(positive, share - start, none)
+        loss = np.where(negative, self.t_low - share, none)
         return gain - loss - self.entropy_weight * excess
 
 
 def _excess_entropy(obs: Observations) -> Array:
     """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
     answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
-    xp = namespace(answers)
-    entropy = xp.astype(entropy, obs.real)
-    mean = xp.mean(entropy, axis=-1, keepdims=True)
+    entropy = np.astype(entropy, obs.real)
+    mean = np.mean(entropy, axis=-1, keepdims=True)
     counts = obs.votes.counts
     total = sum_by_id(answers, counts.shape[-1], entropy - mean)
-    excess = total / xp.clip(xp.astype(counts, obs.real), min=1.0)
+    excess = total / np.clip(np.astype(counts, obs.real), min=1.0)
     # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
-    return xp.where(xp.abs(excess) > 1e-6, excess, xp.zeros_like(excess))
+    return np.where(np.abs(excess) > 1e-6, excess, np.zeros_like(excess))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +225,8 @@ class Scope(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         """Implement `Rule.pay`: the label is not read."""
         answers, V = obs.of("answers"), obs.votes.n_votes
-        xp = namespace(answers)
         draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
-        draws = xp.reshape(draws, (*answers.shape[:-1], -1, V))
+        draws = np.reshape(draws, (*answers.shape[:-1], -1, V))
         return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
 
     def rewards(self, obs: Observations, labels: Array) -> Array:
@@ -257,34 +250,31 @@ class Scope(Rule):
     def weights(self, obs: Observations) -> Array:
         """(..., P, V) confidences of the responses, in their order."""
         logprob = obs.of("step_logprob")
-        xp = namespace(logprob)
-        known, none = xp.isfinite(logprob), xp.zeros_like(logprob)
-        logprob = xp.clip(xp.where(known, logprob, none), max=0.0)
-        weights = xp.exp(logprob) if self.confidence == "logprob" else -logprob
-        return xp.astype(xp.where(known, weights, none), obs.real)
+        known, none = np.isfinite(logprob), np.zeros_like(logprob)
+        logprob = np.clip(np.where(known, logprob, none), max=0.0)
+        weights = np.exp(logprob) if self.confidence == "logprob" else -logprob
+        return np.astype(np.where(known, weights, none), obs.real)
 
     def _sums(self, obs: Observations, answers: Array, weights: Array) -> Array:
         """(..., A) confidences that each answer of (..., M) responses got."""
-        xp = namespace(answers)
         if self.confidence == "release":
-            n_parsed_before = xp.cumulative_sum(xp.astype(answers >= 0, xp.int64), axis=-1) - 1
-            weights = xp.take_along_axis(weights, xp.clip(n_parsed_before, min=0), axis=-1)
+            n_parsed_before = np.cumulative_sum(np.astype(answers >= 0, np.int64), axis=-1) - 1
+            weights = np.take_along_axis(weights, np.clip(n_parsed_before, min=0), axis=-1)
         return sum_by_id(answers, obs.votes.counts.shape[-1], weights)
 
     def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
         """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
         answers = obs.of("answers")
-        xp = namespace(answers)
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
-            last = xp.sort(draws, axis=-1, stable=False)[..., n_drawn - 1 : n_drawn]
-            drawn = xp.astype(draws <= last, obs.real)
+            last = np.sort(draws, axis=-1)[..., n_drawn - 1 : n_drawn]
+            drawn = np.astype(draws <= last, obs.real)
             hot = _one_hot(answers, obs.votes.counts.shape[-1], obs.real)
-            return xp.matmul(drawn, hot * weights[..., None])
-        order = xp.argsort(draws, axis=-1, stable=True)
+            return np.matmul(drawn, hot * weights[..., None])
+        order = np.argsort(draws, axis=-1, stable=True)
         answers, weights = (
-            xp.take_along_axis(
-                xp.broadcast_to(values[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
+            np.take_along_axis(
+                np.broadcast_to(values[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
             )
             for values in (answers, weights)
         )
@@ -295,12 +285,11 @@ class Scope(Rule):
         V = obs.votes.n_votes
         n_drawn = max(1, floor_share(self.subset, V))
         scores = self._drawn(obs, weights, draws, n_drawn)
-        xp = namespace(scores)
         if obs.prior is not None:
             prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
             scores = widen(scores, prior.shape[-1]) + prior
-        best = xp.astype(xp.argmax(scores, axis=-1), xp.int64)
-        return xp.where(xp.max(scores, axis=-1) > 0, best, xp.full_like(best, -2))
+        best = np.astype(np.argmax(scores, axis=-1), np.int64)
+        return np.where(np.max(scores, axis=-1) > 0, best, np.full_like(best, -2))
 
 
 class Cut(NamedTuple):
@@ -329,16 +318,15 @@ def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut
         count_none: whether "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
-    xp = namespace(answers)
-    member = xp.arange(obs.votes.n_votes, device=device(answers)) // size
-    of_member = xp.take(labels, xp.astype(member, xp.int64), axis=-1)
-    rewards = xp.astype((answers == of_member) & (answers >= 0), obs.real)
-    ordered = xp.sort(labels, axis=-1, stable=False)
+    member = np.arange(obs.votes.n_votes) // size
+    of_member = np.take(labels, np.astype(member, np.int64), axis=-1)
+    rewards = np.astype((answers == of_member) & (answers >= 0), obs.real)
+    ordered = np.sort(labels, axis=-1)
     new = ordered[..., 1:] != ordered[..., :-1]
-    distinct = 1 + xp.sum(xp.astype(new, obs.real), axis=-1)
+    distinct = 1 + np.sum(np.astype(new, obs.real), axis=-1)
     if not count_none:
-        distinct = distinct - xp.astype(ordered[..., 0] < 0, obs.real)
-    return Cut(rewards, xp.mean(rewards, axis=(-2, -1)), xp.mean(distinct, axis=-1))
+        distinct = distinct - np.astype(ordered[..., 0] < 0, obs.real)
+    return Cut(rewards, np.mean(rewards, axis=(-2, -1)), np.mean(distinct, axis=-1))
 
 
 def choose_cut(cuts: list[Cut], balance: float) -> Array:
@@ -348,38 +336,34 @@ def choose_cut(cuts: list[Cut], balance: float) -> Array:
         cuts: one per size, the smallest first.
         balance: weight of the mean reward relative to the diversity.
     """
-    xp = namespace(cuts[0].mean_reward)
-    R = xp.stack([cut.mean_reward for cut in cuts], axis=-1)
-    D = xp.stack([cut.diversity for cut in cuts], axis=-1)
+    R = np.stack([cut.mean_reward for cut in cuts], axis=-1)
+    D = np.stack([cut.diversity for cut in cuts], axis=-1)
     front = _front(R, D)
     away = balance * (1 - _scaled(R, front)) ** 2 + (1 - balance) * (1 - _scaled(D, front)) ** 2
     # No distance exceeds 1, so 2 leaves out what others beat.
-    chosen = xp.argmin(xp.where(front, away, xp.full_like(away, 2.0)), axis=-1)
+    chosen = np.argmin(np.where(front, away, np.full_like(away, 2.0)), axis=-1)
     rewards = cuts[0].rewards
     for i, cut in enumerate(cuts):
-        rewards = xp.where((chosen == i)[..., None, None], cut.rewards, rewards)
+        rewards = np.where((chosen == i)[..., None, None], cut.rewards, rewards)
     return rewards
 
 
 def _front(R: Array, D: Array) -> Array:
     """(..., S) bool; the cuts that no other beats in one of both and equals in the other."""
-    xp = namespace(R)
     more_R, more_D = R[..., None, :] > R[..., None], D[..., None, :] > D[..., None]
     not_less = (R[..., None, :] >= R[..., None]) & (D[..., None, :] >= D[..., None])
-    return ~xp.any(not_less & (more_R | more_D), axis=-1)
+    return ~np.any(not_less & (more_R | more_D), axis=-1)
 
 
 def _scaled(values: Array, front: Array) -> Array:
     """To [0, 1] over the front; 1 where all of it is equal, which then decides nothing."""
-    xp = namespace(values)
-    high = xp.max(values, axis=-1, keepdims=True)
-    low = xp.min(xp.where(front, values, high), axis=-1, keepdims=True)
-    width, ones = high - low, xp.ones_like(values)
-    return xp.where(width > 0, (values - low) / xp.where(width > 0, width, ones), ones)
+    high = np.max(values, axis=-1, keepdims=True)
+    low = np.min(np.where(front, values, high), axis=-1, keepdims=True)
+    width, ones = high - low, np.ones_like(values)
+    return np.where(width > 0, (values - low) / np.where(width > 0, width, ones), ones)
 
 
 def _one_hot(answers: Array, n_answers: int, real: Any) -> Array:
     """(..., P, M, A) floats; 1 where a response gave the answer, all 0 for unparseable ones."""
-    xp = namespace(answers)
-    ids = xp.arange(n_answers, dtype=answers.dtype, device=device(answers))
-    return xp.astype(answers[..., None] == ids, real)
+    ids = np.arange(n_answers, dtype=answers.dtype)
+    return np.astype(answers[..., None] == ids, real)

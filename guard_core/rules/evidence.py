@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from array_api_compat import device
+import numpy as np
 
-from guard_core.arrays import Array, namespace, sum_by_id, widen
 from guard_core.config import Count, Natural, NotNegative
 from guard_core.rules.rule import (
     Need,
@@ -18,6 +17,7 @@ from guard_core.rules.rule import (
     masked_mean,
     per_response,
 )
+from guard_core.votes import Array, sum_by_id, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,10 @@ class SelfHarmony(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.PARAPHRASE})
 
     def scores(self, obs: Observations) -> Array:
-        xp = namespace(obs.votes.counts)
         first = obs.shares
         second = count_second(obs) / max(1, obs.of("second").shape[-1])
         total = first + second
-        return 2 * first * second / xp.where(total > 0, total, xp.ones_like(total))
+        return 2 * first * second / np.where(total > 0, total, np.ones_like(total))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +104,7 @@ class T3RL(Rule):
 
     def scores(self, obs: Observations) -> Array:
         answers, tool = obs.of("answers"), obs.of("tool")
-        xp = namespace(tool)
-        weight = 1.0 + (self.verified_weight - 1.0) * xp.astype(tool, obs.real)
+        weight = 1.0 + (self.verified_weight - 1.0) * np.astype(tool, obs.real)
         return sum_by_id(answers, obs.votes.counts.shape[-1], weight)
 
 
@@ -158,14 +156,13 @@ class CoVerRL(Rule):
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         trusted = self.trusts(obs.of("verdicts"))
-        return namespace(trusted).astype(trusted, obs.real)
+        return np.astype(trusted, obs.real)
 
     def trusts(self, verdicts: Array) -> Array:
         """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
         majority = verdicts[..., : self.verifications]
-        xp = namespace(majority)
-        right = xp.sum(xp.astype(majority == 1, xp.int64), axis=-1)
-        wrong = xp.sum(xp.astype(majority == 0, xp.int64), axis=-1)
+        right = np.sum(np.astype(majority == 1, np.int64), axis=-1)
+        wrong = np.sum(np.astype(majority == 0, np.int64), axis=-1)
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
@@ -178,11 +175,10 @@ class CoVerRL(Rule):
         was -1 mean nothing.
         """
         verdicts = obs.of("verdicts")
-        xp = namespace(verdicts)
-        index = xp.arange(verdicts.shape[-1], device=device(verdicts))
-        agrees = xp.where(index < self.verifications, verdicts == 1, verdicts == 0)
-        readable = xp.astype(verdicts >= 0, obs.real)
-        return self.format_reward * readable + xp.astype(agrees, obs.real)
+        index = np.arange(verdicts.shape[-1])
+        agrees = np.where(index < self.verifications, verdicts == 1, verdicts == 0)
+        readable = np.astype(verdicts >= 0, obs.real)
+        return self.format_reward * readable + np.astype(agrees, obs.real)
 
     def regeneration_rewards(self, answers: Array, label: Array) -> Array:
         """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
@@ -191,12 +187,11 @@ class CoVerRL(Rule):
             answers: (..., M, N) answer ids, -1 unparseable.
             label: (..., M) the label of the verdict's problem.
         """
-        return self._format_and_match(answers, label, namespace(answers).float64)
+        return self._format_and_match(answers, label, np.float64)
 
     def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
-        xp = namespace(ids)
-        match = xp.astype(ids == label[..., None], real)
-        return match + self.format_reward * xp.astype(ids >= 0, real)
+        match = np.astype(ids == label[..., None], real)
+        return match + self.format_reward * np.astype(ids >= 0, real)
 
 
 def _questions(obs: Observations, label: Array, verifications: int) -> Array:
@@ -208,39 +203,34 @@ def _questions(obs: Observations, label: Array, verifications: int) -> Array:
         verifications: most responses of the majority that are asked about.
     """
     answers, V = obs.of("answers"), obs.votes.n_votes
-    xp = namespace(answers)
     wins = (answers == label[..., None]) & (label >= 0)[..., None]
-    n_wins = xp.sum(xp.astype(wins, xp.int64), axis=-1, keepdims=True)
+    n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
     # The majority's places in order, and behind them V for everybody else.
-    order = xp.arange(V + verifications, dtype=xp.int16, device=device(answers))
-    places = xp.where(wins, order[:V], xp.full_like(order[:V], V))
-    places = xp.sort(places, axis=-1, stable=False)[..., : min(V, verifications)]
+    order = np.arange(V + verifications, dtype=np.int16)
+    places = np.where(wins, order[:V], np.full_like(order[:V], V))
+    places = np.sort(places, axis=-1)[..., : min(V, verifications)]
     n_asked = _n_asked(n_wins, V, verifications)
     asked = order[:verifications] < n_asked
-    nothing = xp.full(
-        (*n_wins.shape[:-1], verifications), -1, dtype=xp.int64, device=device(answers)
-    )
-    places = xp.astype(widen(places, verifications), xp.int64)
-    rival = xp.where(asked, _rival(obs, wins)[..., None], nothing)
-    return xp.concat([xp.where(asked, places, nothing), rival], axis=-1)
+    nothing = np.full((*n_wins.shape[:-1], verifications), -1, dtype=np.int64)
+    places = np.astype(widen(places, verifications), np.int64)
+    rival = np.where(asked, _rival(obs, wins)[..., None], nothing)
+    return np.concatenate([np.where(asked, places, nothing), rival], axis=-1)
 
 
 def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
     """(..., P, 1) responses of the majority that are asked about."""
-    xp = namespace(n_wins)
     even = n_wins - n_wins % 2
-    asked = xp.where(n_wins >= verifications, verifications, even)
-    return xp.where(n_wins < n_votes, asked, 0)
+    asked = np.where(n_wins >= verifications, verifications, even)
+    return np.where(n_wins < n_votes, asked, 0)
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
     """(..., P) place of the response that stands for all that the majority is not."""
     answers, V = obs.of("answers"), obs.votes.n_votes
     counts = obs.votes.counts
-    xp = namespace(counts)
-    unparseable = xp.full_like(counts[..., :1], V + 1)
-    votes = per_response(xp.concat([counts, unparseable], axis=-1), answers)
-    return xp.argmin(xp.where(wins, xp.full_like(votes, V + 2), votes), axis=-1)
+    unparseable = np.full_like(counts[..., :1], V + 1)
+    votes = per_response(np.concatenate([counts, unparseable], axis=-1), answers)
+    return np.argmin(np.where(wins, np.full_like(votes, V + 2), votes), axis=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,27 +263,26 @@ class EvolRL(Rule):
     def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:
         """Return the rewards of responses of these novelties, (..., P, K) each."""
         wins, loses = _sides(obs, label)
-        xp, parsed = namespace(novelty), wins | loses
-        won = xp.where(_lone(wins), xp.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
+        parsed = wins | loses
+        won = np.where(_lone(wins), np.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
         lost = -1 + 0.5 * _scaled(novelty, loses)
-        lost = xp.where(_lone(loses), xp.full_like(lost, -0.5), lost)
-        rewards = xp.where(wins, won, lost)
-        return xp.where(parsed, rewards, xp.full_like(rewards, -1.0))
+        lost = np.where(_lone(loses), np.full_like(lost, -0.5), lost)
+        rewards = np.where(wins, won, lost)
+        return np.where(parsed, rewards, np.full_like(rewards, -1.0))
 
     @staticmethod
     def _novelty(obs: Observations, wins: Array, loses: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
         similarity = obs.of("similarity")
-        xp = namespace(similarity)
-        known = xp.where(xp.isfinite(similarity), similarity, xp.zeros_like(similarity))
-        known = xp.clip(xp.astype(known, obs.real), min=0.0, max=1.0)
-        response = xp.arange(obs.votes.n_samples, device=device(known))
+        known = np.where(np.isfinite(similarity), similarity, np.zeros_like(similarity))
+        known = np.clip(np.astype(known, obs.real), min=0.0, max=1.0)
+        response = np.arange(obs.votes.n_samples)
         parsed = wins | loses
         other = (response[:, None] != response) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]
         mean = masked_mean(known, same & other)
         # Similarities are at least 0, which is also the largest of none.
-        most = xp.max(xp.where(other, known, xp.zeros_like(known)), axis=-1)
+        most = np.max(np.where(other, known, np.zeros_like(known)), axis=-1)
         return 1 - (mean + most) / 2
 
 
@@ -306,8 +295,7 @@ def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
 
 def _lone(side: Array) -> Array:
     """(..., P, 1) whether a side has one member."""
-    xp = namespace(side)
-    return xp.sum(xp.astype(side, xp.int64), axis=-1, keepdims=True) == 1
+    return np.sum(np.astype(side, np.int64), axis=-1, keepdims=True) == 1
 
 
 def _scaled(values: Array, side: Array) -> Array:
@@ -315,11 +303,10 @@ def _scaled(values: Array, side: Array) -> Array:
 
     Novelties lie in [0, 1], so 2 and -1 stand outside of every side.
     """
-    xp = namespace(values)
-    low = xp.min(xp.where(side, values, xp.full_like(values, 2.0)), axis=-1, keepdims=True)
-    high = xp.max(xp.where(side, values, xp.full_like(values, -1.0)), axis=-1, keepdims=True)
+    low = np.min(np.where(side, values, np.full_like(values, 2.0)), axis=-1, keepdims=True)
+    high = np.max(np.where(side, values, np.full_like(values, -1.0)), axis=-1, keepdims=True)
     width = high - low
     # Differences of rounding must not be blown up to the whole range.
     differ = width > 1e-6
-    safe = xp.where(differ, width, xp.ones_like(width))
-    return xp.where(differ & side, (values - low) / safe, xp.full_like(values, 0.5))
+    safe = np.where(differ, width, np.ones_like(width))
+    return np.where(differ & side, (values - low) / safe, np.full_like(values, 0.5))

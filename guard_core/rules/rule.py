@@ -7,6 +7,10 @@ frozen labels and vote memory stand in the same place for every rule:
     scores = rule.scores(obs)                             # who wins the label
     rows, decision = guard.step(rows, obs.votes, draws, scores)
     majority, minority = response_streams(rule, obs, decision, config)
+
+A rule that pays 1 to the label and 0 to the rest goes through the same lines as plain TTRL, so its
+numbers are equal to the bit. Other rewards are standardised within the K trained responses of a
+problem, or over the batch; there a problem that the rule leaves out still counts.
 """
 
 from __future__ import annotations
@@ -16,11 +20,19 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
-from array_api_compat import device, is_numpy_array
+import numpy as np
 
-from guard_core.arrays import Array, divide, namespace, sum_by_id, widen
-from guard_core.config import ConfigError, check_fields
-from guard_core.votes import Votes
+from guard_core.advantages import (
+    PolicyStreams,
+    bonus_shares,
+    kept_factor,
+    majority_advantages,
+    minority_advantages,
+    standardise,
+)
+from guard_core.config import ConfigError, GuardConfig, check_fields
+from guard_core.decision import Decision
+from guard_core.votes import Array, Votes, as_numpy, sum_by_id, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,7 @@ class Observations:
     def __post_init__(self) -> None:
         """Check the shapes; give the votes a column where no answer is known yet."""
         object.__setattr__(self, "votes", _wide(self.votes, 1))
+        as_numpy(self, *(f.name for f in fields(self) if f.name != "votes"))
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
         for name, last in (
             ("answers", (V,)),
@@ -93,21 +106,20 @@ class Observations:
     @property
     def columns(self) -> Array:
         """(A + 1,) ids of the columns of an array by answer; the last is -2, which no label is."""
-        xp = namespace(self.votes.counts)
         n_answers = self.votes.counts.shape[-1]
-        ids = xp.arange(n_answers + 1, dtype=xp.int64, device=device(self.votes.counts))
-        return xp.where(ids < n_answers, ids, -2)
+        ids = np.arange(n_answers + 1, dtype=np.int64)
+        return np.where(ids < n_answers, ids, -2)
 
     @property
     def n_parsed(self) -> Array:
         """(..., P) votes that hold an answer."""
-        return namespace(self.votes.counts).sum(self.votes.counts, axis=-1)
+        return np.sum(self.votes.counts, axis=-1)
 
     @property
     def shares(self) -> Array:
         """(..., P, A) shares of all V votes."""
         counts = self.votes.counts
-        return divide(namespace(counts).astype(counts, self.real), self.votes.n_votes)
+        return np.astype(counts, self.real) / self.votes.n_votes
 
     def of(self, name: str) -> Array:
         """Return an observation that the rule needs.
@@ -140,49 +152,44 @@ def _wide(votes: Votes, n_answers: int) -> Votes:
 
 def per_response(by_answer: Array, answers: Array) -> Array:
     """(..., P, M) entries of an array by answer (..., P, A + 1), one per response."""
-    xp = namespace(by_answer)
-    index = xp.where(answers < 0, by_answer.shape[-1] - 1, answers)
-    return xp.take_along_axis(by_answer, xp.astype(index, xp.int64), axis=-1)
+    index = np.where(answers < 0, by_answer.shape[-1] - 1, answers)
+    return np.take_along_axis(by_answer, np.astype(index, np.int64), axis=-1)
 
 
 def with_unparseable(by_answer: Array, value: float = 0.0) -> Array:
     """(..., P, A + 1) values by answer (..., P, A), and one for the unparseable responses."""
-    xp = namespace(by_answer)
-    return xp.concat([by_answer, xp.full_like(by_answer[..., :1], value)], axis=-1)
+    return np.concatenate([by_answer, np.full_like(by_answer[..., :1], value)], axis=-1)
 
 
 def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
     second = obs.of("second")
-    ones = namespace(second).ones(second.shape, dtype=obs.real, device=device(second))
+    ones = np.ones(second.shape, dtype=obs.real)
     return sum_by_id(second, obs.votes.counts.shape[-1], ones)
 
 
 def at_label(by_answer: Array, label: Array) -> Array:
     """(..., P) entries of (..., P, A) at the label, 0 where there is none."""
-    xp = namespace(by_answer)
     known = (label >= 0) & (label < by_answer.shape[-1])
-    index = xp.astype(xp.where(known, label, 0), xp.int64)
-    values = xp.take_along_axis(by_answer, index[..., None], axis=-1)[..., 0]
-    return xp.where(known, values, xp.zeros_like(values))
+    index = np.astype(np.where(known, label, 0), np.int64)
+    values = np.take_along_axis(by_answer, index[..., None], axis=-1)[..., 0]
+    return np.where(known, values, np.zeros_like(values))
 
 
 def masked_mean(values: Array, mask: Array) -> Array:
     """Mean over the last axis of what `mask` keeps, 0 where it keeps nothing."""
-    xp = namespace(values)
-    total = xp.sum(xp.where(mask, values, xp.zeros_like(values)), axis=-1)
-    count = xp.sum(xp.astype(mask, values.dtype), axis=-1)
-    return total / xp.clip(count, min=1.0)
+    total = np.sum(np.where(mask, values, np.zeros_like(values)), axis=-1)
+    count = np.sum(np.astype(mask, values.dtype), axis=-1)
+    return total / np.clip(count, min=1.0)
 
 
 def filled(values: Array) -> Array:
     """Replace values that are not finite by the mean of the problem's others, 0 without any."""
-    xp = namespace(values)
-    finite = xp.isfinite(values)
-    if is_numpy_array(values) and finite.all():
+    finite = np.isfinite(values)
+    if finite.all():
         return values
-    mean = masked_mean(xp.where(finite, values, xp.zeros_like(values)), finite)
-    return xp.where(finite, values, mean[..., None])
+    mean = masked_mean(np.where(finite, values, np.zeros_like(values)), finite)
+    return np.where(finite, values, mean[..., None])
 
 
 Pays = Literal["label", "answer", "response"]
@@ -275,12 +282,11 @@ class Rule:
             (..., P, A + 1) by answer, the unparseable one last, or (..., P, K) by response where
             `pays` is `response`. Finite; entries of answers that no response gave mean nothing.
         """
-        xp = namespace(label)
-        return xp.astype(obs.columns == label[..., None], obs.real)
+        return np.astype(obs.columns == label[..., None], obs.real)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         """(..., P) factors on the problems' losses; at 0 a problem leaves the batch."""
-        return namespace(label).astype(label == label, obs.real)
+        return np.astype(label == label, obs.real)
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
         """(..., P) mask of problems whose rewards are used as advantages; None for none."""
@@ -310,3 +316,109 @@ class Rule:
 def _named(rule: type[Rule]) -> str:
     """The rule's name in messages; falls back to the class name."""
     return getattr(rule, "name", rule.__name__)
+
+
+def response_streams(
+    rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
+) -> tuple[Array, Array]:
+    """Return the advantages of both streams per trained response, as `group_advantages` does.
+
+    Args:
+        rule: pays the majority stream; the minority stream is the guard's.
+        obs: of the batch, with `answers`.
+
+    Returns:
+        `majority` and `minority`, each (..., P, K), before mixing with `beta`.
+
+    Raises:
+        ValueError: something that the rule needs was not observed.
+    """
+    answers = obs.of("answers")[..., : obs.votes.n_samples]
+    if rule.pays != "response":
+        majority, minority = answer_streams(rule, obs, decision, config)
+        return per_response(majority, answers), per_response(minority, answers)
+    votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
+    minority = minority_advantages(votes.samples, votes.n_samples, decision, config)
+    return majority, per_response(minority, answers)
+
+
+def answer_streams(
+    rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
+) -> tuple[Array, Array]:
+    """Return the same per answer, for rules whose rewards depend on the answer alone.
+
+    Args:
+        rule: pays by label or by answer.
+        obs: of the batch; `answers` only where the rule reads them.
+
+    Returns:
+        `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
+
+    Raises:
+        ValueError: the rule pays single responses.
+    """
+    if rule.pays == "response":
+        raise ValueError(f"rule {rule.name} pays single responses; use response_streams")
+    votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
+    return majority, minority_advantages(votes.samples, votes.n_samples, decision, config)
+
+
+def rule_advantages(
+    rule: Rule,
+    obs: Observations,
+    decision: Decision,
+    config: GuardConfig,
+    rewards: Array | None = None,
+) -> Array:
+    """Return the majority stream alone, before mixing with `beta`.
+
+    Args:
+        rewards: those of `rule.pay`, where they were computed elsewhere.
+
+    Returns:
+        (..., P, K) where the rule pays responses, else (..., P, A + 1).
+    """
+    obs = obs.wide(decision.minority.shape[-1])
+    votes = obs.votes
+    if rule.pays == "label":
+        return majority_advantages(votes.samples, votes.n_samples, decision, config)
+    rewards = rule.pay(obs, decision.label) if rewards is None else rewards
+    if config.weight_on == "reward":
+        rewards = rewards * decision.weight[..., None]
+    count = None if rule.pays == "response" else _count(votes)
+    kept = ~decision.skip if config.skip_by == "drop" else None
+    majority = standardise(rewards, config.advantage_scale, count=count, kept=kept)
+    direct = rule.is_direct(obs, decision.label)
+    if direct is not None:
+        majority = np.where(direct[..., None], rewards, majority)
+    if config.mix == "bonus":
+        majority = majority + _bonus(majority, count, obs, decision)
+    return majority * kept_factor(decision, config)[..., None]
+
+
+def _count(votes: Votes) -> Array:
+    """(..., P, A + 1) trained responses per answer, the unparseable ones last."""
+    parsed = np.sum(votes.samples, axis=-1, keepdims=True)
+    return np.concatenate([votes.samples, votes.n_samples - parsed], axis=-1)
+
+
+def _bonus(majority: Array, count: Array | None, obs: Observations, decision: Decision) -> Array:
+    """The release's bonus on candidates, in units of the mean |advantage|."""
+    shares = bonus_shares(decision)
+    size = np.abs(majority)
+    if count is None:
+        shares = per_response(shares, obs.of("answers")[..., : obs.votes.n_samples])
+    else:
+        size = np.astype(count, majority.dtype) * size
+    mean = np.sum(size, axis=-1) / obs.votes.n_samples
+    return (decision.beta * mean)[..., None] * shares
+
+
+def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:
+    """The streams with the rule's weights; a problem of weight 0 leaves the batch.
+
+    Args:
+        streams: from `policy_streams`.
+    """
+    weight = rule.weigh(obs, label)
+    return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))

@@ -1,13 +1,22 @@
-"""Rules that need the votes alone."""
+"""Rules that need the votes alone, and the controls: random rewards, format, no training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from guard_core.arrays import Array, divide, floor_share, namespace, widen
-from guard_core.config import ConfigError, Interval, NotNegative, PositiveShare, Share
+import numpy as np
+
+from guard_core.config import (
+    ConfigError,
+    Interval,
+    NotNegative,
+    PositiveShare,
+    Share,
+    floor_share,
+)
 from guard_core.rules.rule import Observations, Pays, Rule, at_label, per_response, with_unparseable
+from guard_core.votes import Array, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +51,10 @@ class MMUPT(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        xp = namespace(label)
         none = obs.votes.n_votes - obs.n_parsed
-        wins = none > xp.max(obs.votes.counts, axis=-1)
-        rewarded = xp.where(wins, xp.full_like(label, -2), label)
-        return xp.astype(obs.columns == rewarded[..., None], obs.real)
+        wins = none > np.max(obs.votes.counts, axis=-1)
+        rewarded = np.where(wins, np.full_like(label, -2), label)
+        return np.astype(obs.columns == rewarded[..., None], obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +80,15 @@ class SRT(Rule):
     """Share of the batch's problems that are kept, rounded down, at least one."""
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        xp = namespace(label)
         share = _share(obs, at_label(obs.votes.counts, label))
         kept = share >= self.threshold
         n_problems = label.shape[-1]
         n_kept = max(1, floor_share(self.keep, n_problems))
         if n_kept < n_problems:
-            order = xp.argsort(share, axis=-1, descending=True, stable=True)
-            rank = xp.argsort(order, axis=-1, stable=True)
+            order = np.argsort(-share, axis=-1, stable=True)
+            rank = np.argsort(order, axis=-1, stable=True)
             kept = kept & (rank < n_kept)
-        return xp.astype(kept, obs.real)
+        return np.astype(kept, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +108,14 @@ class SRTSoft(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         counts = obs.votes.counts
-        xp = namespace(counts)
-        share = _share(obs, xp.astype(counts, obs.real), obs.n_parsed[..., None])
+        share = _share(obs, np.astype(counts, obs.real), obs.n_parsed[..., None])
         return with_unparseable(share)
 
 
 def _share(obs: Observations, votes: Array, n_parsed: Array | None = None) -> Array:
     """Share of the parseable votes, 0 where there is none."""
-    xp = namespace(votes)
     total = obs.n_parsed if n_parsed is None else n_parsed
-    return xp.astype(votes, obs.real) / xp.clip(xp.astype(total, obs.real), min=1.0)
+    return np.astype(votes, obs.real) / np.clip(np.astype(total, obs.real), min=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +144,10 @@ class TTCS(Rule):
             raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        xp = namespace(label)
-        hits = xp.astype(at_label(obs.votes.samples, label), obs.real)
-        mean = divide(hits, obs.votes.n_samples)
+        hits = np.astype(at_label(obs.votes.samples, label), obs.real)
+        mean = hits / obs.votes.n_samples
         passes = (mean >= self.least) & (mean <= self.most)
-        return xp.astype(passes | (obs.votes.n_samples == 1), obs.real)
+        return np.astype(passes | (obs.votes.n_samples == 1), obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +176,11 @@ class EMPO(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         share = obs.shares
-        xp = namespace(share)
         if self.unparseable == "alone":
             return with_unparseable(share, 1 / obs.votes.n_votes)
         # The entropy of V classes of one response each is ln V; any pair makes it smaller.
-        agrees = xp.any(obs.votes.counts > 1, axis=-1, keepdims=True)
-        return with_unparseable(xp.where(agrees, share, xp.zeros_like(share)))
+        agrees = np.any(obs.votes.counts > 1, axis=-1, keepdims=True)
+        return with_unparseable(np.where(agrees, share, np.zeros_like(share)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,17 +208,15 @@ class DiSCTT(Rule):
     """Size of the diversity reward; not stated."""
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        xp = namespace(label)
-        share = divide(xp.astype(at_label(obs.votes.counts, label), obs.real), obs.votes.n_votes)
+        share = np.astype(at_label(obs.votes.counts, label), obs.real) / obs.votes.n_votes
         return (share >= self.agreement) & (label >= 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        xp = namespace(label)
-        match = xp.astype(obs.columns == label[..., None], obs.real)
+        match = np.astype(obs.columns == label[..., None], obs.real)
         rare = with_unparseable(self.diversity * (1 - obs.shares))
         direct = self.is_direct(obs, label)
         assert direct is not None
-        return xp.where(direct[..., None], match, match + rare)
+        return np.where(direct[..., None], match, match + rare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,20 +256,19 @@ class DDRL(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         counts, K = obs.votes.counts, obs.votes.n_samples
         answers, labelled = obs.of("answers")[..., :K], (label >= 0)[..., None]
-        xp = namespace(answers)
         wins = (answers == label[..., None]) & labelled
         votes = per_response(widen(counts, counts.shape[-1] + 1), answers)
         # The label's responses come first, whatever else has as many votes.
-        votes = xp.where(wins, obs.votes.n_votes + 1, votes)
-        drawn = xp.argsort(obs.drawn(K), axis=-1, stable=True)
-        votes = xp.take_along_axis(votes, drawn, axis=-1)
-        order = xp.argsort(votes, axis=-1, descending=True, stable=True)
-        rank = xp.argsort(xp.take_along_axis(drawn, order, axis=-1), axis=-1)
+        votes = np.where(wins, obs.votes.n_votes + 1, votes)
+        drawn = np.argsort(obs.drawn(K), axis=-1, stable=True)
+        votes = np.take_along_axis(votes, drawn, axis=-1)
+        order = np.argsort(-votes, axis=-1, stable=True)
+        rank = np.argsort(np.take_along_axis(drawn, order, axis=-1), axis=-1)
         n_kept = max(1, floor_share(self.keep, K))
-        n_wins = xp.sum(xp.astype(wins, xp.int64), axis=-1, keepdims=True)
-        n_wins = xp.clip(n_wins, max=n_kept // 2)
+        n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
+        n_wins = np.clip(n_wins, max=n_kept // 2)
         kept = ((rank < n_wins) | (rank >= K - n_kept + n_wins)) & labelled
-        return xp.astype(kept, obs.real) * (2 * xp.astype(wins, obs.real) - 1)
+        return np.astype(kept, obs.real) * (2 * np.astype(wins, obs.real) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,15 +298,14 @@ class SNR(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         V, counts = obs.votes.n_votes, obs.votes.counts
-        xp = namespace(counts)
-        votes = xp.astype(counts, obs.real)
-        top = xp.sort(widen(votes, 3), axis=-1, descending=True)
+        votes = np.astype(counts, obs.real)
+        top = -np.sort(-widen(votes, 3), axis=-1)
         first, second, third = top[..., 0:1], top[..., 1:2], top[..., 2:3]
         # The two most frequent of the other answers, beside this one with a vote less.
-        best = xp.where(votes < first, first, second)
-        other = xp.where(votes < second, second, third)
-        high = xp.maximum(votes - 1, best)
-        low = xp.maximum(xp.minimum(votes - 1, best), other)
+        best = np.where(votes < first, first, second)
+        other = np.where(votes < second, second, third)
+        high = np.maximum(votes - 1, best)
+        low = np.maximum(np.minimum(votes - 1, best), other)
         gain = _snr(first, second, V) - _snr(high, low, V - 1)
         return with_unparseable(gain, self.unparseable)
 
@@ -314,4 +313,70 @@ class SNR(Rule):
 def _snr(high: Array, low: Array, n_votes: int) -> Array:
     """Signal-to-noise ratio of a vote whose two most frequent answers have these votes."""
     lead = high - low
-    return lead * lead / namespace(high).clip(n_votes * (high + low), min=1.0)
+    return lead * lead / np.clip(n_votes * (high + low), min=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomReward(Rule):
+    """Every response is rewarded with the same chance, whatever it says.
+
+    A control of Shao et al., "Spurious Rewards: Rethinking Training Signals in RLVR",
+    https://arxiv.org/abs/2506.10947; read in the authors' code.
+
+    Example: answers 0 1; draws .1 .9; rewards 1 0.
+    """
+
+    name: ClassVar[str] = "random"
+    title: ClassVar[str] = "Random rewards"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "response"
+
+    chance: Share = 0.5
+    """Of a reward."""
+
+    def n_draws(self, n_votes: int, n_samples: int) -> int:
+        return n_samples
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        draws = obs.drawn(obs.votes.n_samples)
+        return np.astype(draws < self.chance, obs.real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatReward(Rule):
+    """Every parseable response is rewarded, right or wrong.
+
+    A control of the same paper, https://arxiv.org/abs/2506.10947; read in the authors' code.
+
+    Example: answers 0 1 -; rewards 1 1 0.
+    """
+
+    name: ClassVar[str] = "format"
+    title: ClassVar[str] = "Format only"
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        parsed = np.astype(obs.columns >= 0, obs.real)
+        return np.broadcast_to(parsed, (*label.shape, parsed.shape[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajAtN(Rule):
+    """No training: the votes of all visits are summed, and their majority is the answer.
+
+    The training-free baseline at the sampling budget of a whole run: after t visits the label of a
+    trace is maj@(t V) when its guard remembers votes (`label_from = "memory"`). The vote itself is
+    that of Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models",
+    https://arxiv.org/abs/2203.11171.
+
+    Example: answers 0 0 1; weight 0.
+    """
+
+    name: ClassVar[str] = "maj_at_n"
+    title: ClassVar[str] = "maj@n, no training"
+    loss = "none"
+
+    def weigh(self, obs: Observations, label: Array) -> Array:
+        """Implement `Rule.weigh`: every problem leaves every batch."""
+        return np.astype(label != label, obs.real)

@@ -21,7 +21,7 @@ _OF_ARM_AND_SEED = frozenset(
     | {"average", "treatment", "replicates", "first_replicate"}
 )
 _COMPUTATIONAL: dict[str, frozenset[str]] = {
-    "sim": frozenset({"engine", "device", "cuda_graph", "vote_replicates"}),
+    "sim": frozenset({"device", "cuda_graph", "vote_replicates"}),
     "real": frozenset(
         {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
         | {"engine_timeout", "engine_url", "gradient_checkpointing", "hub"}

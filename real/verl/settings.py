@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from guard_core.guard import skip_cap
+from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError
 from real.settings.config import TrainConfig, rule_of
 

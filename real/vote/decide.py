@@ -29,10 +29,10 @@ from guard_core import (
     count_answers,
     policy_streams,
 )
-from guard_core.arrays import widen
 from guard_core.decision import Treatment
 from guard_core.rules import Observations, Rule, response_streams, weighed
 from guard_core.schedule import brake_factor, signal
+from guard_core.votes import widen
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
 from lab.trace.rows import visit_columns
@@ -87,7 +87,7 @@ class Supervisor:
         self.answer_ids = AnswerIds(truths, self.equality)
         self.rule = rule_of(config)
         self.guard = Guard(config.guard)
-        self.state = self.guard.init(len(truths), like=np.zeros(0))
+        self.state = self.guard.init(len(truths))
         own = config.treatment if self.reads else OWN
         self._treat = Treatments(own, config.seed, [0], (config.epochs, len(truths)))
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams, group_advantages, policy_streams
+from guard_core.labels import choose_majority
 from guard_core.rules import Rule
-from guard_core.votes import choose_majority
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
 from real.problems.problem import Problem, PromptSet
@@ -195,7 +195,7 @@ class SecondVotes(ExtraRollouts):
         label = decision.label
         if config.label_from == "current":
             majority = choose_majority(obs.votes, label, decided.tie_P, config)
-            label = np.where(obs.n_parsed > 0, majority.label, -1)
+            label = np.where(obs.n_parsed > 0, majority, -1)
         twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))
         second_PK = obs.of("second")[:, : obs.votes.n_samples]
         return policy_streams(*group_advantages(second_PK, twin, config), twin, config)

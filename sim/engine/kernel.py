@@ -27,7 +27,7 @@ label. It is not the mean of the sampled update over all draws that lead to the 
 mean has E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the
 label. With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
 
-A batch's visits in compiled code: the functions of `guard_core.visit` in loops over the batch.
+A batch's visits in compiled code: the functions of guard_core in loops over the batch.
 
 The functions are compiled as they stand in guard_core, so the law is written there alone. What is
 added here is the simulator's: the truth as a label, and the gradient.
@@ -46,8 +46,20 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core import GuardConfig, GuardState, PolicyStreams, Route, visit
-from guard_core.arrays import Array
+from guard_core import (
+    GuardConfig,
+    GuardState,
+    PolicyStreams,
+    Route,
+    advantages,
+    frs,
+    guard,
+    labels,
+    mps,
+    rcsu,
+)
+from guard_core.config import Settings, settings
+from guard_core.votes import Array
 from sim.settings.config import SimConfig
 
 _BELOW_ONE = 1.0 - 1e-12
@@ -117,38 +129,6 @@ def sit_out(
 
 
 @njit(cache=True, nogil=True)
-def logit_gradient(
-    samples_RPA: NDArray[Any],
-    n_samples: int,
-    p_RPA: NDArray[np.float64],
-    majority_RPA: NDArray[np.float64],
-    minority_RPA: NDArray[np.float64],
-    weight_RP: NDArray[np.float64],
-    drop_RP: NDArray[np.bool_],
-    out_RPA: NDArray[np.float64],
-) -> None:
-    """Weighted gradient of every problem of the batch, 0 where it is dropped.
-
-    Args:
-        samples_RPA: trained samples per answer, or their expectation.
-        p_RPA: answer probabilities among parseable responses.
-        majority_RPA: advantages per answer, `PolicyStreams.majority`; (R, P, A + 1).
-        drop_RP: the problem left the batch.
-    """
-    R, P, A = p_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            scale = 0.0 if drop_RP[r, p] else weight_RP[r, p] / n_samples
-            total = 0.0
-            for a in range(A):
-                pay = samples_RPA[r, p, a] * (majority_RPA[r, p, a] + minority_RPA[r, p, a])
-                out_RPA[r, p, a] = pay
-                total += pay
-            for a in range(A):
-                out_RPA[r, p, a] = scale * (out_RPA[r, p, a] - p_RPA[r, p, a] * total)
-
-
-@njit(cache=True, nogil=True)
 def sums_gradient(
     sums_RPA: NDArray[np.float64],
     n_samples: int,
@@ -157,9 +137,10 @@ def sums_gradient(
     drop_RP: NDArray[np.bool_],
     out_RPA: NDArray[np.float64],
 ) -> None:
-    """Compute the same from advantages that are summed over every answer's responses.
+    """Weighted gradient of every problem of a batch, 0 where it is dropped.
 
     Args:
+        sums_RPA: advantages of both streams, summed over every answer's responses.
         p_RPA: answer probabilities among parseable responses.
         drop_RP: the problem left the batch.
     """
@@ -202,23 +183,23 @@ Counts = NDArray[Any]
 _njit: Any = partial(njit, _nrt=False)  # type: ignore[call-overload]
 
 
-def compiled(module: ModuleType) -> SimpleNamespace:
-    """Compile the functions of a module, which may call each other; the module stays as it is."""
-    scope = dict(vars(module))
-    for name, function in vars(module).items():
-        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+def compiled(*modules: ModuleType) -> SimpleNamespace:
+    """Compile the functions of modules, which may call each other; the modules stay as they are."""
+    names = [module.__name__ for module in modules]
+    scope = {name: value for module in modules for name, value in vars(module).items()}
+    for name, function in list(scope.items()):
+        if isinstance(function, FunctionType) and function.__module__ in names:
             copy = FunctionType(function.__code__, scope, name)
             scope[name] = _njit(inline="always")(copy)
     return SimpleNamespace(**scope)
 
 
-_visit = compiled(visit)
-_choose_label, _remember = _visit.choose_label, _visit.remember
-_weigh_support = _visit.weigh_support
-_decide, _skip_key, _choose_skips = _visit.decide, _visit.skip_key, _visit.choose_skips
-_batch_std, _answer_advantages = _visit.batch_std, _visit.answer_advantages
+_law = compiled(labels, frs, mps, rcsu, advantages, guard)
+_choose_label, _remember, _weigh_support = _law.choose_label, _law.remember, _law.weigh_support
+_decide, _skip_key, _choose_skips = _law.decide, _law.skip_key, _law.choose_skips
+_batch_std, _net_advantages = _law.batch_std, _law.net_advantages
 
-_SETTINGS = np.dtype(list(get_type_hints(visit.Settings).items()), align=True)
+_SETTINGS = np.dtype(list(get_type_hints(Settings).items()), align=True)
 _PROBLEM = np.dtype(
     [
         ("label", np.int32),
@@ -233,8 +214,8 @@ _PROBLEM = np.dtype(
 
 
 def settings_record(config: GuardConfig, n_votes: int, n_samples: int) -> Records:
-    """Return (1,) record of `guard_core.visit.Settings`, one type whatever the settings are."""
-    return np.array([visit.settings(config, n_votes, n_samples)], _SETTINGS)
+    """Return (1,) record of `guard_core.config.Settings`, one type whatever the settings are."""
+    return np.array([settings(config, n_votes, n_samples)], _SETTINGS)
 
 
 class State(NamedTuple):
@@ -254,6 +235,33 @@ class State(NamedTuple):
             problems_RN[name] = getattr(state, name)
         flips_RNW = np.array(state.flips, np.int8)
         return cls(problems_RN, flips_RNW, np.array(state.match_rates), np.array(state.memory))
+
+
+@_njit(cache=True, nogil=True)
+def prime(
+    settings_1: Records,
+    problems_RN: Records,
+    memory_RNA: Floats,
+    tie_RN: Floats,
+    scores_RNA: Counts,
+    counts_RNA: Ints,
+    records_RN: Records,
+) -> None:
+    """Take in visit 0, as `guard_core.Guard.prime`; the arguments are those of `decide`."""
+    s = settings_1[0]
+    R, N, _A = counts_RNA.shape
+    for r in range(R):
+        for n in range(N):
+            problem, seen = problems_RN[r, n], records_RN[r, n]
+            counts_A, tie, old = counts_RNA[r, n], tie_RN[r, n], problem.label
+            if s.memory:
+                _remember(memory_RNA[r, n], scores_RNA[r, n], s.discount)
+                label, tied = _choose_label(s, memory_RNA[r, n], counts_A, old, tie)
+            else:
+                label, tied = _choose_label(s, scores_RNA[r, n], counts_A, old, tie)
+            problem.label = seen.label = label
+            seen.tie = tied
+            seen.match_rate = (counts_A[label] if label >= 0 else 0) / s.n_votes
 
 
 @_njit(cache=True, nogil=True)
@@ -406,7 +414,7 @@ def learn(
             rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, records_RP[r])
         for p in range(P):
             seen, gradient_A = records_RP[r, p], gradient_RPA[r, p]
-            _answer_advantages(
+            _net_advantages(
                 s,
                 seen,
                 label_RP[r, p],

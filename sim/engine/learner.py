@@ -1,4 +1,9 @@
-"""The guard of a run: by guard_core's arrays, or compiled, which gives the same bits, faster."""
+"""Learners: from a batch's votes to the guard's decisions, a rule's rewards, and the update.
+
+Without a rule, `GuardLearner` decides and rewards the label in compiled code. With one, a batch
+goes observe -> decide -> reward -> gradient: the rule's own functions run on arrays whose leading
+axis is the replicates; only the rules of `sim.rules.FAST` have a part of them compiled.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import (
-    Decision,
-    Draws,
-    Guard,
-    GuardConfig,
-    GuardState,
-    PolicyStreams,
-    Votes,
-    answer_advantages,
-    policy_streams,
-)
+from guard_core import Decision, Guard, PolicyStreams, Votes, answer_advantages, policy_streams
+from guard_core.advantages import minority_advantages
 from guard_core.decision import Treatment, rerouted
-from guard_core.guard import at_high_risk, candidate_votes, skip_cap
+from guard_core.mps import candidate_votes
+from guard_core.rcsu import at_high_risk, skip_cap
+from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
+from guard_core.votes import sum_by_id
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
 from lab.trace.rows import DECIDED
@@ -30,12 +29,21 @@ from sim.engine.kernel import (
     count_hits,
     decide,
     learn,
-    logit_gradient,
+    prime,
     settings_record,
+    sharpen,
+    sums_gradient,
     weighted_streams,
 )
 from sim.engine.rows import Epoch
+from sim.rules import fast_rule
 from sim.settings.config import SimConfig
+from sim.world.observe.observer import Observer, Visit
+
+Floats = NDArray[np.float64]
+
+_CHUNK = 64
+"""Problems whose scores at visit 0 are computed at once; bounds the memory."""
 
 
 class BatchTreatments:
@@ -64,97 +72,6 @@ class BatchTreatments:
         return self._treatments(own, problems_RP, epoch.epoch, deal_RP)
 
 
-class ReferenceGuard:
-    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
-
-    def __init__(self, config: SimConfig, state: GuardState) -> None:
-        """Start from a primed state."""
-        self._config = config
-        self._guard = Guard(config.guard)
-        self._state = state
-        self._treatments = BatchTreatments(config)
-
-    def step(
-        self,
-        epoch: Epoch,
-        start: int,
-        votes: Votes,
-        trained_RPA: NDArray[Any],
-        p_RPA: NDArray[np.float64],
-    ) -> Update:
-        """Implement `sim.engine.simulation.Learner`."""
-        decision = self.decide(epoch, start, votes, None)
-        if self._config.labels == "truth":
-            decision = decision.trained_on(epoch.truth_RN[:, start : start + p_RPA.shape[1]])
-        trained = replace(votes, samples=trained_RPA)
-        config = self._config.guard
-        streams = _streams(trained, decision, config)
-        gradient_RPA = _gradient(trained, streams, p_RPA)
-        return Update(gradient_RPA, streams.drop, weighted_streams(streams, self._config))
-
-    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Implement `sim.engine.rule_engine.DecidingGuard`."""
-        return self._guard.remembered(self._state.take(problems_RP))
-
-    def decide(
-        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
-    ) -> Decision:
-        """Implement `sim.engine.rule_engine.DecidingGuard`."""
-        at = slice(start, start + votes.counts.shape[1])
-        problems_RP, all_draws = epoch.problems_RN[:, at], epoch.draws
-        draws = Draws(
-            *(
-                np.take_along_axis(of_problems, problems_RP, axis=1)
-                for of_problems in (all_draws.tie, all_draws.skip, all_draws.pick)
-            )
-        )
-        rows = self._state.take(problems_RP)
-        rows, decision = self._guard.step(rows, votes, draws, scores_RPA)
-        self._state = self._state.put(problems_RP, rows)
-        decision = decision.treated(*self._treatments.of(Treatment.of(decision), epoch, at))
-        for name, decided in DECIDED.items():
-            epoch.records_RN[name][:, at] = getattr(decision, decided)
-        epoch.records_RN["n_minority"][:, at] = decision.minority.sum(axis=-1)
-        return decision
-
-
-def gradient(
-    votes: Votes, decision: Decision, p_RPA: NDArray[np.float64], config: GuardConfig
-) -> NDArray[np.float64]:
-    """The guard's decision as a gradient in the logits, see `sim.engine.kernel`.
-
-    Args:
-        decision: of the batch; its label is what is trained on.
-        p_RPA: the probabilities that the votes were drawn from.
-
-    Returns:
-        (R, P, A).
-    """
-    return _gradient(votes, _streams(votes, decision, config), p_RPA)
-
-
-def _streams(votes: Votes, decision: Decision, config: GuardConfig) -> PolicyStreams:
-    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
-    return policy_streams(*pair, decision, config)
-
-
-def _gradient(
-    votes: Votes, streams: PolicyStreams, p_RPA: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    out_RPA = np.empty_like(p_RPA)
-    logit_gradient(
-        votes.samples,
-        votes.n_samples,
-        p_RPA,
-        np.ascontiguousarray(streams.majority),
-        np.ascontiguousarray(streams.minority),
-        np.ascontiguousarray(streams.weight),
-        np.ascontiguousarray(streams.drop),
-        out_RPA,
-    )
-    return out_RPA
-
-
 class Targets(NamedTuple):
     """The answers of a batch that are trained on, as `learn` needs them."""
 
@@ -170,15 +87,31 @@ class Targets(NamedTuple):
     """Trained samples that hit a minority candidate."""
 
 
-class CompiledGuard:
+class GuardLearner:
     """Decides batch by batch, see `sim.engine.simulation.Learner`."""
 
-    def __init__(self, config: SimConfig, state: GuardState) -> None:
-        """Start from a primed state."""
+    def __init__(
+        self, config: SimConfig, epoch: Epoch, votes: Votes, scores_RNA: Floats | None
+    ) -> None:
+        """Start from visit 0, whose labels are written to the records of `epoch`.
+
+        Args:
+            scores_RNA: of a rule; None for the votes.
+        """
         self._config = config
         self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
-        self._state = State.of(state)
+        shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
+        self._state = State.of(Guard(config.guard).init(config.n_problems, **shape))
         self._treatments = BatchTreatments(config)
+        prime(
+            self._settings_1,
+            self._state.problems_RN,
+            self._state.memory_RNA,
+            epoch.draws.tie,
+            votes.counts if scores_RNA is None else scores_RNA,
+            votes.counts,
+            epoch.records_RN,
+        )
 
     def step(
         self,
@@ -191,10 +124,17 @@ class CompiledGuard:
         """Implement `sim.engine.simulation.Learner`."""
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(epoch, at, votes, trained_RPA, None)
-        return self._learn(epoch.records_RN[:, at], trained_RPA, p_RPA, targets)
+        if self._config.policy != "measured":
+            return self._learn(epoch.records_RN[:, at], trained_RPA, p_RPA, targets)
+        guard = self._config.guard
+        decision = replace(self._decision(epoch, at, targets), label=targets.label_RP)
+        pair = answer_advantages(trained_RPA, votes.n_samples, decision, guard)
+        streams = policy_streams(*pair, decision, guard)
+        # The measured policy trains on the streams and reads no gradient.
+        return Update(np.zeros_like(p_RPA), streams.drop, weighted_streams(streams, self._config))
 
     def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Implement `sim.engine.rule_engine.DecidingGuard`."""
+        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
         if self._config.guard.label_from != "memory":
             return None
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
@@ -203,9 +143,17 @@ class CompiledGuard:
     def decide(
         self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
     ) -> Decision:
-        """Implement `sim.engine.rule_engine.DecidingGuard`."""
+        """Record the decision about a batch and return it; its label is the guard's own.
+
+        Args:
+            epoch: the decisions are written to its records.
+            start: place of the batch's first visit in the epoch.
+            scores_RPA: of a rule; None for the votes.
+        """
         at = slice(start, start + votes.counts.shape[1])
-        targets = self._decide(epoch, at, votes, votes.samples, scores_RPA)
+        return self._decision(epoch, at, self._decide(epoch, at, votes, votes.samples, scores_RPA))
+
+    def _decision(self, epoch: Epoch, at: slice, targets: Targets) -> Decision:
         decided = {field: epoch.records_RN[name][:, at].copy() for name, field in DECIDED.items()}
         visits_RN = self._state.problems_RN["visits"]
         visits_RP = np.take_along_axis(visits_RN, epoch.problems_RN[:, at], axis=1)
@@ -213,7 +161,7 @@ class CompiledGuard:
         return Decision(
             **decided,
             visits=visits_RP,
-            high_risk=at_high_risk(*rates, self._config.guard),
+            high_risk=at_high_risk(self._config.guard, *rates),
             minority=targets.minority_RPA,
             candidate_votes=targets.candidate_votes_RPA,
         )
@@ -229,7 +177,7 @@ class CompiledGuard:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
         config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
         shape = trained_RPA.shape
-        candidate_votes_RPA = candidate_votes(votes, config.guard)
+        candidate_votes_RPA = candidate_votes(votes, config.guard.minority_over == "samples")
         minority_RPA = np.empty(shape, np.bool_)
         decide(
             self._settings_1,
@@ -279,3 +227,119 @@ class CompiledGuard:
         out = (update.gradient_RPA, update.drop_RP)
         learn(self._settings_1, trained_RPA, *targets, records_RP, p_RPA, *out)
         return update
+
+
+class RuleLearner:
+    """Learns from the rewards of a rule, see `sim.engine.simulation.Learner`."""
+
+    def __init__(self, config: SimConfig, guard: GuardLearner, observer: Observer) -> None:
+        """Start from a primed guard."""
+        self._config, self._guard, self._observer = config, guard, observer
+        self._rule = observer.rule
+        self._fast = fast_rule(self._rule, config.n_votes)
+
+    def step(
+        self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
+    ) -> Update:
+        """Implement `sim.engine.simulation.Learner`: the drawn samples are trained on."""
+        visit = self._visit(epoch, start, votes, p_RPA)
+        prior_RPA = self._guard.remembered(visit.problems_RP)
+        fast = self._fast
+        obs = (
+            self._observer.see(visit, prior_RPA)
+            if fast is None
+            else self._observer.see(visit, prior_RPA, spared=fast.spares, draws=False)
+        )
+        scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
+        decision = self._guard.decide(epoch, start, votes, scores)
+        if self._config.labels == "truth":
+            decision = decision.trained_on(visit.truth_RP)
+        if Need.VERDICTS in self._rule.needs:
+            obs = replace(obs, verdicts=self._verdicts(visit, obs, decision))
+        rewards_RPK = None
+        if fast is not None:
+            rewards_RPK = fast.rewards(self._rule, self._observer, visit, obs, decision.label)
+        return self._update(obs, decision, p_RPA, rewards_RPK)
+
+    def _visit(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> Visit:
+        at = slice(start, start + p_RPA.shape[1])
+        c = self._config
+        batch = (epoch.epoch - 1) * c.n_batches + start // c.batch_size + 1
+        problems_RP = np.ascontiguousarray(epoch.problems_RN[:, at])
+        truth_RP = np.ascontiguousarray(epoch.truth_RN[:, at])
+        return Visit(epoch.epoch, batch, problems_RP, truth_RP, votes, p_RPA)
+
+    def _verdicts(self, visit: Visit, obs: Observations, decision: Decision) -> NDArray[np.int8]:
+        asked_RPQ = self._rule.questions(obs, decision.label)
+        answers_RPQ = np.take_along_axis(obs.of("answers"), np.maximum(asked_RPQ, 0), axis=-1)
+        return self._observer.verdicts(visit, np.where(asked_RPQ < 0, -2, answers_RPQ))
+
+    def _update(
+        self, obs: Observations, decision: Decision, p_RPA: Floats, rewards_RPK: Floats | None
+    ) -> Update:
+        rule, config, out_RPA = self._rule, self._config.guard, np.empty_like(p_RPA)
+        if rule.loss == "entropy":
+            sharpen(p_RPA, out_RPA)
+            return Update(out_RPA, np.zeros(p_RPA.shape[:2], np.bool_))
+        majority = rule_advantages(rule, obs, decision, config, rewards_RPK)
+        minority = np.zeros(1)
+        if config.mps:
+            of = (obs.votes.samples, obs.votes.n_samples)
+            minority = minority_advantages(*of, decision, config)
+        streams = policy_streams(majority, minority, decision, config)
+        streams = weighed(rule, obs, decision.label, streams)
+        sums_RPA = self._sums(obs, streams)
+        to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
+        sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
+        return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
+
+    def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
+        """Sum both streams over the responses of every answer."""
+        samples_RPA, K = obs.votes.samples, obs.votes.n_samples
+        A, protects = samples_RPA.shape[-1], self._config.guard.mps
+        if self._rule.pays == "response":
+            sums_RPA = sum_by_id(obs.of("answers")[..., :K], A, streams.majority)
+            return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA
+        both = streams.majority + streams.minority if protects else streams.majority
+        return samples_RPA * both[..., :A]
+
+
+class RuleStart:
+    """A rule before training: its observer and its scores at visit 0."""
+
+    def __init__(self, config: SimConfig, truth_RN: NDArray[np.int32]) -> None:
+        """Start before visit 0.
+
+        Args:
+            truth_RN: true answers by problem, for the observation models.
+        """
+        self._config = config
+        self._rule = make_rule(config.rule, config.rule_options)
+        self._observer = Observer(config, self._rule)
+        self._truth_RN = truth_RN
+
+    def first_scores(self, votes: Votes, p_of: Floats) -> Floats | None:
+        """Return the rule's scores at visit 0; None where they are the votes.
+
+        Args:
+            p_of: (R, N, A) the probabilities that they were drawn from.
+        """
+        if self._rule.labels_by_votes():
+            return None
+        starts = range(0, p_of.shape[1], _CHUNK)
+        visits = (self._first_visit(votes, p_of, slice(start, start + _CHUNK)) for start in starts)
+        scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
+        return np.concatenate(scores, axis=1)
+
+    def learner(self, guard: GuardLearner) -> RuleLearner:
+        """Return the rule's learner on a guard that has seen visit 0."""
+        return RuleLearner(self._config, guard, self._observer)
+
+    def _first_visit(self, votes: Votes, p_of: Floats, at: slice) -> Visit:
+        p_RPA = np.ascontiguousarray(p_of[:, at])
+        counts, samples = (np.ascontiguousarray(a[:, at]) for a in (votes.counts, votes.samples))
+        part = Votes(counts, samples, votes.n_votes, votes.n_samples)
+        problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
+        problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))
+        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
+        return Visit(0, 0, problems_RP, truth_RP, part, p_RPA)

@@ -13,15 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Draws, Guard, Votes
+from guard_core import Draws, Votes
 from guard_core.schedule import brake_factor, signal
 from lab.base.arms import BASELINE, PERMUTED
 from lab.base.errors import UserError
 from sim.engine.kernel import Update, expected_samples, sit_out
-from sim.engine.learner import CompiledGuard, ReferenceGuard
-from sim.engine.learner import gradient as gradient
+from sim.engine.learner import GuardLearner, RuleStart
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
-from sim.engine.rule_engine import RuleStart
 from sim.settings.config import SimConfig
 from sim.world.measured.policy import Measured, Trust
 from sim.world.measured.tree import measured_population
@@ -81,12 +79,6 @@ class Learner(Protocol):
         ...
 
 
-LEARNERS: dict[str, type[ReferenceGuard] | type[CompiledGuard]] = {
-    "compiled": CompiledGuard,
-    "reference": ReferenceGuard,
-}
-
-
 class Simulation:
     """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
 
@@ -125,11 +117,11 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
-        first, self.learner = self._started(votes, p_RNA, epoch.draws)
+        scores_RNA = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
+        guard = GuardLearner(c, epoch, votes, scores_RNA)
+        self.learner: Learner = guard if self.rule is None else self.rule.learner(guard)
         records_RN = epoch.records_RN
         tally(votes.counts, self._truth_RN, c.n_votes, 0, records_RN)
-        records_RN["label"], records_RN["tie"] = first.label, first.tied
-        records_RN["match_rate"] = first.match_rate
         records_RN["mean_match_rate"] = np.nan
         records_RN["weight"] = 1
         epoch.counts_SNA[:] = votes.counts[: self._n_kept]
@@ -206,22 +198,6 @@ class Simulation:
         problems_P = np.arange(start, start + truth_RP.shape[1])
         rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
-
-    def _started(
-        self, votes: Votes, p_RNA: NDArray[np.float64], draws: Draws
-    ) -> tuple[Decision, Learner]:
-        """Return the decision that holds visit 0's labels, and the learner of the later visits."""
-        c = self.config
-        guard = Guard(c.guard)
-        state = guard.init(
-            c.n_problems, np.empty(0), leading=(c.replicates,), n_answers=c.n_answers
-        )
-        scores = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
-        # A step from the empty state has the label of `prime`, with its tie and match rate.
-        _, first = guard.step(state, votes, draws, scores)
-        engine = "reference" if c.policy == "measured" else c.engine
-        learner = LEARNERS[engine](c, guard.prime(state, votes, draws, scores))
-        return first, learner if self.rule is None else self.rule.learner(learner)
 
     def _trained(self, votes: Votes, p_RPA: NDArray[np.float64]) -> NDArray[Any]:
         if self.config.update == "sampled":

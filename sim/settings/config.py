@@ -202,8 +202,6 @@ class SimConfig:
     """Number of the first replicate; replicate r is the same run whichever others run with it."""
     seed: Annotated[int, Interval("[0, 9223372036854775807]")] = 0
     """Seed of all random numbers."""
-    engine: Literal["compiled", "reference"] = "compiled"
-    """Compute the guard by compiled code, or by guard_core's arrays; the trace is the same."""
 
     def __post_init__(self) -> None:
         """Check every field's type and bounds."""

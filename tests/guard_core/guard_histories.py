@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import array_api_strict
 import numpy as np
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -24,50 +23,11 @@ from guard_core import (
     policy_streams,
 )
 
-torch.set_num_threads(1)
-
 
 def checked(examples: int) -> settings:
     """Hypothesis settings for a test that walks through whole histories."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=examples, deadline=None, suppress_health_check=slow)
-
-
-class Library(NamedTuple):
-    """An array library with a float type."""
-
-    name: str
-    xp: Any
-    real: Any
-
-    def floats(self, values: Any) -> Any:
-        return self.xp.asarray(np.array(values, dtype=np.float64), dtype=self.real, copy=True)
-
-    def ints(self, values: Any) -> Any:
-        # A copy: torch shares memory with NumPy, and guards must not share it with each other.
-        return self.xp.asarray(np.array(values, dtype=np.int64), copy=True)
-
-
-class _Torch:
-    float32, float64 = torch.float32, torch.float64
-
-    @staticmethod
-    def asarray(values: Any, dtype: Any = None, copy: bool = True) -> torch.Tensor:
-        assert copy
-        return torch.tensor(values, dtype=dtype)
-
-
-DOUBLE = [
-    Library("numpy", np, np.float64),
-    Library("torch", _Torch, torch.float64),
-    Library("strict", array_api_strict, array_api_strict.float64),
-]
-SINGLE = [
-    Library("numpy32", np, np.float32),
-    Library("torch32", _Torch, torch.float32),
-    Library("strict32", array_api_strict, array_api_strict.float32),
-]
-NUMPY = DOUBLE[0]
 
 
 @dataclass
@@ -208,36 +168,41 @@ class Walked(NamedTuple):
 
 
 def walk(
-    history: History, config: GuardConfig, library: Library = NUMPY
+    history: History, config: GuardConfig, asarray: Callable[[Any], Any] = np.array
 ) -> tuple[list[Walked], GuardState]:
-    """Send a history through the guard; returns every batch's outputs and the last state."""
+    """Send a history through the guard; returns every batch's outputs and the last state.
+
+    Args:
+        asarray: makes the arrays that go in.
+    """
     guard = Guard(config)
-    state = guard.init(history.n_problems, library.floats(0.0), leading=history.leading)
+    state = guard.init(history.n_problems, leading=history.leading)
     if history.prime is not None:
-        votes, _ = observe(history.prime, history.n_samples, library)
-        state = guard.prime(state, votes, draws(history.prime, library))
+        votes, _ = observe(history.prime, history.n_samples, asarray)
+        state = guard.prime(state, votes, draws(history.prime, asarray))
     walked = []
     for batch in history.batches:
-        problems = library.ints(batch.problems)
-        votes, kept = observe(batch, history.n_samples, library)
-        rows, decision = guard.step(state.take(problems), votes, draws(batch, library))
+        problems = asarray(batch.problems)
+        votes, kept = observe(batch, history.n_samples, asarray)
+        rows, decision = guard.step(state.take(problems), votes, draws(batch, asarray))
         state = state.put(problems, rows)
         walked.append(Walked(arrays(decision), streams(kept, votes, decision, config)))
     return walked, state
 
 
-def observe(batch: Batch, n_samples: int, library: Library) -> tuple[Votes, Any]:
+def observe(
+    batch: Batch, n_samples: int, asarray: Callable[[Any], Any] = np.array
+) -> tuple[Votes, Any]:
     """The batch's votes, and the answers of the trained samples."""
-    answers = library.ints(batch.answers)
-    kept = library.ints(batch.answers[..., :n_samples])
+    answers, kept = asarray(batch.answers), asarray(batch.answers[..., :n_samples])
     counts, samples = (count_answers(ids, batch.n_answers) for ids in (answers, kept))
     votes = Votes(counts, samples, batch.answers.shape[-1], n_samples)
     votes.check()
     return votes, kept
 
 
-def draws(batch: Batch, library: Library) -> Draws:
-    return Draws(*(library.floats(values) for values in (batch.tie, batch.skip, batch.pick)))
+def draws(batch: Batch, asarray: Callable[[Any], Any] = np.array) -> Draws:
+    return Draws(*(asarray(values) for values in (batch.tie, batch.skip, batch.pick)))
 
 
 def streams(
@@ -249,7 +214,7 @@ def streams(
     named = policy_streams(majority, minority, decision, config)._asdict()
     named = {f"policy_{name}": value for name, value in named.items()}
     named |= {"A1": majority, "A2": minority, "A1_answer": by_answer[0], "A2_answer": by_answer[1]}
-    return {name: np.asarray(value) for name, value in named.items()}
+    return named
 
 
 def arrays(record: Decision | GuardState) -> dict[str, np.ndarray]:

@@ -36,9 +36,9 @@ def chance(
 class Play:
     """A guard and its state."""
 
-    def __init__(self, config: GuardConfig, n_problems: int, dtype: type = np.float64) -> None:
+    def __init__(self, config: GuardConfig, n_problems: int) -> None:
         self.guard = Guard(config)
-        self.state = self.guard.init(n_problems, np.zeros(0, dtype))
+        self.state = self.guard.init(n_problems)
         self.problems = np.arange(n_problems)
 
     def prime(self, votes: Votes, **draws: object) -> None:

@@ -1,4 +1,4 @@
-"""Observations of rules, by hand or at random, in any array library."""
+"""Observations of rules, by hand or at random."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from guard_histories import NUMPY, Library
 from hypothesis import strategies as st
 
 from guard_core import Votes
 from guard_core.rules import Observations, Rule
 from guard_core.rules.rule import per_response
 
-INTEGERS = {"answers", "second", "verdicts"}
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
 """Observations (..., P, V) that belong to single responses."""
 
@@ -39,8 +37,8 @@ class Sight:
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: held[name] for name in held if isinstance(held[name], np.ndarray)}
 
-    def seen(self, library: Library = NUMPY) -> Observations:
-        given = {name: put(library, name, array) for name, array in self.arrays().items()}
+    def seen(self) -> Observations:
+        given = {name: a == 1 if name == "tool" else a for name, a in self.arrays().items()}
         votes = Votes.from_answers(
             given["answers"], n_samples=self.n_samples, n_answers=self.n_answers
         )
@@ -51,12 +49,6 @@ class Sight:
         first = self.answers.ndim - 1 + axis
         kept = {n: np.take(a, index, axis=first) for n, a in self.arrays().items()}
         return replace(self, **kept)
-
-
-def put(library: Library, name: str, array: np.ndarray) -> Any:
-    if name == "tool":
-        return library.ints(array) == 1
-    return library.ints(array) if name in INTEGERS else library.floats(array)
 
 
 def by_hand(answers: list[list[int]], n_samples: int, n_answers: int, **given: Any) -> Observations:

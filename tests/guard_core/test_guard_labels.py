@@ -78,7 +78,7 @@ def test_a_draw_just_below_one_stays_in_range_in_single_precision(
     draws = chance(1)
     draws = replace(draws, tie=np.full(1, below_one, dtype=np.float32))
     guard = Guard(PAPER)
-    state = guard.init(1, np.zeros(0, np.float32))
+    state = guard.init(1)
     _, decision = guard.step(state, as_votes([[1] * n_tied]), draws)
     assert decision.label.tolist() == [n_tied - 1]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from guard_histories import DOUBLE, SINGLE, Library
 from rule_sights import rewards_of, top
 
 from guard_core import ConfigError, Votes, group_advantages
@@ -53,16 +52,6 @@ def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None
     answers, config = example["answers"][:, :4], example["guard"].config
     plain, _ = group_advantages(answers, example["decision"], config)
     assert plain.round(2)[0].tolist() == [0.87, 0.87, -0.87, -0.87]
-
-
-@pytest.mark.parametrize("library", [*DOUBLE, *SINGLE], ids=lambda library: library.name)
-def test_the_example_runs_in_every_library(example: dict[str, Any], library: Library) -> None:
-    answers = library.ints(example["answers"])
-    votes = Votes.from_answers(answers, n_samples=4, n_answers=3)
-    seen = Observations(votes=votes, draws=library.floats(np.zeros((2, 0))), answers=answers)
-    rewards = example["rule"].pay(seen, library.ints([0, 2]))
-    assert rewards.dtype == library.real
-    assert np.asarray(rewards).tolist() == example["rewards"].tolist()
 
 
 def test_the_page_names_what_exists() -> None:

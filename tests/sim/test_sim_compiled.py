@@ -1,18 +1,20 @@
 """The compiled guard gives the bits of guard_core, whatever the settings, votes and draws."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import get_args, get_type_hints
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_visit import gradient
 
-from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core import Decision, Draws, Guard, GuardConfig, Votes
+from guard_core.decision import Treatment
+from lab.trace.rows import DECIDED
 from sim import SimConfig
 from sim.engine.kernel import expected_samples, settings_record
-from sim.engine.learner import CompiledGuard, ReferenceGuard
+from sim.engine.learner import GuardLearner
 from sim.engine.rows import RECORD, Epoch
-from sim.engine.simulation import Simulation
 
 UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
 ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))
@@ -52,6 +54,7 @@ def sim_configs(draw: st.DrawFn) -> SimConfig:
         guard=draw(GUARDS),
         labels=draw(st.sampled_from(["votes", "votes", "truth"])),
         update=draw(st.sampled_from(["sampled", "sampled", "expected"])),
+        treatment=draw(st.sampled_from(["own", "own", "permuted"])),
         n_problems=draw(st.integers(1, 30)),
         batch_size=draw(st.sampled_from([1, 2, 5, 8, 12, 30])),
         epochs=draw(st.integers(1, 14)),
@@ -95,56 +98,84 @@ def drawn_votes(
     return Votes(np.ascontiguousarray(counts_RPA), np.ascontiguousarray(samples_RPA), V, K), p_RPA
 
 
-@given(sim_configs(), st.integers(0, 2**31))
+class Uncompiled:
+    """`GuardLearner` by the law as guard_core runs it, on Python's numbers."""
+
+    def __init__(self, config: SimConfig, votes: Votes, draws: Draws) -> None:
+        self.config, self.guard = config, Guard(config.guard)
+        shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
+        self.state = self.guard.init(config.n_problems, **shape)
+        _, self.first = self.guard.step(self.state, votes, draws)
+        self.state = self.guard.prime(self.state, votes, draws)
+
+    def decide(
+        self, epoch: Epoch, at: slice, votes: Votes, scores_RPA: np.ndarray | None
+    ) -> Decision:
+        problems_RP = epoch.problems_RN[:, at]
+
+        def own(of_problem_RN: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(of_problem_RN, problems_RP, axis=1)
+
+        draws = Draws(*map(own, (epoch.draws.tie, epoch.draws.skip, epoch.draws.pick)))
+        rows = self.state.take(problems_RP)
+        rows, decision = self.guard.step(rows, votes, draws, scores_RPA)
+        self.state = self.state.put(problems_RP, rows)
+        if epoch.deal_RN is None:
+            return decision
+        return decision.treated(*Treatment.of(decision).permuted(problems_RP, own(epoch.deal_RN)))
+
+
+@given(sim_configs(), st.booleans(), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_every_decision_and_gradient_is_guard_cores(config, seed):
+def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
     rng = np.random.default_rng(seed)
     shape = (config.replicates, config.n_problems)
-    guard = Guard(config.guard)
-    state = guard.init(shape[1], np.empty(0), leading=shape[:1], n_answers=config.n_answers)
-    favourite_RN = rng.integers(0, config.n_answers, shape)
-    votes, _ = drawn_votes(config, rng, favourite_RN)
-    state = guard.prime(state, votes, Draws(*(coarse(rng, shape) for _ in range(3))))
-    pair = (ReferenceGuard(config, state), CompiledGuard(config, state))
-    for _ in range(config.epochs):
-        moved_RN = rng.random(shape) < 0.2
-        favourite_RN = np.where(moved_RN, rng.integers(0, config.n_answers, shape), favourite_RN)
-        order_RN = np.argsort(rng.random(shape), axis=1)
+
+    def visits(number: int) -> Epoch:
+        order_RN = np.argsort(rng.random(shape), axis=1) if number else np.indices(shape)[1]
         truth_RN = rng.integers(0, config.n_answers, shape, np.int32)
         draws = Draws(*(coarse(rng, shape) for _ in range(3)))
         empty = (np.zeros(0), np.zeros(shape), np.zeros((0, *shape[1:], config.n_answers), int))
-        epochs = [
-            Epoch(1, order_RN, truth_RN, draws, np.zeros(shape, RECORD), *empty) for _ in pair
-        ]
+        deal_RN = rng.random(shape) if config.treatment == "permuted" else None
+        return Epoch(number, order_RN, truth_RN, draws, np.zeros(shape, RECORD), *empty, deal_RN)
+
+    favourite_RN = rng.integers(0, config.n_answers, shape)
+    votes, _ = drawn_votes(config, rng, favourite_RN)
+    before = visits(0)
+    compiled = GuardLearner(config, before, votes, None)
+    plain = Uncompiled(config, votes, before.draws)
+    for name, field in (("label", "label"), ("tie", "tied"), ("match_rate", "match_rate")):
+        assert (before.records_RN[name] == getattr(plain.first, field)).all()
+    for number in range(1, config.epochs + 1):
+        moved_RN = rng.random(shape) < 0.2
+        favourite_RN = np.where(moved_RN, rng.integers(0, config.n_answers, shape), favourite_RN)
+        epoch = visits(number)
         for start in range(0, shape[1], config.batch_size):
-            problems_RP = order_RN[:, start : start + config.batch_size]
-            votes, p_RPA = drawn_votes(
-                config, rng, np.take_along_axis(favourite_RN, problems_RP, axis=1)
-            )
+            at = slice(start, start + config.batch_size)
+            favourite_RP = np.take_along_axis(favourite_RN, epoch.problems_RN[:, at], axis=1)
+            votes, p_RPA = drawn_votes(config, rng, favourite_RP)
+            scores_RPA = coarse(rng, p_RPA.shape) if scored else None
+            wanted = plain.decide(epoch, at, votes, scores_RPA)
+            if scored:
+                decision = compiled.decide(epoch, start, votes, scores_RPA)
+                for one, two in zip(astuple(wanted), astuple(decision), strict=True):
+                    assert (np.asarray(one) == two).all()
+                continue
             trained_RPA = votes.samples
             if config.update == "expected":
                 trained_RPA = expected_samples(p_RPA, 1 - config.unparseable, config.n_samples)
-            one, two = (
-                learner.step(epoch, start, votes, trained_RPA, p_RPA)
-                for learner, epoch in zip(pair, epochs, strict=True)
-            )
-            assert (bits(one.gradient_RPA) == bits(two.gradient_RPA)).all()
-            assert (one.drop_RP == two.drop_RP).all()
-        for name in RECORD.names:
-            first, second = (bits(epoch.records_RN[name]) for epoch in epochs)
-            assert (first == second).all(), name
-
-
-@given(sim_configs())
-@settings(max_examples=10, deadline=None)
-def test_both_engines_leave_the_same_trace(config):
-    runs = [Simulation(replace(config, engine=name)).run() for name in ("reference", "compiled")]
-    for one, two in zip(*runs, strict=True):
-        for table in ("visits", "steps", "evals"):
-            first, second = getattr(one, table), getattr(two, table)
-            assert (first is None) == (second is None)
-            for name in first or ():
-                assert (bits(first[name]) == bits(second[name])).all(), name
+            update = compiled.step(epoch, start, votes, trained_RPA, p_RPA)
+            for name, field in DECIDED.items():
+                found = epoch.records_RN[name][:, at]
+                assert (bits(found) == bits(getattr(wanted, field).astype(found.dtype))).all(), name
+            n_minority = wanted.minority.sum(axis=-1)
+            assert (epoch.records_RN["n_minority"][:, at] == n_minority).all()
+            if config.labels == "truth":
+                wanted = wanted.trained_on(epoch.truth_RN[:, at])
+            trained = replace(votes, samples=trained_RPA)
+            gradient_RPA = gradient(trained, wanted, p_RPA, config.guard)
+            assert (bits(update.gradient_RPA) == bits(gradient_RPA)).all()
+            assert (update.drop_RP == (wanted.skip & (config.guard.skip_by == "drop"))).all()
 
 
 def test_rules_are_those_of_the_settings():

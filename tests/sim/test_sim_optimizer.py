@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_visit import gradient
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from sim import SimConfig, simulate
 from sim.engine.kernel import expected_samples
-from sim.engine.simulation import gradient
 from sim.theory.process import Process, logit
 from sim.world.policies import Attractor, Independent, make_policy
 from sim.world.populations import Population, draw_population

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_visit import gradient
 
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
 from sim import SimConfig
-from sim.engine.simulation import gradient
 from sim.world.policies import Attractor, Features, Independent, make_policy
 from sim.world.populations import Population, draw_population
 

@@ -40,20 +40,6 @@ def test_a_permuted_guard_treats_as_much_and_sees_the_same():
     assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()
 
 
-@pytest.mark.parametrize("treatment", ["own", "permuted", "replay"])
-def test_both_engines_treat_alike(treatment: str, tmp_path: Path):
-    moving = replace(BASE, step=0.3)
-    if treatment == "replay":
-        simulate(moving, tmp_path / "guard")
-        treatment = str(tmp_path / "guard")
-    runs = [
-        simulate(replace(moving, treatment=treatment, engine=engine))
-        for engine in ("compiled", "reference")
-    ]
-    pd.testing.assert_frame_equal(runs[0].visits, runs[1].visits, check_exact=True)
-    pd.testing.assert_frame_equal(runs[0].evals, runs[1].evals, check_exact=True)
-
-
 def test_a_comparison_replays_the_next_replicate(tmp_path: Path):
     moving = replace(BASE, step=0.3)
     arms = [named(name, moving) for name in ("replayed", "permuted", "guard", "replayed: W=3")]

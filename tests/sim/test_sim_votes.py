@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from guard_core import GuardConfig
 from lab.measures.problems import vote_areas
@@ -19,12 +18,10 @@ SMALL = SimConfig(
     n_problems=21, epochs=4, batch_size=8, replicates=3, vote_replicates=2, unparseable=0.2
 )
 KEY = ["replicate", "step", "epoch", "visit", "problem"]
-ENGINES = ("compiled", "reference")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(engine):
-    trace = simulate(replace(SMALL, engine=engine))
+def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share():
+    trace = simulate(SMALL)
     kept = trace.visits[trace.visits["replicate"] < 2].set_index(KEY)
     # A visit without any vote would have no row; with 64 votes there is none.
     counted = trace.votes.groupby(KEY)["count"].sum().reindex(kept.index)
@@ -36,9 +33,8 @@ def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(engine):
     np.testing.assert_array_equal(own[labels] / 64, kept["match_rate"])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_keeping_votes_changes_nothing_else(engine):
-    config = replace(SMALL, engine=engine, guard=GuardConfig(label_from="memory"))
+def test_keeping_votes_changes_nothing_else():
+    config = replace(SMALL, guard=GuardConfig(label_from="memory"))
     runs = [simulate(replace(config, vote_replicates=n)) for n in (0, 1, 99)]
     for other in runs[1:]:
         pd.testing.assert_frame_equal(other.visits, runs[0].visits, check_exact=True)

@@ -1,0 +1,21 @@
+"""The update of one visit, from the guard's decision as guard_core makes it on plain numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from guard_core import Decision, GuardConfig, Votes, answer_advantages, policy_streams
+from sim.engine.kernel import sums_gradient
+
+
+def gradient(
+    votes: Votes, decision: Decision, p_RPA: np.ndarray, config: GuardConfig
+) -> np.ndarray:
+    """(R, P, A) the decision as a gradient in the logits, see `sim.engine.kernel`."""
+    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
+    streams = policy_streams(*pair, decision, config)
+    both_RPA = (streams.majority + streams.minority)[..., :-1]
+    to = (p_RPA, streams.weight, streams.drop)
+    out_RPA = np.empty_like(p_RPA)
+    sums_gradient(votes.samples * both_RPA, votes.n_samples, *to, out_RPA)
+    return out_RPA
