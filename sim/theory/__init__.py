@@ -8,6 +8,8 @@ from sim.theory.flow import (
     critical_coupling,
     mean_field,
     memory_wrong,
+    plurality,
+    replicator,
 )
 from sim.theory.process import Process
 from sim.theory.tables import regime_chart
@@ -24,7 +26,9 @@ __all__ = [
     "lock_in_chain",
     "mean_field",
     "memory_wrong",
+    "plurality",
     "regime_chart",
+    "replicator",
     "single_flip_share",
     "windows",
     "wrong_by_visit",

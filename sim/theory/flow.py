@@ -1,10 +1,11 @@
-"""The mean flow of the answer probabilities of coupled problems, and vote memory.
+"""The mean flow of the answer probabilities: problems that are coupled, and more than two answers.
 
-Without the noise of finite V and K, an update moves the logits by their expected gradient, averaged
-over the labels that the votes can give (https://arxiv.org/abs/2601.04411 has such a flow for the
-rewards of a noisy verifier). The votes keep their V here, since they decide the label's law. What
-is left out is the drift of a finite sample around this flow, which decides near its unstable points
-only (Wright-Fisher drift; `separatrix_width` is its width).
+Without the noise of finite V and K, an update moves the logits by their expected gradient f, so
+dp_a/dt = p_a (f_a - sum_b p_b f_b): a replicator equation whose fitness is what an answer earns,
+averaged over the labels that the votes can give (https://arxiv.org/abs/2601.04411 has such a flow
+for the rewards of a noisy verifier). The votes keep their V here, since they decide the label's
+law. What is left out is the drift of a finite sample around this flow, which decides near its
+unstable points only (Wright-Fisher drift; `separatrix_width` is its width).
 
 Vote memory with two answers: a Polya urn whose draws reinforce themselves through the policy.
 
@@ -25,7 +26,9 @@ from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
 from scipy.fft import next_fast_len
 from scipy.sparse import csr_array
+from scipy.stats import poisson
 
+from lab.base.errors import UserError
 from sim.theory.chain import smooth_moves
 from sim.theory.process import Floats, Process, binomial, check_count, interpolate, logit, shift
 
@@ -68,6 +71,9 @@ def mean_field(
     Args:
         p0_N: (N,) chances of the correct answer before training, in (0, 1).
         process: step, V and K; the step is constant.
+
+    Raises:
+        UserError: a value is out of bounds.
     """
     check_count("n_visits", n_visits, 1)
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
@@ -91,6 +97,9 @@ def critical_coupling(p0_N: ArrayLike, process: Process, kappa_corr: float = 0.0
     It is (2 (U_i - D_i) + kappa_corr C) / A with C = sum_j U_j - n D_j and A = sum_j D_j - n U_j,
     in the words of `mean_field`: 0 where the problem falls in any case, infinite where wrong labels
     are so rare (A <= 0) that penalties outweigh them.
+
+    Raises:
+        UserError: a chance is not in (0, 1).
     """
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
     U_N, D_N = _sizes(process, x_N)
@@ -109,6 +118,13 @@ def collapse(p0: float, n_problems: int, process: Process, coupling: Coupling = 
     finite V and K does not average out in a large population, and the population falls or rises as
     a whole. Valid for small steps and where the coupling dominates, N kappa >> 2, so that the
     problems move together.
+
+    Args:
+        p0: chance of the correct answer before training, in (0, 1).
+        process: step, V and K.
+
+    Raises:
+        UserError: a value is out of bounds.
     """
     check_count("n_problems", n_problems, 1)
     x0, edge = logit(p0), process.barrier()
@@ -141,6 +157,73 @@ def _forces(U_N: Floats, D_N: Floats, coupling: Coupling) -> tuple[Floats, float
     return 2.0 * (U_N - D_N), rises - falls
 
 
+def plurality(p_A: ArrayLike, n_votes: int) -> Floats:
+    """(A,) probability that each of A answers gets most of V votes, ties broken at random.
+
+    Exact: V votes are A independent Poisson counts given their sum, so the chance that answer a
+    wins with m votes is a coefficient of a product of polynomials. Ties divide by their number,
+    which a Gauss-Legendre quadrature over [0, 1] integrates without error.
+
+    Args:
+        p_A: (A,) probabilities, which sum to 1.
+
+    Raises:
+        UserError: V is no whole number above 0, or the probabilities do not sum to 1.
+    """
+    check_count("n_votes", n_votes, 1)
+    p_A = np.asarray(p_A, np.float64)
+    if np.any(p_A < 0) or abs(p_A.sum() - 1.0) > 1e-9:
+        raise UserError(f"theory: p must be probabilities that sum to 1, and sums to {p_A.sum():g}")
+    counts_V = np.arange(n_votes + 1)
+    chance_AV = poisson.pmf(counts_V, n_votes * p_A[:, None])
+    nodes, weights = np.polynomial.legendre.leggauss(p_A.size // 2 + 1)
+    wins_A = np.zeros(p_A.size)
+    for most in range(1, n_votes + 1):
+        below_AV = chance_AV * (counts_V < most)
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            others_AV = below_AV.copy()
+            others_AV[:, most] = node * chance_AV[:, most]
+            rest_A = _all_but_one(others_AV, n_votes - most)
+            wins_A += weight * chance_AV[:, most] * rest_A
+    return wins_A / wins_A.sum()
+
+
+def _all_but_one(polynomials_AV: Floats, degree: int) -> Floats:
+    """(A,) coefficient of a degree in the product of all polynomials but each one."""
+    ones = np.eye(1, degree + 1)[0]
+    before, after = [ones], [ones]
+    for own_V in polynomials_AV[:-1]:
+        before.append(np.convolve(before[-1], own_V)[: degree + 1])
+    for own_V in polynomials_AV[:0:-1]:
+        after.append(np.convolve(after[-1], own_V)[: degree + 1])
+    return np.array([left @ right[::-1] for left, right in zip(before, after[::-1], strict=True)])
+
+
+def replicator(p_A: ArrayLike, n_votes: int, step: float, n_visits: int) -> Floats:
+    """(T + 1, A) mean flow of the answers of one problem under the expected update.
+
+    With the label drawn from `plurality` and an infinite group of samples, the label's logit moves
+    by step F and that of any other answer a by -step F p_a / (1 - q), with q the label's
+    probability and F = sqrt(q (1 - q)): the simulator's `update="expected"`.
+
+    Args:
+        p_A: (A,) probabilities before training, all above 0.
+        step: logit step per unit of standardised advantage.
+
+    Raises:
+        UserError: a value is out of bounds.
+    """
+    check_count("n_visits", n_visits, 1)
+    path = [np.asarray(p_A, np.float64)]
+    for _ in range(n_visits):
+        q_A = path[-1]
+        size_A = plurality(q_A, n_votes) * np.sqrt(q_A * (1.0 - q_A))
+        against_A = size_A / (1.0 - q_A)
+        z_A = np.log(q_A) + step * (size_A - q_A * (against_A.sum() - against_A))
+        path.append(np.exp(z_A - z_A.max()) / np.exp(z_A - z_A.max()).sum())
+    return np.array(path)
+
+
 _LEAST_SPAN = 64
 """Sums beyond this, and beyond the votes of two visits, are never left again."""
 
@@ -150,6 +233,12 @@ def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
 
     Exact for TTRL on the labels of an undiscounted vote memory (`label_from="memory"`): the state
     is the logit on a grid and the sum S, and the recursion runs backwards.
+
+    Args:
+        p0: chance of the correct answer before training, in (0, 1).
+
+    Raises:
+        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)

@@ -1,16 +1,18 @@
-"""The mean flow of coupled problems, against the engine."""
+"""The mean flow of coupled problems and of many answers, against brute force and the engine."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from guard_core import GuardConfig
+from lab.base.errors import UserError
 from sim import SimConfig, simulate
 from sim.theory import Process, lock_in
-from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field
+from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, plurality, replicator
 
 
 def _wrong_RT(coupling: Coupling, **settings: object) -> np.ndarray:
@@ -31,6 +33,58 @@ def _wrong_RT(coupling: Coupling, **settings: object) -> np.ndarray:
     table = simulate(config).visits
     right = table.groupby(["replicate", "visit"])["label_correct"].mean().unstack()
     return 1.0 - right.to_numpy()
+
+
+@pytest.mark.parametrize(
+    ("p", "n_votes"), [([0.5, 0.3, 0.2], 7), ([0.6, 0.4], 8), ([0.25] * 4, 5), ([0.9, 0.1, 0.0], 3)]
+)
+def test_plurality_equals_the_sum_over_all_votes(p: list[float], n_votes: int) -> None:
+    wins_A = np.zeros(len(p))
+    for votes in itertools.product(range(len(p)), repeat=n_votes):
+        count_A = np.bincount(votes, minlength=len(p))
+        tied_A = count_A == count_A.max()
+        wins_A += math.prod(p[a] for a in votes) * tied_A / tied_A.sum()
+    assert plurality(p, n_votes) == pytest.approx(wins_A, abs=1e-12)
+
+
+def test_plurality_of_two_answers_is_the_label_of_the_chain() -> None:
+    wrong = float(Process(0.1, 64, 32).wrong_vote(math.log(0.55 / 0.45))[0])
+    assert plurality([0.55, 0.45], 64)[1] == pytest.approx(wrong, abs=1e-12)
+
+
+def test_the_replicator_is_the_engines_mean_update() -> None:
+    # The engine's update has (K - 1) / K in the standard deviation, the flow an infinite group.
+    p0, step = 0.53, 0.2
+    flow_TA = replicator([p0, 1 - p0], 9, step * math.sqrt(8 / 9), 1)
+    config = SimConfig(
+        policy="independent",
+        population="point",
+        ability_mean=p0,
+        guard=GuardConfig.off(),
+        n_problems=2000,
+        batch_size=2000,
+        epochs=2,
+        n_votes=9,
+        n_samples=9,
+        n_answers=2,
+        step=step,
+        schedule="constant",
+        update="expected",
+        replicates=5,
+        seed=3,
+    )
+    visits = simulate(config).visits
+    second = visits[visits["visit"] == 2]["label_accuracy"]
+    error = float(second.std()) / math.sqrt(len(second))
+    assert abs(float(second.mean()) - flow_TA[1, 0]) < 4 * error
+    assert flow_TA[1, 0] - flow_TA[0, 0] > 4 * error
+
+
+def test_the_replicator_keeps_a_tie_and_lets_the_majority_of_three_win() -> None:
+    assert replicator([0.25] * 4, 16, 0.3, 5)[-1] == pytest.approx([0.25] * 4)
+    path_TA = replicator([0.4, 0.35, 0.25], 16, 0.5, 60)
+    assert path_TA.sum(1) == pytest.approx(np.ones(61))
+    assert path_TA[-1, 0] > 0.95
 
 
 @pytest.mark.parametrize("kappa", [0.1, 0.2])
@@ -87,3 +141,9 @@ def test_a_coupled_population_collapses_as_often_as_in_the_engine(
     collapsed = float((drawn_RT[:, -1] > 0.5).mean())
     assert abs(collapsed - chance) < 3 * math.sqrt(0.25 / 100)
     assert 0.02 < chance < 0.98
+
+
+@pytest.mark.parametrize("p", [[0.5, 0.6], [1.2, -0.2]])
+def test_what_is_no_distribution_is_refused(p: list[float]) -> None:
+    with pytest.raises(UserError, match="theory: p must be probabilities"):
+        plurality(p, 8)
