@@ -170,8 +170,9 @@ class Treatments:
             draws: uniform numbers of the problems; only read to permute.
         """
         if self._stored_RVN is None:
-            if not self._permutes or draws is None:
+            if not self._permutes:
                 return own
+            assert draws is not None  # who permutes gives them
             return own.permuted(problems, draws)
         row = np.arange(len(problems))[:, None] if problems.ndim == 2 else 0
         return Treatment(*(stored[row, visit - 1, problems] for stored in self._stored_RVN))
