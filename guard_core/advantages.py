@@ -294,10 +294,11 @@ def standardise(
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
+    rewards = np.asarray(rewards)
     if count is None:
         size = np.full_like(rewards[..., 0], rewards.shape[-1])
     else:
-        count = np.astype(count, rewards.dtype)
+        count = np.asarray(count, rewards.dtype)
         size = np.sum(count, axis=-1)
     mean = (_total(rewards, count) / size)[..., None]
     centred = np.where(_differ(rewards, count), rewards - mean, np.zeros_like(rewards))

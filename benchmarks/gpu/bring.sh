@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
-SMALL="array-api-compat msgspec"
+SMALL="msgspec"
 MORE="math-verify latex2sympy2-extended antlr4-python3-runtime==4.13.2
   plotly narwhals blake3 depyf astor dill lark ijson setproctitle python-json-logger pyzmq sentencepiece"
 KERNELS="vllm/_C_stable_libtorch.abi3.so"

@@ -26,7 +26,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     for package in ("guard_core", "lab", "sim", "real"):
         page = (tmp_path / "api" / package / "index.html").read_text()
         assert "<h2" in page and f'id="{package}.' in page
-    stats = (tmp_path / "api" / "lab" / "stats" / "index.html").read_text()
+    stats = (tmp_path / "api" / "lab" / "base" / "index.html").read_text()
     assert 'id="lab.base.stats.paired_table"' in stats
     assert (tmp_path / "api" / "lab" / "figures" / "index.html").exists()
 

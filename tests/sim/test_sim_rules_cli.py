@@ -4,9 +4,9 @@ import json
 
 import pandas as pd
 import pytest
-from lab.report.cli import main as report
 
 from lab import load
+from lab.__main__ import main as report
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
 from lab.study import control
