@@ -10,7 +10,7 @@ import pandas as pd
 
 from lab.base.columns import floats, select
 from lab.base.text_table import TextTable
-from lab.compare.agreement import MEASURED, OTHER_HALF, cell_table, mean_errors, mean_table
+from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors, mean_table
 
 DATA = Path(__file__).parents[1] / "data"
 CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"
@@ -20,12 +20,11 @@ SETS = {seed: choices for choices, seeds in _SEEDS.items() for seed in seeds}
 """Problem seeds, and the choices that were made on their data."""
 LINEAR = "measured, growth 0"
 _HARD = (("ttrl", "guard"), (2e-4, 3e-4))
-_KINDS = {"cells": cell_table, "means": mean_table}
 
 
-def agreement(name: str, kind: str = "") -> TextTable:
-    """The table `bars`, or that of one kind of a file's rows: `cells` or `means`."""
-    return bars() if name == "bars" else _KINDS[kind](read(name))
+def agreement(name: str, kind: str = "means") -> TextTable:
+    """The table `bars`, or the means of a file's rows."""
+    return bars() if name == "bars" else mean_table(read(name))
 
 
 def read(name: str) -> pd.DataFrame:

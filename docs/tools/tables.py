@@ -66,11 +66,20 @@ def _made(found: re.Match[str]) -> str:
 
 
 def columns(table: Table) -> TextTable:
-    """The columns of a table of the trace."""
+    """The columns of a table of the trace; keys are shown with the visits alone."""
+    keys = set() if table == "visits" else {"replicate", "step", "epoch", "visit", "problem"}
+    counted = [
+        column.name for column in TABLES[table] if re.fullmatch(r"pass_at_(?!1$)\d+", column.name)
+    ]
     rows = [
         [f"`{column.name}`", column.dtype, column.unit, _meaning(column)]
         for column in TABLES[table]
+        if column.name not in keys.union(counted[1:])
     ]
+    for row in rows:
+        if counted and row[0] == f"`{counted[0]}`":
+            row[0] = f"`{counted[0]}` to `{counted[-1]}`"
+            row[3] = row[3].replace("one of 2 responses", "one of so many responses")
     return TextTable(["column", "type", "unit", "meaning"], rows)
 
 
