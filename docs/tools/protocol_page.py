@@ -125,17 +125,6 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     return TextTable(head, table)
 
 
-def cells(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
-    """Mean, standard deviation and number of runs of every arm at every learning rate."""
-    lrs = sorted(unique(rows, "lr"))
-    table = []
-    for arm in _arms(rows):
-        part = where(rows, arm=arm)
-        found = [estimate(_values(where(part, lr=lr), metric)) for lr in lrs]
-        table.append([_title(arm), *(f"{_cell(own)} ({own.n})" if own.n else "" for own in found)])
-    return TextTable([_NAMES[metric], *(f"{lr:g}" for lr in lrs)], table)
-
-
 def over_ttrl(rows: pd.DataFrame) -> TextTable:
     """Final pass@1 of every arm minus TTRL at every learning rate, paired by seed."""
     lrs = sorted(unique(rows, "lr"))
@@ -250,8 +239,6 @@ def corrected(others: Sequence[object]) -> float:
 
 KINDS: dict[str, Callable[..., TextTable]] = {
     "means": means,
-    "cells": cells,
-    "damage": partial(cells, metric="TotalDeg"),
     "over-ttrl": over_ttrl,
     "conditions": conditions,
     "oracle": oracle,
