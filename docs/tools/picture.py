@@ -7,16 +7,12 @@ The same settings give the same file: the random names that plotly gives to elem
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import cast
 
-import kaleido
 import plotly.graph_objects as go
-from drawing import browser, check_png
-from plotly.basedatatypes import BaseTraceType
+from drawing import check_png, svg
 
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
@@ -36,7 +32,6 @@ _HEADINGS = (
     "Plain TTRL: labels stop changing, pass@1 falls",
     "Fates of 500 problems, mean of 20 runs",
 )
-_NAME = re.compile(r'id="defs-([0-9a-f]{6})"')
 
 
 def panels() -> tuple[go.Figure, go.Figure]:
@@ -61,24 +56,13 @@ def picture(figures: tuple[go.Figure, ...]) -> str:
         f'<rect {size} fill="#ffffff"/>',
     ]
     for place, (figure, heading) in enumerate(zip(figures, _HEADINGS, strict=True)):
-        x = WIDTH * place
+        x, sized = WIDTH * place, figure.update_layout(height=HEIGHT)
         parts.append(
             f'<text x="{x + 16}" y="24" font-family="sans-serif" font-size="15" '
             f'font-weight="bold" fill="#1F2328">{heading}</text>'
         )
-        parts.append(f'<svg x="{x}" y="{HEAD}">{_inner(figure, f"panel{place}")}</svg>')
+        parts.append(f'<svg x="{x}" y="{HEAD}">{svg(sized, f"panel{place}", WIDTH, "-")}</svg>')
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _inner(figure: go.Figure, name: str) -> str:
-    # plotly declares less than it has.
-    for number, trace in enumerate(cast("tuple[BaseTraceType, ...]", figure.data)):
-        trace.update(uid=f"-{name}-{number}")
-    options = {"format": "svg", "width": WIDTH, "height": HEIGHT}
-    drawer = {"mathjax": False, "path": browser()}
-    image = kaleido.calc_fig_sync(figure, opts=options, kopts=drawer).decode()
-    (random,) = set(_NAME.findall(image))
-    return image.replace(random, name)
 
 
 if __name__ == "__main__":

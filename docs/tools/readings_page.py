@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from drawing import svg
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
@@ -215,7 +216,6 @@ def figure() -> go.Figure:
 
 
 if __name__ == "__main__":
-    from dynamics_figures import svg  # draws with a browser, which the tables do not need
-
-    FIGURE.write_text(svg(figure(), "readings"), encoding="utf-8")
+    drawn = figure().update_layout(paper_bgcolor="#ffffff")
+    FIGURE.write_text(svg(drawn, "readings", 760) + "\n", encoding="utf-8")
     print(FIGURE)
