@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from guard_core.config import ConfigError
-from guard_core.rules.confidence import SCRL, Intuitor, OneShotEM, Rent, Scope, SCRLContinuous
+from guard_core.rules.confidence import (
+    SCRL,
+    Dare,
+    Intuitor,
+    OneShotEM,
+    Rent,
+    Scope,
+    SCRLContinuous,
+)
 from guard_core.rules.evidence import T3RL, CoRewarding1, CoRewarding2, CoVerRL, EvolRL, SelfHarmony
 from guard_core.rules.rule import (
     Need,
@@ -48,8 +56,8 @@ RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
         TTRL, SRT, SRTSoft, TTCS, MMUPT, EMPO, SNR, DDRL, SCRL, SCRLContinuous, DiSCTT, EvolRL,
-        Scope, T3RL, CoVerRL, SelfHarmony, CoRewarding1, CoRewarding2, Intuitor, Rent, OneShotEM,
-        RandomReward, FormatReward, MajAtN,
+        Scope, T3RL, CoVerRL, SelfHarmony, CoRewarding1, CoRewarding2, Intuitor, Rent, Dare,
+        OneShotEM, RandomReward, FormatReward, MajAtN,
     )
 }  # fmt: skip
 """Name to class; add to it to make a rule of your own known to both worlds."""

@@ -63,6 +63,54 @@ class Rent(Rule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dare(Rule):
+    """`r_i = p(a_i) + alpha b(a_i)`: share by certainty, and a bonus for rare, certain answers.
+
+    Du et al., "Distribution-Aware Reward Estimation for Test-Time Reinforcement Learning",
+    https://arxiv.org/abs/2601.21804; read in its abstract and in two summaries that agree on the
+    formulas. Answer a has n_a of the V votes and mean token entropy u_a, and p(a) is proportional
+    to n_a / (u_a + 1e-8) over the answers. Answers of which p is below `threshold` get 0, and p is
+    normalised again over the others. With the M votes that these have, b(a) = (1 - n_a / M) (1 -
+    u_a), which is negative above 1 nat. `alpha` and `threshold` were not seen, nor what an
+    unparseable response gets: here 0, and it is no vote of the M. An entropy that is not finite is
+    read as the mean of the problem's others.
+
+    Example: threshold .3; answers 0 0 1 2; entropy .5 .5 .25 1; rewards .51667
+    .51667 .55 0.
+    """
+
+    name: ClassVar[str] = "dare"
+    title: ClassVar[str] = "DARE"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
+    has_label: ClassVar[bool] = False
+    pays: ClassVar[Pays] = "answer"
+
+    alpha: Share = 0.1
+    """Weight of the bonus."""
+    threshold: Share = 0.05
+    """Probability p below which an answer is pruned."""
+
+    def pay(self, obs: Observations, label: Array) -> Array:
+        answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
+        n = obs.votes.counts.astype(obs.real)
+        total = sum_by_id(answers, n.shape[-1], entropy.astype(obs.real))
+        u = total / np.clip(n, min=1.0)
+        certain = n / (u + 1e-8)
+        kept = (n > 0) & (_normalised(certain) >= self.threshold)
+        none = np.zeros_like(n)
+        votes = np.where(kept, n, none)
+        bonus = (1 - _normalised(votes)) * (1 - u)
+        reward = _normalised(np.where(kept, certain, none)) + self.alpha * bonus
+        return with_unparseable(np.where(kept, reward, none))
+
+
+def _normalised(values: Array) -> Array:
+    """(..., A) divided by their sum, 0 where it is 0."""
+    total = np.sum(values, axis=-1, keepdims=True)
+    return values / np.where(total > 0, total, np.ones_like(total))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotEM(Rule):
     """No rewards: the loss is the mean token entropy of the responses.
 

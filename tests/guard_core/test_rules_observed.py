@@ -27,6 +27,20 @@ def test_scrl_binary():
     assert make_rule("scrl").pay(seen, labels(-1)).tolist() == [[0, 0, -1, 0, -1]]
 
 
+def test_dare_pays_shares_by_certainty_and_rare_certain_answers():
+    # n / u = 8, 2, 1/3, 2, so p = .649, .162, .027, .162; answer 2 lies below .05 and leaves
+    # 13 votes. Then 8, 2 and 2 of 12, and bonuses 5/13 * 0, 9/13 * -1 and 12/13 * .5.
+    seen = by_hand(VOTES, 8, 4, entropy=ENTROPY)
+    rewards = make_rule("dare").pay(seen, labels(0))
+    want = [[2 / 3, 1 / 6 - 0.9 / 13, 0, 1 / 6 + 0.6 / 13, 0]]
+    np.testing.assert_allclose(rewards, want, atol=1e-7)
+    # Without pruning answer 2 has 1/3 of the 37/3.
+    rewards = make_rule("dare", {"threshold": 0.0, "alpha": 0.0}).pay(seen, labels(0))
+    np.testing.assert_allclose(rewards[0, 2], 1 / 37, atol=1e-7)
+    silent = by_hand([[-1, -1]], 2, 1, entropy=[[0.5, NAN]])
+    assert make_rule("dare").pay(silent, labels(-1)).tolist() == [[0, 0]]
+
+
 def test_scrl_continuous():
     # H_a - H = -.5, .5, 1.5, -1: .5 + .05, -.05, -(.125 - .0625) - .15, +.1.
     seen = by_hand(VOTES, 8, 4, entropy=ENTROPY)
