@@ -31,9 +31,10 @@ def test_every_key_of_the_script_is_verl_s(preset, cluster, capsys):
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     assert config.guard.n_votes == 64 and config.actor_rollout_ref.rollout.n == 32
     assert config.actor_rollout_ref.actor.clip_ratio_c == 1e6
-    assert {word.split("=")[0] for word in overrides if word[0] == "+"} == {
-        f"+guard.{name}" for name in config.guard
-    }
+    kernel = "actor_rollout_ref.model.override_config.attn_implementation"
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
+    added = {word.split("=")[0] for word in overrides if word[0] == "+"}
+    assert added == {f"+{kernel}", *(f"+guard.{name}" for name in config.guard)}
 
 
 def test_verl_reads_the_problems_with_their_index(tmp_path):
