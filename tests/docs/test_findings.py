@@ -131,6 +131,11 @@ def test_the_study_of_the_readings(pages):
     assert [row[2] for row in closed] == ["36"] * 6
     assert {row[5] for row in closed[:4]} == {"makes no difference that matters"}
     assert [both.count(row[3]) for row in closed[:5]] == [2, 2, 2, 2, 1]
+    first = [row for row in page.readings(rows).rows if row[0] == "arithmetic, 0.0003"]
+    assert [row[2] for row in first] == ["36"] * 6
+    assert [row[5] for row in first[:4]] == ["inconclusive", "helps", *["inconclusive"] * 2]
+    plain = both.replace(" points [", " [")
+    assert [plain.count(row[3].strip("*")) for row in first] == [2] * 6
     means = page.where(rows, task="closed", arm="ttrl")[["pass_start", "pass_final"]].mean()
     assert "rises from {:.0f} to {:.0f} %".format(*means) in both
 
