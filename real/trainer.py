@@ -18,6 +18,7 @@ from lab.base.errors import UserError
 from lab.trace.parts import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
+from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.model.memory import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads
@@ -204,6 +205,22 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             asked = stop.agreed(run.ranks.highest)
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
             stop.leave_if(None if run.refill.waits else asked)
+            if not batch.ends_run:
+                check_unread(run, row["n_unread"], len(batch.problems_P))
+
+
+def check_unread(run: Run, n_unread: int, n_problems: int) -> None:
+    """End a run whose policy lost the form of answers: no label can bring it back.
+
+    Raises:
+        UserError: in more than `max_unread` of a batch's problems no vote holds an answer.
+    """
+    share, allowed = run.ranks.highest(n_unread) / n_problems, run.config.max_unread
+    if share > allowed:
+        raise UserError(
+            f"no vote holds an answer in {share:.0%} of a batch's problems; lower lr, read the "
+            "last number where there is no box by --extract flexible, or go on with --max-unread 1"
+        )
 
 
 def prime(run: Run) -> Visited:
@@ -265,12 +282,17 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         further.after_step(batch.step)
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps)
+    unread_P = run.supervisor.reads & (answers_PV == UNPARSEABLE).all(axis=1)
     n_sampled = responses.n_tokens + further.n_sampled
     flops = run.token_flops * sum(step.n_inputs for step in steps)
     row = {
         **means,
         "replicate": 0,
-        "n_uniform": sum(group.silent and not group.dropped for group in groups),
+        "n_uniform": sum(
+            group.silent and not group.dropped and not unread
+            for group, unread in zip(groups, unread_P, strict=True)
+        ),
+        "n_unread": int(unread_P.sum()),
         "mismatch_kl": mismatch,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),

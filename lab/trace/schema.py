@@ -129,6 +129,7 @@ STEPS = (
     _measured("tokens", "tokens", "response tokens trained on"),
     _measured("tokens_sampled", "tokens", "response tokens sampled"),
     _measured("n_uniform", "problems", "groups with equal rewards"),
+    _measured("n_unread", "problems", "problems without an answer in any vote"),
     _measured(
         "n_gen_batches",
         "batches",
@@ -257,6 +258,15 @@ EVALS = (
             needs_truth=True,
         )
         for k in get_args(PassAt)
+    ),
+    *(
+        Column(
+            f"{extract}_pass_at_1", "float64", "share", meaning, required=False, needs_truth=True
+        )
+        for extract, meaning in (
+            ("strict", "the same by the last box alone"),
+            ("flexible", "the same with the last number where there is no box"),
+        )
     ),
 )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from real.answers.canonical import canonical, last_box
 from real.answers.equality import Equality
-from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, classes
+from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, Extract, classes
 
 __all__ = [
     "NO_TRUTH",
@@ -19,6 +19,7 @@ __all__ = [
     "UNSEEN",
     "AnswerIds",
     "Equality",
+    "Extract",
     "canonical",
     "classes",
     "last_box",

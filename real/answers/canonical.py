@@ -41,6 +41,18 @@ def last_box(text: str) -> str | None:
     return None if best < 0 else text[best:end]
 
 
+_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of a text, such as `-1,234.5`; None without one.
+
+    The `flexible-extract` filter of lm-evaluation-harness reads GSM8K in this way.
+    """
+    found = _NUMBER.findall(text)
+    return found[-1].rstrip(",") if found else None
+
+
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
 _MAX_PASSES = 30

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from lab.base.errors import UserError
-from real.answers.canonical import canonical, last_box
+from real.answers.canonical import canonical, last_box, last_number
 from real.answers.equality import Budget, Equality
 
+Extract = Literal["strict", "flexible"]
+"""Ways to find the answer in a response."""
 UNPARSEABLE = -1
-"""Answer id of a response without a balanced box, or with an empty or over-long one."""
+"""Answer id of a response in which no answer is found, or an empty or over-long one."""
 NO_TRUTH = -1
 """`truth_id` of a problem without a usable reference answer: compare nothing with it."""
 UNSEEN = -2
@@ -105,8 +107,13 @@ class AnswerIds:
         """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
         return len(self._problems[problem].first)
 
-    def ids(self, problem: int, responses: Sequence[str]) -> np.ndarray:
+    def ids(
+        self, problem: int, responses: Sequence[str], extract: Extract = "strict"
+    ) -> np.ndarray:
         """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
+
+        Args:
+            extract: `strict` reads the last box, `flexible` the last number where there is none.
 
         Raises:
             UserError: answers have to be compared by math-verify and it cannot start.
@@ -115,8 +122,10 @@ class AnswerIds:
         budget = None if self._equality is None else self._equality.budget()
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
         for vote, response in enumerate(responses):
-            box = last_box(response)
-            answer = "" if box is None else canonical(box)
+            found = last_box(response)
+            if found is None and extract == "flexible":
+                found = last_number(response)
+            answer = "" if found is None else canonical(found)
             if answer:
                 seen = known.ids.get(answer)
                 ids_V[vote] = self._new_writing(known, answer, budget) if seen is None else seen

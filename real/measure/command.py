@@ -16,7 +16,7 @@ from lab.base.errors import UserError
 from lab.base.files import check_new_file
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Response, write_response
-from real.answers import AnswerIds, Equality
+from real.answers import AnswerIds, Equality, Extract
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure.measuring import MeasureConfig, Report, Sampler, measure
@@ -100,7 +100,7 @@ def measure_model(
             policy.model,
             prompts.tokens,
             sample=_sampler(policy, config),
-            answer_ids=_reader(policy, prompts, equality),
+            answer_ids=_reader(policy, prompts, equality, config.extract),
             max_tokens=config.max_response_tokens or 1,
             temperature=config.temperature,
             pad=policy.pad_token_id,
@@ -136,7 +136,7 @@ def _sampler(policy: Policy, config: TrainConfig) -> Sampler:
 
 
 def _reader(
-    policy: Policy, prompts: PromptSet, equality: Equality | None
+    policy: Policy, prompts: PromptSet, equality: Equality | None, extract: Extract
 ) -> Callable[[int, Sequence[Sequence[int]]], tuple[NDArray[np.int64], int, list[str]]]:
     ids = AnswerIds(prompts.truths, equality)
 
@@ -145,7 +145,7 @@ def _reader(
     ) -> tuple[NDArray[np.int64], int, list[str]]:
         rows = [list(tokens) for tokens in responses]
         texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
-        answers = ids.ids(problem, texts)
+        answers = ids.ids(problem, texts, extract)
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -254,9 +254,35 @@ def wide_product(hidden_nH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) ->
     """(n, V) `linear(hidden, weight, bias)` of low-precision numbers in single precision."""
     if hidden_nH.device.type not in _MATRIX_UNITS:
         bias = None if bias_V is None else bias_V.float()
-        return linear(hidden_nH.float(), weight_VH.float(), bias)
+        with _exact_products(weight_VH.dtype):
+            return linear(hidden_nH.float(), _widened(weight_VH), bias)
     logits_nV = torch.mm(hidden_nH, weight_VH.T, out_dtype=torch.float32)
     return logits_nV if bias_V is None else logits_nV.add_(bias_V)
+
+
+@contextlib.contextmanager
+def _exact_products(dtype: torch.dtype) -> Iterator[None]:
+    """Let a CPU multiply single-precision numbers as `bfloat16`, which loses nothing of such."""
+    matmul = cast(Any, torch.backends.mkldnn).matmul
+    before = matmul.fp32_precision
+    if dtype == torch.bfloat16:
+        matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+_WIDE = "wide"
+
+
+def _widened(weight: Tensor) -> Tensor:
+    """The weight in single precision; kept with it, since decoding asks for it at every token."""
+    version, wide = getattr(weight, _WIDE, (-1, weight))
+    if version != weight._version:
+        wide = weight.detach().float()
+        setattr(weight, _WIDE, (weight._version, wide))
+    return wide
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

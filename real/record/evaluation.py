@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lab.trace.schema import PassAt
-from real.answers import UNPARSEABLE, AnswerIds, Equality
+from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
 from real.engines.rollouts import Sampling
 from real.problems.problem import PromptSet
 from real.record.journal import Journal
@@ -205,7 +205,9 @@ class Evaluator:
     ) -> dict[str, float]:
         config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
         n = config.n_votes if with_majority else config.eval_samples
-        answers_NV = np.full((len(self.prompts), n), UNPARSEABLE, np.int64)
+        nothing_NV = np.full((len(self.prompts), n), UNPARSEABLE, np.int64)
+        read = {extract: nothing_NV.copy() for extract in get_args(Extract)}
+        chosen = config.eval_extract or config.extract
         generator = self.sampler.generator(Stream.EVALUATION, step)
         for part in self.sampler.sample_all(
             self.prompts, n, self.sampling, version, generator, self.max_rows
@@ -214,7 +216,13 @@ class Evaluator:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                answers_NV[problem] = answer_ids.ids(problem, texts)
-                completions.add(problem, texts, answers_NV[problem], ended, answer_ids)
+                for extract, answers_NV in read.items():
+                    answers_NV[problem] = answer_ids.ids(problem, texts, extract)
+                completions.add(problem, texts, read[chosen][problem], ended, answer_ids)
         ks = [k for k in PASS_AT if k <= config.n_votes]
-        return {"replicate": 0, **evaluate(answers_NV, answer_ids, with_majority, ks).columns()}
+        found = {
+            extract: evaluate(answers_NV, answer_ids, with_majority, ks)
+            for extract, answers_NV in read.items()
+        }
+        both = {f"{extract}_pass_at_1": one.pass_at_1 for extract, one in found.items()}
+        return {"replicate": 0, **found[chosen].columns(), **both}

@@ -143,7 +143,7 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     scores = {
         name: float(value)
         for name, value in row.items()
-        if name.startswith(("pass_at", "maj")) and math.isfinite(value)
+        if name.startswith(("pass_at", "maj", "strict", "flexible")) and math.isfinite(value)
     }
     now = {"step": int(row["step"]), **scores}
     before = [] if previous is None else previous["points"]
@@ -174,6 +174,10 @@ def lines(curve: Mapping[str, Any]) -> list[str]:
         f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
         f"mean over training {curve['area']:.3f}"
     ]
+    by_extract = [curve["last"].get(f"{name}_pass_at_1") for name in ("strict", "flexible")]
+    if by_extract[0] != by_extract[1]:
+        strict, flexible = by_extract
+        text.append(f"pass@1 by the last box {strict:.3f}, else by the last number {flexible:.3f}")
     ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
     parts = [
         f"pass@{k} {first[f'pass_at_{k}']:.3f} -> {last[f'pass_at_{k}']:.3f}"

@@ -22,6 +22,7 @@ from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from real.answers.ids import Extract
 
 AnswerCheck = Literal["auto", "strings", "math"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
@@ -141,6 +142,10 @@ class TrainConfig:
     answer_check: AnswerCheck = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
+    extract: Extract = "strict"
+    """Answer of a vote: `strict` is its last box, `flexible` its last number where it has none."""
+    eval_extract: Extract | None = None
+    """The same for evaluations, which record pass@1 by both; if None as for votes."""
     answer_timeout: Positive = 2.0
     """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
     them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
@@ -149,7 +154,8 @@ class TrainConfig:
     stop: tuple[str, ...] = ()
     """Texts after which a response ends, as after an end token; they stay in it."""
     max_unread: Share = 0.5
-    """A run is refused before training if more of a pilot's responses hold no readable answer."""
+    """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a
+    batch's problems no vote holds one; 1 goes on in any case."""
 
     n_votes: Count = 64
     """V, responses per visit that vote."""

@@ -96,7 +96,8 @@ class Supervisor:
         if not self.reads:
             return np.full(tuple(responses.rollouts.lengths_PN.shape), UNPARSEABLE, np.int64)
         pairs = zip(responses.problems, responses.texts, strict=True)
-        return np.stack([self.answer_ids.ids(int(problem), texts) for problem, texts in pairs])
+        extract = self.config.extract
+        return np.stack([self.answer_ids.ids(int(p), texts, extract) for p, texts in pairs])
 
     def prime(self, answers_NV: Ints, observed: Fields) -> Rows:
         """Take in the votes of all problems before training, visit 0.

@@ -366,7 +366,8 @@ def check_readable(
         drawn = sampler.sample(chosen, tokens, _EACH, sampling, 0, generator)
     answer_ids = AnswerIds(prompts.truths)
     pairs = zip(chosen, drawn.texts, strict=True)
-    unread_PN = np.stack([answer_ids.ids(i, texts) == UNPARSEABLE for i, texts in pairs])
+    read = [answer_ids.ids(i, texts, config.extract) for i, texts in pairs]
+    unread_PN = np.stack(read) == UNPARSEABLE
     if unread_PN.mean() > config.max_unread:
         raise Unfit(_message(drawn, unread_PN, config))
 
@@ -378,7 +379,8 @@ def _message(drawn: Responses, unread_PN: np.ndarray, config: TrainConfig) -> st
     cut = int((~drawn.rollouts.finished_PN).sum())
     return (
         f"{unread_PN.mean():.0%} of {unread_PN.size} responses of a pilot have no answer in a "
-        f"\\boxed{{}}, such as those that end in {texts}; try another --prompt-suffix (it is "
+        f"\\boxed{{}}, such as those that end in {texts}; try --extract flexible, which reads the "
+        "last number where there is no box, another --prompt-suffix (it is "
         f"{config.prompt_suffix!r}), a longer --max-response-tokens ({cut} were cut at "
         f"{config.max_response_tokens}), a --stop text or a --chat-template, or train all the "
         "same with --max-unread 1"

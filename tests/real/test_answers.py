@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.base.errors import UserError
-from real.answers import NO_TRUTH, UNSEEN, AnswerIds, canonical, classes, last_box
+from real.answers import NO_TRUTH, UNSEEN, AnswerIds, Extract, canonical, classes, last_box
 from real.answers.canonical import MAX_LENGTH
 
 PIECES = [
@@ -253,3 +253,24 @@ def test_damaged_book_values_are_refused(values: dict[str, object]) -> None:
     for damaged in ({**sound, **values}, {}):
         with pytest.raises(UserError, match="answer ids"):
             AnswerIds.from_values(damaged)
+
+
+@pytest.mark.parametrize(
+    ("response", "strict", "flexible"),
+    [
+        (r"so \boxed{32}, not 7", "32", "32"),
+        (r"so \box{32}", "", "32"),
+        ("it is 1,234.", "", "1234"),
+        ("$5.50 each", "", "5.50"),
+        ("x = -3, as asked", "", "-3"),
+        ("no idea", "", ""),
+    ],
+)
+def test_flexible_extraction_reads_the_last_number_where_there_is_no_box(
+    response: str, strict: str, flexible: str
+):
+    ids = AnswerIds([None])
+    readings: list[tuple[Extract, str]] = [("strict", strict), ("flexible", flexible)]
+    for extract, expected in readings:
+        (found,) = ids.ids(0, [response], extract)
+        assert (ids.text(0, found) if found >= 0 else "") == canonical(expected)

@@ -245,6 +245,15 @@ def scored(head: Any, hidden: Tensor, targets: Tensor, chunk: int) -> tuple[Tens
     return scores.logprobs_n.detach(), hidden.grad, *grads  # pyright: ignore[reportReturnType]
 
 
+def test_logits_follow_weights_that_an_optimizer_moves():
+    """The copy of the weights in single precision is made anew."""
+    hidden, head, _ = draws(bias=False)
+    wide = widened(head)
+    before = wide(hidden)
+    wide.weight.detach().mul_(2)
+    torch.testing.assert_close(wide(hidden), 2 * before, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("bias", BIAS)
 @pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY_WIDE_HEAD])
 def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None:

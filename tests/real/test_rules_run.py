@@ -15,6 +15,7 @@ import real.run
 from guard_core.rules import RULES
 from guard_core.rules.confidence import Scope
 from lab.base.arms import arm
+from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
@@ -110,12 +111,16 @@ def test_a_guarded_rule_under_memory_and_true_labels():
 
 @pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
 def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
-    def none(self: AnswerIds, problem: int, responses: Any) -> np.ndarray:
+    def none(self: AnswerIds, problem: int, responses: Any, extract: str) -> np.ndarray:
         return np.full(len(responses), -1)
 
     monkeypatch.setattr(AnswerIds, "ids", none)
-    trace = train(of_arm(name), progress=False)
+    with pytest.raises(UserError, match="no vote holds an answer in 100% of a batch's problems"):
+        train(of_arm(name), progress=False)
+    trace = train(replace(of_arm(name), max_unread=1.0), progress=False)
     assert (trace.visits["label"] == -1).all()
+    assert (trace.steps["n_unread"] == trace.steps["n_problems"]).all()
+    assert (trace.steps["n_uniform"] == 0).all()
     assert np.isfinite(trace.steps["update_norm"]).all() and (trace.steps["n_refused"] == 0).all()
 
 
