@@ -6,6 +6,7 @@ with its source.
 
 from __future__ import annotations
 
+import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -297,3 +298,24 @@ def check_engine_tp(config: TrainConfig, ranks: int) -> None:
             f"engine_tp = {config.engine_tp}: does not divide the {ranks} ranks of a machine; take "
             "a divisor of them, or start as many ranks with torchrun --nproc-per-node"
         )
+
+
+NEEDED = ("torch", "transformers", "safetensors")
+INSTALL = "pip install 'ttrl-guard-lab[real]'"
+
+
+def installed(package: str) -> bool:
+    """Return whether a package can be imported; a mere folder of its name does not count."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def require_torch() -> None:
+    """Say what to install where the trainer's libraries are missing.
+
+    Raises:
+        UserError: one of them cannot be found.
+    """
+    missing = [name for name in NEEDED if not installed(name)]
+    if missing:
+        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")

@@ -18,7 +18,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
-from real.record.loggers import Loggers
+from real.record.journal import Loggers
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1

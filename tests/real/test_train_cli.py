@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import real.requirements
+import real.settings.presets
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
@@ -192,7 +192,7 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(
 def test_missing_torch_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(real.requirements, "NEEDED", ("no_such_library", "json"))
+    monkeypatch.setattr(real.settings.presets, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
 

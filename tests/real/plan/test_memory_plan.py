@@ -29,13 +29,20 @@ from real.engines.vllm_settings import EngineMemory
 from real.model.policy import Policy
 from real.model.prepare import card_held
 from real.plan.fit import engine_memory
-from real.plan.memory import CONTEXT, GIB, pass_bytes, plan_memory, state_parts
-from real.plan.sizes import PlannedModel, read_config
+from real.plan.memory import (
+    CONTEXT,
+    GIB,
+    PlannedModel,
+    pass_bytes,
+    plan_memory,
+    read_config,
+    state_parts,
+)
 from real.ranks.sharding import shard
-from real.record.batches import batches
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES, SHAPES, preset
+from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
 from real.trainer import train_batch
 from real.update.head import Head

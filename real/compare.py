@@ -17,8 +17,8 @@ from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import read_manifest
 from lab.trace.parts import is_unused, locked
-from real.compare.asked import check_asked, check_list
-from real.compare.jobs import Place, find_places, run_jobs
+from real.asked import check_asked, check_list
+from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.stored import check_same, stored_config

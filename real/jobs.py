@@ -114,7 +114,7 @@ SHUTDOWN_SECONDS = 600
 def _torchrun(n: int) -> list[str]:
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS)]
-    return [sys.executable, *ranks, "-m", "real.compare.jobs"]
+    return [sys.executable, *ranks, "-m", "real.jobs"]
 
 
 def _run(
