@@ -180,9 +180,6 @@ _SOURCES = frozenset({"model", "problems"})
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
     """Refuse a run that was begun on other problems or another model than those of today.
 
-    Args:
-        model: folder of today's model; None for the tiny task's.
-
     Raises:
         UserError: their content differs from what the run noted at its start.
     """

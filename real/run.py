@@ -203,11 +203,6 @@ def prepare(
 ) -> Run:
     """Load the model and the problems and make all parts.
 
-    Args:
-        ranks: the processes of the run; all prepare it.
-        notices: to be told and kept with those of the problems.
-        logs: folder for the logs of engines; they are not kept if None.
-
     Raises:
         UserError: the model or the problems are wrong.
     """

@@ -109,10 +109,6 @@ def reporter(
 ) -> Iterator[Callable[[int, Visited, Mapping[str, Any]], None]]:
     """Show how far the run is.
 
-    Args:
-        progress: as for `real.train`.
-        log: of the run; its phases are shown as well.
-
     Yields:
         A function to call after each batch, with its number, its votes and its row of the steps.
     """
@@ -168,11 +164,7 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
 
 
 def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
-    """Return length, truncated share and token entropy of the sampled responses.
-
-    Args:
-        rollouts: (P, V) votes.
-    """
+    """Return length, truncated share and token entropy of the sampled responses."""
     return {
         "mean_length": float(rollouts.lengths_PN.float().mean()),
         "truncated": 1.0 - float(rollouts.finished_PN.double().mean()),
@@ -320,14 +312,7 @@ def run_in_folder(
     progress: Progress = False,
     done: int | None = None,
 ) -> None:
-    """Do the whole run with all that it leaves on disk.
-
-    Args:
-        run: from `prepare`.
-        written: the run folder; None on ranks that do not write.
-        progress: as for `train`.
-        done: as for `run_loop`.
-    """
+    """Do the whole run with all that it leaves on disk."""
     recorder = written or Unwritten(new_manifest(run, None), path)
     journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
     with lost_ranks_named():
@@ -399,12 +384,7 @@ def prime(run: Run) -> Visited:
 
 
 def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visited, dict[str, Any]]:
-    """Train on one batch of problems; returns its votes, and a row of the trace's steps.
-
-    Args:
-        run: from `prepare`.
-        following: has its votes sampled meanwhile, with `ahead`; None at the end of the run.
-    """
+    """Train on one batch of problems; returns its votes, and a row of the trace's steps."""
     config, further = run.config, run.further
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"):

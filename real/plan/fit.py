@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -46,11 +46,7 @@ PROMPT_TOKENS = 150
 def step_seconds(
     size: ModelSize, plan: MemoryPlan, config: TrainConfig, world: int, card: Card, mean: int
 ) -> dict[str, float]:
-    """Return the estimated seconds of each phase of one batch, evaluations left out.
-
-    Args:
-        mean: length of a response in tokens.
-    """
+    """Return the estimated seconds of each phase of one batch, evaluations left out."""
     weights, flops = 2.0 * size.n_weights, card.flops * PEAK_SHARE
     per_token = update_flops(size.n_multiplied, config)
     per_token += 2 * config.gradient_checkpointing * size.n_multiplied
@@ -91,36 +87,6 @@ def sampling_seconds(
     seconds = steps * (weights / (group * bandwidth) + DECODE_OVERHEAD)
     seconds += rows * mean * before * 2 * size.n_kv / (group * bandwidth)
     return seconds + rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied / (group * flops)
-
-
-class RunResponses(NamedTuple):
-    """Responses of a whole run."""
-
-    votes: int
-    """Of training."""
-    full: int
-    """Each of the votes before training and of the evaluations at the start and the end."""
-    evaluations: int
-    """Number of evaluations in between."""
-    evaluated: int
-    """Responses of each."""
-
-    @property
-    def others(self) -> int:
-        """All that are not trained on."""
-        return 3 * self.full + self.evaluations * self.evaluated
-
-
-def run_responses(config: TrainConfig, n_problems: int) -> RunResponses:
-    """Return how many responses a run samples, for what."""
-    n_steps = config.epochs * -(-n_problems // config.batch_size)
-    every = config.eval_steps or config.eval_every * -(-n_problems // config.batch_size)
-    return RunResponses(
-        votes=config.epochs * n_problems * config.n_votes,
-        full=n_problems * config.n_votes,
-        evaluations=n_steps // every if every else 0,
-        evaluated=n_problems * config.eval_samples,
-    )
 
 
 def checked_engine_memory(
@@ -205,13 +171,6 @@ def plan_lines(
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits.
 
-    Args:
-        config: of the run; its model is a folder, `hf:owner/name` or a preset's model.
-        kind: of the GPUs, a key of `CARDS`.
-        gpus: number of ranks, each with an engine.
-        memory: GiB of each GPU; that of the data sheet if None.
-        mean_tokens: mean length of a response, for the estimate of the time.
-
     Raises:
         UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """
@@ -236,29 +195,10 @@ def plan_lines(
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     total = sum(seconds.values())
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
-    lines += _split_engines(size, config, gpus, kind, card, mean_tokens)
     n_problems = PROBLEMS.get(config.problems or "", config.n_problems)
     if n_problems:
         lines += _whole_run(size, plan, config, gpus, CARDS[kind], mean_tokens, n_problems, total)
     return [*lines, "estimated from data sheets; no speed was measured"], True
-
-
-def _split_engines(
-    size: ModelSize, config: TrainConfig, gpus: int, kind: str, card: int, mean: int
-) -> list[str]:
-    """Return the seconds of a step for engines that are split over several GPUs."""
-    if config.engine != "vllm" or gpus == 1:
-        return []
-    found = {}
-    for n in (1, 2, 4):
-        other = replace(config, engine_tp=n)
-        plan = plan_memory(size, other, gpus, card)
-        if gpus % n == 0 and size.n_heads % n == 0 and plan.fits:
-            seconds = step_seconds(size, plan, other, gpus, CARDS[kind], mean)
-            found[n] = sum(seconds.values())
-    return [
-        "seconds a step by --engine-tp: " + ", ".join(f"{n}: {s:.0f}" for n, s in found.items())
-    ]
 
 
 def _whole_run(
@@ -272,18 +212,21 @@ def _whole_run(
     step: float,
 ) -> list[str]:
     """Return the responses and hours of a whole run, with its evaluations."""
-    found = run_responses(config, n_problems)
+    n_batches = -(-n_problems // config.batch_size)
+    n_steps, every = config.epochs * n_batches, config.eval_steps or config.eval_every * n_batches
+    n_evaluations = n_steps // every if every else 0
+    votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
+    evaluated = n_problems * config.eval_samples
 
     def sampling(n_responses: int) -> float:
         return sampling_seconds(size, plan, config, gpus, card, mean, n_responses)
 
-    n_steps = config.epochs * -(-n_problems // config.batch_size)
-    seconds = n_steps * step + 3 * sampling(found.full)
-    seconds += found.evaluations * sampling(found.evaluated)
-    share = found.others / (found.votes + found.others)
+    # All votes are drawn before training and in the evaluations at the start and the end.
+    seconds = n_steps * step + 3 * sampling(full) + n_evaluations * sampling(evaluated)
+    others = 3 * full + n_evaluations * evaluated
     return [
-        f"a run: {n_steps:,} steps, {found.votes:,} votes, {found.others:,} responses of "
-        f"evaluations and before training ({share:.0%}); about {seconds / 3600:.0f} hours"
+        f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
+        f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
     ]
 
 

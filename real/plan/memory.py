@@ -245,13 +245,7 @@ class MemoryPlan:
 
 
 def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
-    """Return the memory of a run; nothing is allocated.
-
-    Args:
-        size: of the model, with its adapters.
-        world: GPUs, each with a rank and an engine.
-        card: bytes of each GPU.
-    """
+    """Return the memory of a run; nothing is allocated."""
     state = state_parts(size, config, world)
     parts = [*state, _pass_part(size, config), *_gathered(size, config, world)]
     parts.append(Part("libraries", CONTEXT, CONTEXT))
@@ -274,11 +268,7 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
-    """Return weights, masters, gradients and moments of one rank.
-
-    Args:
-        world: ranks that share them.
-    """
+    """Return weights, masters, gradients and moments of one rank."""
     narrow, wide = _widths(config)
     trained, frozen = trained_and_frozen(size)
     # Where weights are sharded, the shards are the masters.

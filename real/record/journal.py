@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import importlib
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -35,21 +36,7 @@ PROJECT = "ttrl-guard-lab"
 _INSTALL = {
     "tensorboard": "pip install 'ttrl-guard-lab[log]'",
     "wandb": "pip install 'ttrl-guard-lab[wandb]'",
-    "trackio": "pip install 'ttrl-guard-lab[trackio]'",
 }
-
-
-class Logger(Protocol):
-    """A logger of metrics."""
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of one batch."""
-
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log rows of equal keys."""
-
-    def close(self) -> None:
-        """Write out pending data."""
 
 
 def require_loggers(kinds: Sequence[str]) -> None:
@@ -63,27 +50,10 @@ def require_loggers(kinds: Sequence[str]) -> None:
             raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
 
 
-def open_loggers(
-    kinds: Sequence[str], folder: Path, manifest: Manifest, after: int | None
-) -> Loggers:
-    """Start the loggers of a run.
-
-    Args:
-        kinds: names of `real.settings.config.LogKind`.
-        folder: the run folder; TensorBoard and W&B write into it.
-        after: the run is resumed after this batch; a new run if None.
-
-    Raises:
-        UserError: a library is missing.
-    """
-    require_loggers(kinds)
-    return Loggers([(kind, _MAKERS[kind](folder, manifest, after)) for kind in kinds])
-
-
 class Loggers:
     """Several loggers as one. A logger that fails is left out from then on; the run continues."""
 
-    def __init__(self, loggers: Sequence[tuple[str, Logger]]) -> None:
+    def __init__(self, loggers: Sequence[tuple[str, TensorBoard | Wandb]]) -> None:
         self._loggers = list(loggers)
 
     def __bool__(self) -> bool:
@@ -103,7 +73,7 @@ class Loggers:
         self._all(lambda logger: logger.close())
         self._loggers = []
 
-    def _all(self, call: Callable[[Logger], None]) -> None:
+    def _all(self, call: Callable[[TensorBoard | Wandb], None]) -> None:
         for entry in list(self._loggers):
             try:
                 call(entry[1])
@@ -149,10 +119,11 @@ class Wandb:
 
     def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
         self._wandb: Any = importlib.import_module("wandb")
+        identity = hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()
         self._run = self._wandb.init(
             project=PROJECT,
-            name=_name(folder, manifest),
-            id=_identity(folder, manifest),
+            name=f"{manifest.arm}-{folder.name}",
+            id=identity[:12],  # a run shares it with its resumption and with no other run
             config=manifest.config,
             dir=str(folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
@@ -175,21 +146,10 @@ class Wandb:
         self._run.finish()
 
 
-_MAKERS: dict[str, Callable[[Path, Manifest, int | None], Logger]] = {
+_MAKERS = {
     "tensorboard": TensorBoard,
     "wandb": Wandb,
 }
-
-
-def _name(folder: Path, manifest: Manifest) -> str:
-    return f"{manifest.arm}-{folder.name}"
-
-
-def _identity(folder: Path, manifest: Manifest) -> str:
-    """Return an id that a run shares with its resumption and with no other run."""
-    import hashlib
-
-    return hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()[:12]
 
 
 def _cell(value: object) -> str:
@@ -326,8 +286,9 @@ class Journal:
         checkpoints = Checkpoints(recorder.path, folder, *kept, ranks) if every else None
         if folder is None:
             return cls(recorder, checkpoints=checkpoints)
-        loggers = open_loggers(config.log, folder.path, folder.manifest, after)
-        return cls(folder, folder.path, loggers, checkpoints)
+        require_loggers(config.log)
+        made = [(kind, _MAKERS[kind](folder.path, folder.manifest, after)) for kind in config.log]
+        return cls(folder, folder.path, Loggers(made), checkpoints)
 
     @property
     def manifest(self) -> Manifest:
@@ -354,12 +315,6 @@ class Journal:
         self.recorder.write_evals(columns)
         self._log("eval", columns)
 
-    def write_votes(self, tables: VoteTables, position: Columns) -> None:
-        """Add rows to the trace's votes and answers."""
-        self.recorder.write_votes({**tables.votes, **position})
-        if len(tables.answers["text"]):
-            self.recorder.write_answers({**tables.answers, **position})
-
     def write_visited(
         self, visited: Visited, position: Columns, votes: VoteRows | None = None
     ) -> None:
@@ -367,7 +322,9 @@ class Journal:
         self.write_visits({**visited.columns, **position})
         if votes is not None:
             counted = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.write_votes(counted, position)
+            self.recorder.write_votes({**counted.votes, **position})
+            if len(counted.answers["text"]):
+                self.recorder.write_answers({**counted.answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""

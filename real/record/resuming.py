@@ -56,20 +56,12 @@ class StopRequest:
         self._asked_at = 0.0
 
     def agreed(self, highest: Callable[[int], int]) -> signal.Signals | None:
-        """Return the signal that asked for the end so far, if any.
-
-        Args:
-            highest: returns the largest of all ranks' numbers, since signals do not reach all ranks
-                at the same moment.
-        """
+        """Return the signal that asked for the end so far, if any; ranks get it in turn."""
         number = highest(self.asked or 0)
         return signal.Signals(number) if number else None
 
     def leave_if(self, asked: signal.Signals | None) -> None:
         """End the run, at a point where all its work is on disk.
-
-        Args:
-            asked: from `agreed`.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
@@ -122,11 +114,7 @@ def held(folder: Path, ranks: Ranks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
-    """Add to the message of an engine that died how to go on with the run.
-
-    Args:
-        keeps_checkpoints: whether it writes any; else nothing is added.
-    """
+    """Add to the message of an engine that died how to go on with the run."""
     try:
         yield
     except EngineDied as error:
@@ -159,11 +147,6 @@ def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
 ) -> ResumePoint | None:
     """Return the point from which a run folder continues; None if the run is finished.
-
-    Args:
-        folder: held by this process alone, see `lab.trace.parts.locked`.
-        config: settings to continue with; those of the run if None.
-        ranks: the processes of the run; all must call this.
 
     Raises:
         UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
@@ -269,10 +252,6 @@ def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
 
 def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
     """Refuse other problems or another model.
-
-    Args:
-        then: `fingerprint` at the start of the run.
-        now: `fingerprint` of today.
 
     Raises:
         UserError: they differ; the message names the difference.

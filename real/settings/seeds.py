@@ -86,11 +86,7 @@ class Batch:
 
 
 def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
-    """Yield all batches of a run; each epoch has a new order of the problems.
-
-    Args:
-        after: number of batches that are done; these are left out.
-    """
+    """Yield all batches of a run; each epoch has a new order of the problems."""
     per_epoch = batches_per_epoch(config, n_problems)
     for epoch in range(1 + after // per_epoch, config.epochs + 1):
         order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
@@ -110,13 +106,7 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
 
 
 def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
-    """Return whether an evaluation follows a batch, apart from the one after the last batch.
-
-    Args:
-        config: `eval_steps` counts batches and, where it is above 0, replaces `eval_every`, which
-            counts epochs.
-        ends_epoch: the batch is the epoch's last.
-    """
+    """Return whether an evaluation follows a batch, apart from the one after the last batch."""
     if config.eval_steps:
         return step % config.eval_steps == 0
     return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0

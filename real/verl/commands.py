@@ -90,16 +90,6 @@ def write_problems(
 ) -> int:
     """Write problem sets into one Parquet file for verl.
 
-    Args:
-        path: the file; must not exist.
-        sets: problems, in order; `extra_info.index` counts through all of them from 0, since the
-            guard remembers a problem by it.
-        suffix: appended to prompts, as the setting `prompt_suffix`.
-        system_prompt: first message of every prompt, as the setting of that name.
-
-    Returns:
-        The number of problems.
-
     Raises:
         UserError: the file exists or cannot be written.
     """

@@ -87,12 +87,7 @@ def two_stream_loss(
 
 
 def stream_fields(masks: Sequence[Tensor], columns: Sequence[Sequence[float]]) -> TensorDict:
-    """Return the advantages of both streams at all tokens of a response, the reward at its last.
-
-    Args:
-        masks: of the tokens of each response, 1 where they are trained on.
-        columns: majority advantage, minority advantage and reward of each response.
-    """
+    """Return the advantages of both streams at all tokens of a response, the reward at its last."""
     pairs = list(zip(masks, columns, strict=True))
     rows = {
         "advantages": [mask * majority for mask, (majority, _, _) in pairs],

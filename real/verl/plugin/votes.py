@@ -86,12 +86,7 @@ class Problems:
         self.visits_N = np.zeros(len(ids), np.int64)
 
     def read(self, texts: Mapping[str, str], ids: Mapping[str, int]) -> Voted:
-        """Return the votes of a batch.
-
-        Args:
-            texts: key to response, in any order.
-            ids: key to `extra_info.index`.
-        """
+        """Return the votes of a batch."""
         n_votes = self.supervisor.config.n_votes
         groups = votes_of(texts, {key: self._place_of[ids[key]] for key in texts})
         answers_PV = np.full((len(groups), n_votes), UNPARSEABLE, np.int64)
@@ -170,9 +165,6 @@ def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, li
     Args:
         keys: of the batch's rows, in any order.
 
-    Returns:
-        Problem to keys, by ascending problem.
-
     Raises:
         UserError: a problem was sampled twice.
     """
@@ -248,9 +240,6 @@ def opened(
 ) -> Iterator[RunFolder]:
     """Make the run folder, or go on with it where a checkpoint left it.
 
-    Args:
-        saved: what `load` returned; None for a new run.
-
     Raises:
         UserError: the folder exists; or it is another run's than the checkpoint, or lacks what a
             resumed run wrote before.
@@ -267,11 +256,7 @@ def opened(
 
 
 def resumed_from(trainer: Any) -> Path | None:
-    """Return the checkpoint that verl goes on from; None for a new run.
-
-    Args:
-        trainer: verl's settings of that name.
-    """
+    """Return the checkpoint that verl goes on from; None for a new run."""
     if trainer.resume_mode == "resume_path":
         return Path(trainer.resume_from_path)
     found = trainer.resume_mode == "auto" and find_latest_ckpt_path(trainer.default_local_dir)
