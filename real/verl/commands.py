@@ -13,9 +13,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from guard_core import GuardConfig
 from guard_core.config import Count, Natural, Positive, check_fields
 from guard_core.rcsu import skip_cap
@@ -73,18 +70,6 @@ def check_plugin(settings: TrainConfig) -> None:
         )
 
 
-_TURN = pa.struct([("role", pa.string()), ("content", pa.string())])
-SCHEMA = pa.schema(
-    {
-        "data_source": pa.string(),
-        "prompt": pa.list_(_TURN),
-        "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
-        "extra_info": pa.struct([("index", pa.int64()), ("id", pa.string())]),
-    }
-)
-"""The columns that verl's `RLHFDataset` and its reward loop read, and the problem's id."""
-
-
 def write_problems(
     path: Path, sets: Sequence[ProblemSet], suffix: str | None, system_prompt: str | None = None
 ) -> int:
@@ -93,6 +78,19 @@ def write_problems(
     Raises:
         UserError: the file exists or cannot be written.
     """
+    import pyarrow as pa  # too slow for --help
+    import pyarrow.parquet as pq
+
+    # The columns that verl's `RLHFDataset` and its reward loop read, and the problem's id.
+    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema(
+        {
+            "data_source": pa.string(),
+            "prompt": pa.list_(turn),
+            "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
+            "extra_info": pa.struct([("index", pa.int64()), ("id", pa.string())]),
+        }
+    )
     if path.suffix != ".parquet":
         raise UserError(f"{path}: verl reads Parquet; give a name that ends in .parquet")
     check_new_file(path)
@@ -107,7 +105,7 @@ def write_problems(
         }
         rows.append(row)
     with whole(path) as place:
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), place)
+        pq.write_table(pa.Table.from_pylist(rows, schema), place)
     return len(rows)
 
 
