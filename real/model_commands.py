@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from lab.base.errors import UserError
 from lab.options import POSITIONAL
 from real.record.terminal import phases_bar
-from real.requirements import require_torch
 from real.settings.config import TinyTask, TrainConfig, check_tiny
-from real.settings.presets import settings_of, table
+from real.settings.presets import require_torch, settings_of, table
 
 if TYPE_CHECKING:
     from real.tiny.measure import Accuracy, Judgement

@@ -23,14 +23,13 @@ from real.model.memory import grow_segments, in_phase
 from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.fit import checked_engine_memory
-from real.plan.sizes import multiplied, update_flops
+from real.plan.memory import multiplied, update_flops
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import local_world
 from real.ranks.sharding import shard_of
-from real.record.batches import batches_per_epoch, checkpoint_interval
 from real.record.checkpoint import (
     MASTER,
     MODEL,
@@ -44,6 +43,7 @@ from real.record.evaluation import Evaluator
 from real.record.stored import manifest_of
 from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import check_engine_tp
+from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
 from real.update.grpo import initial_reference
@@ -202,11 +202,6 @@ def prepare(
     logs: Path | None = None,
 ) -> Run:
     """Load the model and the problems and make all parts.
-
-    Args:
-        ranks: the processes of the run; all prepare it.
-        notices: to be told and kept with those of the problems.
-        logs: folder for the logs of engines; they are not kept if None.
 
     Raises:
         UserError: the model or the problems are wrong.

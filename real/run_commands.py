@@ -17,7 +17,7 @@ from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import check_new
-from real.compare.asked import check_asked, read_sources
+from real.asked import check_asked, read_sources
 from real.model_commands import (
     ImportGgufCommand,
     MakeTinyCommand,
@@ -30,13 +30,12 @@ from real.ranks.launched import launched
 from real.record.stored import stored_config
 from real.record.terminal import advice_when_stopped, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
-from real.requirements import require_torch
 from real.settings.config import TrainConfig
-from real.settings.presets import settings_of
+from real.settings.presets import require_torch, settings_of
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
-    from real.compare.arms import ComparedArms
+    from real.compare import ComparedArms
 
 
 @dataclass(kw_only=True)
@@ -166,7 +165,7 @@ class CompareCommand(SettingsCommand):
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
-            from real.compare.arms import compare, compare_steps
+            from real.compare import compare, compare_steps
             from real.model.prepare import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]

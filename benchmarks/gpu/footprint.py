@@ -20,8 +20,7 @@ from shapes import (
     update_bytes,
 )
 
-from real.plan.memory import longest, state_parts
-from real.plan.sizes import PlannedModel
+from real.plan.memory import PlannedModel, longest, state_parts
 from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig
 from real.update.grpo import backward

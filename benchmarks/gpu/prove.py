@@ -157,7 +157,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
     """Run a section in this process; returns 3 if a measure is outside its bound, 4 if left out."""
     from shapes import Setup
 
-    from real.requirements import installed
+    from real.settings.presets import installed
 
     setup = Setup(dry, folder)
     if not dry:
@@ -246,9 +246,8 @@ def needs(kind: str) -> list[Need]:
     from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
     from speed import ADAPTERS, UPDATES
 
-    from real.plan.memory import CONTEXT, GIB, plan_memory
-    from real.plan.seconds import PEAK_SHARE, step_seconds
-    from real.plan.sizes import CARDS, PlannedModel, update_flops
+    from real.plan.fit import PEAK_SHARE, step_seconds
+    from real.plan.memory import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
 
     card = CARDS[kind]
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet

@@ -23,7 +23,7 @@ from torch import Tensor
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import WideHead, add_product
-from real.plan.sizes import multiplied, update_flops
+from real.plan.memory import multiplied, update_flops
 from real.settings.config import TrainConfig
 from real.update.head import Head, head_scores
 from real.update.optimizer import Step

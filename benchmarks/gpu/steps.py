@@ -17,10 +17,10 @@ from shapes import Setup, model_folder, train_config
 
 import real.run
 from real.model.policy import Policy
-from real.record.batches import batches
-from real.requirements import installed
 from real.run import Run
 from real.settings.config import TrainConfig
+from real.settings.presets import installed
+from real.settings.seeds import batches
 from real.trainer import train_batch
 
 PHASES = ("rollout", "grade", "guard", "update", "sync", "step")

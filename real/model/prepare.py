@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lab.base.errors import UserError
 from real.model.policy import pick_device
-from real.requirements import installed
 from real.settings.config import TrainConfig
-from real.settings.presets import settled_for
+from real.settings.presets import installed, settled_for
 
 _ADAPTER = "default"
 _BASE = ".base_layer"

@@ -1,4 +1,4 @@
-"""Whether a run fits its GPUs: the check before anything is loaded, and `guard-train plan`."""
+"""Whether a run fits its GPUs, checked before anything is loaded; and `guard-train plan`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,81 @@ import torch
 from lab.base.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
-from real.plan.memory import GIB, RESERVE, MemoryPlan, plan_memory
-from real.plan.seconds import run_responses, sampling_seconds, step_seconds
-from real.plan.sizes import CARDS, Card, ModelSize, PlannedModel, read_config
+from real.plan.memory import (
+    CARDS,
+    GIB,
+    RESERVE,
+    Card,
+    MemoryPlan,
+    ModelSize,
+    PlannedModel,
+    plan_memory,
+    read_config,
+    trained_and_frozen,
+    update_flops,
+)
 from real.settings.config import TrainConfig
 from real.settings.presets import PROBLEMS, check_engine_tp, settled_for
 from real.tiny import starting_checkpoint
+
+PEAK_SHARE = 0.4
+"""Share of the peak speed that matrix products reach. Assumed, not measured, as those below."""
+BANDWIDTH_SHARE = 0.7
+"""Share of the memory's speed that decoding reaches."""
+DECODE_OVERHEAD = 0.003
+"""Seconds per decoded token besides reading weights and cache."""
+HOST_LINK = 50e9
+"""Bytes per second between a GPU and main memory, in one direction at a time."""
+HAND_OVER = 20e9
+"""Bytes of weights per second from the trainer to an engine."""
+PROMPT_TOKENS = 150
+"""Mean length of a prompt."""
+
+
+def step_seconds(
+    size: ModelSize, plan: MemoryPlan, config: TrainConfig, world: int, card: Card, mean: int
+) -> dict[str, float]:
+    """Return the estimated seconds of each phase of one batch, evaluations left out."""
+    weights, flops = 2.0 * size.n_weights, card.flops * PEAK_SHARE
+    per_token = update_flops(size.n_multiplied, config)
+    per_token += 2 * config.gradient_checkpointing * size.n_multiplied
+    trained = trained_and_frozen(size)[0] / world
+    moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
+    # AdamW reads and writes weights, gradients and moments; copies measure the change.
+    adamw = moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
+    tokens = config.batch_size * config.n_samples * (mean + PROMPT_TOKENS)
+    votes = config.batch_size * config.n_votes
+    return {
+        "rollout": sampling_seconds(size, plan, config, world, card, mean, votes),
+        "update": tokens / world * per_token / flops,
+        "optimizer": -(-config.batch_size // config.mini_batch) * adamw,
+        "sync": 0.0 if config.engine == "transformers" else weights / HAND_OVER,
+    }
+
+
+def sampling_seconds(
+    size: ModelSize,
+    plan: MemoryPlan,
+    config: TrainConfig,
+    world: int,
+    card: Card,
+    mean: int,
+    n_responses: int,
+) -> float:
+    """Return the estimated seconds in which all engines together sample some responses.
+
+    One of them is taken to reach `max_response_tokens`; they have `mean` tokens on average.
+    """
+    flops, bandwidth = card.flops * PEAK_SHARE, card.bandwidth * BANDWIDTH_SHARE
+    # Each step of decoding reads the weights; each token reads the cache before it.
+    group, weights = config.engine_tp, 2.0 * size.n_weights
+    rows = -(-n_responses * group // world)
+    before = PROMPT_TOKENS + mean / 2
+    waves = max(1.0, rows / max(1.0, plan.cache_tokens / before))
+    steps = (config.max_response_tokens or 1) * waves
+    seconds = steps * (weights / (group * bandwidth) + DECODE_OVERHEAD)
+    seconds += rows * mean * before * 2 * size.n_kv / (group * bandwidth)
+    return seconds + rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied / (group * flops)
 
 
 def checked_engine_memory(
@@ -102,13 +171,6 @@ def plan_lines(
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits.
 
-    Args:
-        config: of the run; its model is a folder, `hf:owner/name` or a preset's model.
-        kind: of the GPUs, a key of `CARDS`.
-        gpus: number of ranks, each with an engine.
-        memory: GiB of each GPU; that of the data sheet if None.
-        mean_tokens: mean length of a response, for the estimate of the time.
-
     Raises:
         UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """
@@ -169,18 +231,21 @@ def _whole_run(
     step: float,
 ) -> list[str]:
     """Return the responses and hours of a whole run, with its evaluations."""
-    found = run_responses(config, n_problems)
+    n_batches = -(-n_problems // config.batch_size)
+    n_steps, every = config.epochs * n_batches, config.eval_steps or config.eval_every * n_batches
+    n_evaluations = n_steps // every if every else 0
+    votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
+    evaluated = n_problems * config.eval_samples
 
     def sampling(n_responses: int) -> float:
         return sampling_seconds(size, plan, config, gpus, card, mean, n_responses)
 
-    n_steps = config.epochs * -(-n_problems // config.batch_size)
-    seconds = n_steps * step + 3 * sampling(found.full)
-    seconds += found.evaluations * sampling(found.evaluated)
-    share = found.others / (found.votes + found.others)
+    # All votes are drawn before training and in the evaluations at the start and the end.
+    seconds = n_steps * step + 3 * sampling(full) + n_evaluations * sampling(evaluated)
+    others = 3 * full + n_evaluations * evaluated
     return [
-        f"a run: {n_steps:,} steps, {found.votes:,} votes, {found.others:,} responses of "
-        f"evaluations and before training ({share:.0%}); about {seconds / 3600:.0f} hours"
+        f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
+        f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
     ]
 
 

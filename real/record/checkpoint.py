@@ -134,9 +134,6 @@ def write_checkpoint(
 ) -> None:
     """Write one checkpoint, on the rank that holds the trace; the others write their shards.
 
-    Args:
-        run_folder: holds the trace, whose rows are put on disk first.
-
     Raises:
         UserError: the disk cannot be written; the folder is as it was.
     """
@@ -299,12 +296,6 @@ def check_room(
 ) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
-    Args:
-        run_folder: of the run; need not exist yet.
-        keep: number of checkpoints that stay on disk.
-        n_written: number of checkpoints that the whole run writes.
-        final: bytes of the trained model, which is written at the end.
-
     Raises:
         UserError: the disk has too little room; a new checkpoint is written before the oldest one
             is deleted, and the trained model beside those that are kept.
@@ -349,9 +340,6 @@ def save_model(
         policy: of all ranks, which must all call this.
         run_folder: None on ranks that do not write.
         average: of the weights, written in their place.
-
-    Returns:
-        The folder; it is there whole or not at all.
 
     Raises:
         UserError: the disk cannot be written.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
 import numpy as np
@@ -37,12 +37,9 @@ class Evaluation:
 
     def columns(self) -> dict[str, float]:
         """Columns of the trace's evals."""
-        return {
-            "pass_at_1": self.pass_at_1,
-            "maj_accuracy": self.maj_accuracy,
-            "n_responses": self.n_responses,
-            **{f"pass_at_{k}": value for k, value in self.pass_at.items()},
-        }
+        values = asdict(self)
+        ks: dict[int, float] = values.pop("pass_at")
+        return values | {f"pass_at_{k}": value for k, value in ks.items()}
 
 
 def evaluate(
@@ -58,10 +55,11 @@ def evaluate(
         with_majority: whether V is large enough for a majority vote to be reported.
     """
     n_responses = answers_NV.shape[1]
-    known = np.array([answer_ids.has_truth(i) for i in range(len(answer_ids))])
+    places = range(len(answer_ids))
+    known = np.array([answer_ids.has_truth(i) for i in places])
     if not known.any():
         return Evaluation(np.nan, np.nan, n_responses, dict.fromkeys(ks, np.nan))
-    truth_N = np.array([answer_ids.truth_id(i) for i in range(len(answer_ids))])
+    truth_N = np.array([answer_ids.truth_id(i) for i in places])
     right_NV = answers_NV == truth_N[:, None]
     majority = np.nan
     if with_majority:
@@ -81,10 +79,6 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
     code"), as a product of k factors, since the binomials overflow.
-
-    Args:
-        k: responses that count as one try.
-        right_N: (N,) right responses of each problem, c.
 
     Returns:
         (N,) chances; NaN where fewer than k responses were drawn.
@@ -176,14 +170,7 @@ class Evaluator:
     """Of the weights, evaluated in their place."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
-        """Evaluate, write the row, and note the summary of the curve of evaluations so far.
-
-        Args:
-            log: gets a row of the trace's evals and a few responses to read.
-            step: batches so far; the version of the weights that are trained.
-            full: draw all V responses, for the majority vote and pass@1, as before and after
-                training; otherwise `eval_samples`.
-        """
+        """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
         completions = Completions(self.prompts)
         with log.phase("evaluation"):
             with self._evaluated(step) as version:

@@ -1,7 +1,12 @@
-"""All that a run writes: the trace with its votes, metrics for loggers, texts, checkpoints."""
+"""All that a run writes: the trace with its votes, texts, checkpoints, metrics for loggers."""
 
 from __future__ import annotations
 
+import hashlib
+import html
+import importlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.base.errors import UserError, first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
@@ -19,11 +25,136 @@ from lab.trace.store import MemoryRun, Recorder, RunFolder
 from real.answers import AnswerIds
 from real.model.memory import in_phase
 from real.ranks.distributed import ALONE, Ranks
-from real.record.batches import checkpoint_interval
 from real.record.checkpoint import Checkpoints, State
-from real.record.loggers import Loggers, open_loggers
 from real.record.terminal import say
 from real.settings.config import TrainConfig
+from real.settings.presets import installed
+from real.settings.seeds import checkpoint_interval
+
+PROJECT = "ttrl-guard-lab"
+
+_INSTALL = {
+    "tensorboard": "pip install 'ttrl-guard-lab[log]'",
+    "wandb": "pip install 'ttrl-guard-lab[wandb]'",
+}
+
+
+def require_loggers(kinds: Sequence[str]) -> None:
+    """Refuse loggers whose library is missing, before anything is loaded.
+
+    Raises:
+        UserError: one is not installed; says how to install it.
+    """
+    for kind in kinds:
+        if not installed(kind):
+            raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
+
+
+class Loggers:
+    """Several loggers as one. A logger that fails is left out from then on; the run continues."""
+
+    def __init__(self, loggers: Sequence[tuple[str, TensorBoard | Wandb]]) -> None:
+        self._loggers = list(loggers)
+
+    def __bool__(self) -> bool:
+        """Return whether there is any logger."""
+        return bool(self._loggers)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        self._all(lambda logger: logger.scalars(step, values))
+
+    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows of equal keys."""
+        self._all(lambda logger: logger.table(step, name, rows))
+
+    def close(self) -> None:
+        """Close all."""
+        self._all(lambda logger: logger.close())
+        self._loggers = []
+
+    def _all(self, call: Callable[[TensorBoard | Wandb], None]) -> None:
+        for entry in list(self._loggers):
+            try:
+                call(entry[1])
+            except Exception as error:
+                self._loggers.remove(entry)
+                reason = first_line(error)
+                print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
+
+
+class TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Hide what a killed run logged after its checkpoint: those batches are run again.
+        purge = None if after is None else after + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        if after is None:
+            config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
+            self._writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows as a Markdown table."""
+        heads = list(rows[0])
+        lines = [heads, ["---"] * len(heads)]
+        lines += [[_cell(row[head]) for head in heads] for row in rows]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        self._writer.add_text(name, text, step)
+
+    def close(self) -> None:
+        """Write out pending data."""
+        self._writer.close()
+
+
+class Wandb:
+    """A Weights & Biases run, kept in RUN/wandb until `wandb sync` sends it."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        self._wandb: Any = importlib.import_module("wandb")
+        identity = hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()
+        self._run = self._wandb.init(
+            project=PROJECT,
+            name=f"{manifest.arm}-{folder.name}",
+            id=identity[:12],  # a run shares it with its resumption and with no other run
+            config=manifest.config,
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            resume="allow",
+            settings=self._wandb.Settings(silent=True),
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of one batch."""
+        self._run.log(dict(values), step=step)
+
+    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows as a table."""
+        heads = list(rows[0])
+        data = [[row[head] for head in heads] for row in rows]
+        self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
+
+    def close(self) -> None:
+        """Write out pending data."""
+        self._run.finish()
+
+
+_MAKERS = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+}
+
+
+def _cell(value: object) -> str:
+    return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")
+
 
 Ints = NDArray[np.int64]
 Rows = dict[str, Any]
@@ -155,8 +286,9 @@ class Journal:
         checkpoints = Checkpoints(recorder.path, folder, *kept, ranks) if every else None
         if folder is None:
             return cls(recorder, checkpoints=checkpoints)
-        loggers = open_loggers(config.log, folder.path, folder.manifest, after)
-        return cls(folder, folder.path, loggers, checkpoints)
+        require_loggers(config.log)
+        made = [(kind, _MAKERS[kind](folder.path, folder.manifest, after)) for kind in config.log]
+        return cls(folder, folder.path, Loggers(made), checkpoints)
 
     @property
     def manifest(self) -> Manifest:
@@ -183,12 +315,6 @@ class Journal:
         self.recorder.write_evals(columns)
         self._log("eval", columns)
 
-    def write_votes(self, tables: VoteTables, position: Columns) -> None:
-        """Add rows to the trace's votes and answers."""
-        self.recorder.write_votes({**tables.votes, **position})
-        if len(tables.answers["text"]):
-            self.recorder.write_answers({**tables.answers, **position})
-
     def write_visited(
         self, visited: Visited, position: Columns, votes: VoteRows | None = None
     ) -> None:
@@ -196,7 +322,9 @@ class Journal:
         self.write_visits({**visited.columns, **position})
         if votes is not None:
             counted = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.write_votes(counted, position)
+            self.recorder.write_votes({**counted.votes, **position})
+            if len(counted.answers["text"]):
+                self.recorder.write_answers({**counted.answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""

@@ -1,19 +1,29 @@
-"""Resuming a stopped run: the point where it continues, and a check of its model and problems."""
+"""Stopping a run at the end of a batch, and resuming it where its last checkpoint was written.
+
+After a signal the run goes on to the end of its batch, writes a checkpoint, and ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
+import os
 import shlex
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 
 from lab.base.errors import UserError
 from lab.base.settings import to_values
+from lab.signals import STOP_SIGNALS, stop
 from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
 from lab.trace.parts import locked
 from lab.trace.store import RunFolder
@@ -26,6 +36,73 @@ from real.record.stored import check_same, stored_config
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 
+_NOTICE = (
+    b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"
+)
+_SAME_PRESS = 1.0
+"""Seconds within which further signals are taken for the first one.
+
+A terminal sends Ctrl-C to all processes, and a parent then often passes it on to its children.
+"""
+
+
+class StopRequest:
+    """A request to stop the run, if any."""
+
+    def __init__(self) -> None:
+        self.deferred = False
+        """Let the first signal wait for `leave_if`; set once there is a checkpoint to add to."""
+        self.asked: signal.Signals | None = None
+        self._asked_at = 0.0
+
+    def agreed(self, highest: Callable[[int], int]) -> signal.Signals | None:
+        """Return the signal that asked for the end so far, if any; ranks get it in turn."""
+        number = highest(self.asked or 0)
+        return signal.Signals(number) if number else None
+
+    def leave_if(self, asked: signal.Signals | None) -> None:
+        """End the run, at a point where all its work is on disk.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+            Terminated: another signal came.
+        """
+        if asked is not None:
+            stop(asked)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        now = time.monotonic()
+        if self.asked is not None and now - self._asked_at < _SAME_PRESS:
+            return
+        if not self.deferred or self.asked is not None:
+            stop(number)
+        self.asked, self._asked_at = signal.Signals(number), now
+        # Not print: the signal may have come in the middle of one, which cannot be entered twice.
+        # The parent of a comparison's runs prints the notice for them.
+        if multiprocessing.parent_process() is None:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                os.write(2, _NOTICE)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Catch the signals that ask a process to stop; possible in the main thread only."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    # Signals that are ignored, as under nohup, stay ignored.
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, request.handle)
+    try:
+        yield request
+    finally:
+        for number in handled:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
 
 @contextlib.contextmanager
 def held(folder: Path, ranks: Ranks) -> Iterator[None]:
@@ -37,11 +114,7 @@ def held(folder: Path, ranks: Ranks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
-    """Add to the message of an engine that died how to go on with the run.
-
-    Args:
-        keeps_checkpoints: whether it writes any; else nothing is added.
-    """
+    """Add to the message of an engine that died how to go on with the run."""
     try:
         yield
     except EngineDied as error:
@@ -74,11 +147,6 @@ def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
 ) -> ResumePoint | None:
     """Return the point from which a run folder continues; None if the run is finished.
-
-    Args:
-        folder: held by this process alone, see `lab.trace.parts.locked`.
-        config: settings to continue with; those of the run if None.
-        ranks: the processes of the run; all must call this.
 
     Raises:
         UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
@@ -184,10 +252,6 @@ def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
 
 def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
     """Refuse other problems or another model.
-
-    Args:
-        then: `fingerprint` at the start of the run.
-        now: `fingerprint` of today.
 
     Raises:
         UserError: they differ; the message names the difference.

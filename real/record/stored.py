@@ -55,12 +55,7 @@ def manifest_of(
     arm: str | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Return the `run.json` of a run that starts now.
-
-    Args:
-        arm: name of the arm; found from the settings if None.
-        facts: for the manifest's `extra`.
-    """
+    """Return the `run.json` of a run that starts now."""
     name = arm or arm_of(config).name
     return Manifest.new(
         "real",
@@ -95,10 +90,6 @@ def check_same(
     fixed: frozenset[str] = frozenset(),
 ) -> None:
     """Refuse settings that would make it another run.
-
-    Args:
-        before: plain values of the settings it was run with.
-        fixed: those of `CHANGEABLE` that must agree as well.
 
     Raises:
         UserError: settings differ that are not `CHANGEABLE`; all of them are named.

@@ -20,11 +20,7 @@ _numbers: ContextVar[Callable[[str], object] | None] = ContextVar("numbers", def
 
 
 def say(notices: Iterable[str], source: str = "") -> None:
-    """Print notices, one line each, on stderr, from one of several ranks.
-
-    Args:
-        source: put before them, such as the name of one of several runs.
-    """
+    """Print notices, one line each, on stderr, from one of several ranks."""
     said, send = _said.get(), _send.get()
     for notice in notices if speaks() else ():
         if send is not None:
@@ -58,11 +54,7 @@ def advice_when_stopped(advice: str) -> Iterator[None]:
 
 
 def send_words(notice: Callable[[str], object], numbers: Callable[[str], object]) -> None:
-    """Send on what this process says, in place of printing it.
-
-    Args:
-        numbers: is called with the numbers of each batch, see `show_numbers`.
-    """
+    """Send on what this process says, in place of printing it."""
     _send.set(notice)
     _numbers.set(numbers)
 
@@ -162,11 +154,7 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
 
 
 def lines(curve: Mapping[str, Any]) -> list[str]:
-    """Return the curve in lines for readers.
-
-    Args:
-        curve: from `summary`.
-    """
+    """Return the curve in lines for readers."""
     if curve["best"] is None:
         return ["no true answers: accuracy was not measured"]
     first, last, best = curve["first"], curve["last"], curve["best"]

@@ -372,13 +372,6 @@ def check_tiny(
 ) -> None:
     """Refuse settings of the embedded tasks that contradict others.
 
-    Args:
-        problems: the setting `problems`.
-        task: the setting `tiny_task`.
-        verifies: the setting `tiny_verifies`.
-        seed: the setting `problem_seed`.
-        judging_rule: name of the rule, if that asks the model to judge responses.
-
     Raises:
         UserError: they do.
     """

@@ -6,6 +6,7 @@ with its source.
 
 from __future__ import annotations
 
+import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,24 +136,6 @@ REMARKS = (
 )
 
 
-def preset_values(name: str) -> dict[str, Any]:
-    """Settings of a preset, as plain values.
-
-    Args:
-        name: one of `NAMES`.
-
-    Raises:
-        UserError: there is no such preset.
-    """
-    if name not in NAMES:
-        raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
-    data = name.partition("/")[2]
-    values: dict[str, Any] = {choice.name: choice.value for choice in SHARED}
-    if PROBLEMS[data] > MOST_EVALUATED:
-        values["eval_steps"] = -(-PROBLEMS[data] // values["batch_size"])
-    return {"problems": data, "epochs": EPOCHS[data], **values}
-
-
 def model_of(name: str) -> str:
     """The model that the paper trained under a preset's name."""
     return MODELS[name.partition("/")[0]]
@@ -160,10 +143,6 @@ def model_of(name: str) -> str:
 
 def preset(name: str, model: str, **changes: Any) -> TrainConfig:
     """The settings of one cell of the paper.
-
-    Args:
-        name: one of `NAMES`, such as `qwen2.5-7b/math500`.
-        model: local folder of the model, or `hf:owner/name`.
 
     Raises:
         UserError: there is no such preset, or a change is wrong.
@@ -177,7 +156,14 @@ def preset_config(name: str, changes: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UserError: there is no such preset, no model is given, or a change is wrong.
     """
-    values = {**preset_values(name), **changes}
+    if name not in NAMES:
+        raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
+    data = name.partition("/")[2]
+    values: dict[str, Any] = {"problems": data, "epochs": EPOCHS[data]}
+    values |= {choice.name: choice.value for choice in SHARED}
+    if PROBLEMS[data] > MOST_EVALUATED:
+        values["eval_steps"] = -(-PROBLEMS[data] // values["batch_size"])
+    values |= changes
     if values.get("model") is None:
         raise UserError(
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
@@ -257,10 +243,6 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
 
     The tiny model stays in single precision on transformers: it is too small to gain.
 
-    Args:
-        config: settings in which dtype and engine may be `auto`.
-        gpu: whether the trainer runs on a GPU.
-
     Returns:
         The settings, and a notice of what was chosen.
     """
@@ -279,9 +261,6 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
 def check_engine_tp(config: TrainConfig, ranks: int) -> None:
     """Refuse engines that cannot be dealt over the ranks of a machine.
 
-    Args:
-        ranks: of this machine, one for each GPU.
-
     Raises:
         UserError: the engine is not vLLM in its own process, or groups of ranks do not come out.
     """
@@ -297,3 +276,24 @@ def check_engine_tp(config: TrainConfig, ranks: int) -> None:
             f"engine_tp = {config.engine_tp}: does not divide the {ranks} ranks of a machine; take "
             "a divisor of them, or start as many ranks with torchrun --nproc-per-node"
         )
+
+
+NEEDED = ("torch", "transformers", "safetensors")
+INSTALL = "pip install 'ttrl-guard-lab[real]'"
+
+
+def installed(package: str) -> bool:
+    """Return whether a package can be imported; a mere folder of its name does not count."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def require_torch() -> None:
+    """Say what to install where the trainer's libraries are missing.
+
+    Raises:
+        UserError: one of them cannot be found.
+    """
+    missing = [name for name in NEEDED if not installed(name)]
+    if missing:
+        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")

@@ -1,4 +1,4 @@
-"""Random numbers by purpose and position, so that runs of one seed share them.
+"""Random numbers by purpose and position, and the batches of a run in their order.
 
 Every draw has its own generator, made from the run's seed, a stream and a position in the run. Two
 arms of one seed therefore see the same problem order, guard draws and evaluation draws, however
@@ -7,10 +7,15 @@ many numbers either of them used before; and a resumed run needs no generator's 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from real.settings.config import TrainConfig
 
 
 class Stream(IntEnum):
@@ -60,3 +65,70 @@ def _sequence(seed: int, stream: Stream, position: tuple[int, ...]) -> np.random
     # NumPy takes an array of single words as it is, a list number by number: ten times as slow.
     short = max(words) < 2**32
     return np.random.SeedSequence(np.array(words, np.uint32) if short else words)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of problems."""
+
+    step: int
+    """Number of the batch in the run, from 1."""
+    epoch: int
+    """From 1; also the number of these problems' visit."""
+    problems_P: NDArray[np.int64]
+    """(P,) problem indices."""
+    ends_epoch: bool
+    ends_run: bool
+
+    def is_evaluated(self, config: TrainConfig) -> bool:
+        """Return whether an evaluation follows."""
+        return self.ends_run or is_due(config, self.step, self.epoch, self.ends_epoch)
+
+
+def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
+    """Yield all batches of a run; each epoch has a new order of the problems."""
+    per_epoch = batches_per_epoch(config, n_problems)
+    for epoch in range(1 + after // per_epoch, config.epochs + 1):
+        order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
+        for i in range(per_epoch):
+            step = (epoch - 1) * per_epoch + i + 1
+            if step <= after:
+                continue
+            start = i * config.batch_size
+            last = i + 1 == per_epoch
+            yield Batch(
+                step=step,
+                epoch=epoch,
+                problems_P=order_N[start : start + config.batch_size],
+                ends_epoch=last,
+                ends_run=last and epoch == config.epochs,
+            )
+
+
+def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
+    """Return whether an evaluation follows a batch, apart from the one after the last batch."""
+    if config.eval_steps:
+        return step % config.eval_steps == 0
+    return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
+
+
+def with_next(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Batch | None]]:
+    """Yield each batch with the one after it, None at the end."""
+    before: Batch | None = None
+    for batch in batches:
+        if before is not None:
+            yield before, batch
+        before = batch
+    if before is not None:
+        yield before, None
+
+
+def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:
+    """Return the number of batches between checkpoints; 0 if none are written."""
+    every = config.checkpoint_every
+    return batches_per_epoch(config, n_problems) if every is None else every
+
+
+def batches_per_epoch(config: TrainConfig, n_problems: int) -> int:
+    """Batches of one pass over the problems; the last one may be smaller."""
+    return -(-n_problems // config.batch_size)

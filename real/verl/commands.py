@@ -8,21 +8,105 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from guard_core import GuardConfig
 from guard_core.config import Count, Natural, Positive, check_fields
+from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError
+from lab.base.files import check_new_file, whole
 from lab.base.settings import to_values
 from lab.options import POSITIONAL
 from lab.trace.parts import check_new
 from real.problems import NAMED, load_problems
-from real.requirements import require_torch
-from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
-from real.settings.presets import model_of, settings_of
-from real.verl.settings import LOSSES, TEMPLATE, check_plugin
+from real.problems.load import suffix_of
+from real.problems.problem import ProblemSet
+from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig, rule_of
+from real.settings.presets import model_of, require_torch, settings_of
+
+TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
+"""The script of `guard-verl config`, with names in braces for values."""
+VERL_NAMES = {own: verls for verls, own in re.findall(r"^  ([\w.]+)=\{(\w+)\}$", TEMPLATE, re.M)}
+"""The trainer's name of a setting, or one of the script's own, to verl's."""
+LOSSES = {
+    "dapo": "token-mean",
+    "grpo": "seq-mean-token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""Average of the loss, the trainer's name to verl's."""
+
+
+def check_plugin(settings: TrainConfig) -> None:
+    """Refuse rules that read more than votes, and what verl cannot follow.
+
+    Raises:
+        UserError: the plugin cannot train with these settings.
+    """
+    rule, guard, size = rule_of(settings), settings.guard, settings.batch_size
+    if rule.needs or rule.loss != "rewards":
+        wants = ", ".join(sorted(rule.needs)) or "no rewards"
+        raise UserError(
+            f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
+            "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
+        )
+    for name, value, without in (
+        ("guard.brake", guard.brake, 1.0),
+        ("average", settings.average, 0.0),
+    ):
+        if value != without:
+            raise UserError(
+                f"{name} = {value:g}: verl has no such thing; leave it at {without:g}, or run it "
+                "by guard-train"
+            )
+    skips_all = guard.min_share > 0 or (guard.rcsu and skip_cap(size, guard) >= size)
+    if skips_all and guard.skip_by == "drop":
+        raise UserError(
+            f"guard.min_share = {guard.min_share:g}, guard.skip_share = {guard.skip_share:g}: "
+            f"could skip all {size} problems of a batch, which verl cannot train without; take "
+            "guard.skip_by = mask"
+        )
+
+
+def write_problems(
+    path: Path, sets: Sequence[ProblemSet], suffix: str | None, system_prompt: str | None = None
+) -> int:
+    """Write problem sets into one Parquet file for verl.
+
+    Raises:
+        UserError: the file exists or cannot be written.
+    """
+    import pyarrow as pa  # too slow for --help
+    import pyarrow.parquet as pq
+
+    # The columns that verl's `RLHFDataset` and its reward loop read, and the problem's id.
+    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema(
+        {
+            "data_source": pa.string(),
+            "prompt": pa.list_(turn),
+            "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
+            "extra_info": pa.struct([("index", pa.int64()), ("id", pa.string())]),
+        }
+    )
+    if path.suffix != ".parquet":
+        raise UserError(f"{path}: verl reads Parquet; give a name that ends in .parquet")
+    check_new_file(path)
+    rows: list[dict[str, Any]] = []
+    for name, problem in ((own.name, problem) for own in sets for problem in own):
+        asked = problem if system_prompt is None else problem.under_system(system_prompt)
+        row = {
+            "data_source": name,
+            "prompt": asked.messages(suffix_of(problem, suffix)),
+            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "extra_info": {"index": len(rows), "id": problem.id},
+        }
+        rows.append(row)
+    with whole(path) as place:
+        pq.write_table(pa.Table.from_pylist(rows, schema), place)
+    return len(rows)
 
 
 @dataclass(kw_only=True)
@@ -73,7 +157,7 @@ def cell_script(cell: ConfigCommand) -> str:
         UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
             mini-batch, or the run folder exists without a checkpoint to go on from.
     """
-    from real.plan.sizes import PlannedModel, read_config  # imports torch
+    from real.plan.memory import PlannedModel, read_config  # imports torch
 
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
     options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
@@ -181,8 +265,6 @@ class ProblemsCommand:
 
     def run(self) -> None:
         """Write the file, and say how many problems it holds."""
-        from real.verl.problems import write_problems
-
         if not self.sources:
             raise UserError(f"sources: name a problem file, or one of {', '.join(NAMED)}")
         sets = [load_problems(name, self.fields, self.data_dir, self.hub) for name in self.sources]

@@ -9,8 +9,8 @@ from whole_runs import Done
 from real.settings.config import TrainConfig
 from real.update.grpo import backward
 from real.update.packing import Group
+from real.verl.plugin.trainer import MINORITY
 from real.verl.plugin.votes import place_of
-from real.verl.plugin.worker import MINORITY
 
 
 def step_again(done: Done, step: int):

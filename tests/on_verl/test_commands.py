@@ -13,7 +13,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from real.problems.problem import Problem, ProblemSet
 from real.settings.presets import NAMES
 from real.verl.cli import main
-from real.verl.problems import write_problems
+from real.verl.commands import write_problems
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ([], ["--nodes", "8"], ["--gpus", "1", "--gpu-memory", "24"])

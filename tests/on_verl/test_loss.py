@@ -14,7 +14,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
-from real.verl.plugin.worker import MINORITY, two_stream_loss, update_norm
+from real.verl.plugin.trainer import MINORITY, two_stream_loss, update_norm
 
 LENGTHS, PROMPT, WEIGHT = [3, 6, 2, 5], 5, 0.49
 

@@ -11,8 +11,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
 from real.record.checkpoint import write_checkpoint
 from real.record.stored import manifest_of
-from real.verl.plugin.record import FOLDER, load, opened
-from real.verl.plugin.votes import Problems
+from real.verl.plugin.votes import FOLDER, Problems, load, opened
 
 
 def opened_run(tmp_path, saved=None, **facts):

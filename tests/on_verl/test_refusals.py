@@ -9,10 +9,9 @@ from hydra import compose, initialize_config_module
 from lab.base.errors import UserError
 from real.record.stored import manifest_of
 from real.verl.cli import main
-from real.verl.plugin.record import load, opened
 from real.verl.plugin.settings import settings_of
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
-from real.verl.plugin.votes import Problems
+from real.verl.plugin.votes import Problems, load, opened
 
 SCRIPT = ("config", "--preset", "qwen2.5-7b/math500")
 

@@ -22,8 +22,8 @@ from lab.__main__ import main as report
 from lab.base.settings import from_values
 from real.settings.config import TrainConfig
 from real.tiny import problems
+from real.verl.plugin.trainer import MINORITY
 from real.verl.plugin.votes import Problems
-from real.verl.plugin.worker import MINORITY
 
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")

@@ -17,7 +17,7 @@ from run_verl import ENVIRONMENT, HERE, settings
 from lab.trace.trace import Trace, load
 from real.problems.problem import Problem, ProblemSet
 from real.tiny import problems
-from real.verl.problems import write_problems
+from real.verl.commands import write_problems
 
 N_PROBLEMS = 9
 """One more than two batches, so that verl leaves another one out of every epoch."""

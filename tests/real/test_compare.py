@@ -26,8 +26,8 @@ from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real import train
 from real.cli import main
-from real.compare.arms import compare
-from real.compare.jobs import find_places, run_jobs
+from real.compare import compare
+from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
 
 

@@ -14,7 +14,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import train
 from real.cli import main
-from real.compare.arms import CLOSE, MAX_TRIES, compare
+from real.compare import CLOSE, MAX_TRIES, compare
 
 
 def test_comparison_is_paired_and_matches_the_effort(

@@ -16,9 +16,9 @@ from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.cli import main
-from real.record.batches import is_due
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
+from real.settings.seeds import is_due
 from real.vote.decide import Supervisor
 
 

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from real.model import memory
-from real.plan.sizes import CARDS, card_named, multiplied, update_flops
-from real.record.meter import Clock
+from real.plan.memory import CARDS, card_named, multiplied, update_flops
 from real.settings.config import TrainConfig
 from real.settings.presets import preset, settled_for
+from real.trainer import Clock
 
 OWN = TrainConfig(model="folder", problems="p.json")
 

@@ -21,7 +21,7 @@ import real.problems.prompts as templates
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
-from real.compare.arms import compare
+from real.compare import compare
 from real.model.folder import check_folder
 from real.model.policy import Policy, load_policy
 from real.problems import Problem, ProblemSet, Turn

@@ -248,16 +248,7 @@ def test_settings_edited_in_the_folder_are_refused(broken: Path):
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="runs are forked and killed")
 
-CONFIG = TrainConfig(
-    n_problems=4,
-    batch_size=2,
-    n_votes=8,
-    n_samples=4,
-    epochs=2,
-    eval_samples=2,
-    checkpoint_every=1,
-    save_model=True,
-)
+CONFIG = replace(SMALL, save_model=True)
 """Four batches, a checkpoint after each: so that most changes of files belong to checkpoints."""
 
 

@@ -12,7 +12,7 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from real import TrainConfig
 from real.cli import main
-from real.compare.arms import compare
+from real.compare import compare
 
 OFF = GuardConfig.off()
 GUARD = GuardConfig.paper()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import real.requirements
+import real.settings.presets
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
@@ -93,15 +93,25 @@ BAD_OPTIONS = [
     (["--model", "nowhere"], "model nowhere: no such folder"),
     (["--problems", "nowhere.json"], "needs a model"),
 ]
+BAD_COMPARISONS = [
+    (["--arms", "matched"], "matched needs ttrl and guard"),
+    (["--arms", "best"], "arm 'best': unknown"),
+    (["--arms", "ttrl", "ttrl"], "names one twice"),
+    (["--seeds", "-1"], "seeds = -1: must be at least 0"),
+    (["--jobs", "0"], "jobs = 0: must be at least 1"),
+    (["--seed", "3"], "seed: every arm and seed has its own"),
+    (["--guard.W", "3"], "guard: every arm and seed has its own"),
+]
+REFUSED = [("run", *row) for row in BAD_OPTIONS] + [("compare", *row) for row in BAD_COMPARISONS]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), BAD_OPTIONS, ids=[" ".join(w) for w, _ in BAD_OPTIONS]
+    ("command", "words", "message"), REFUSED, ids=[" ".join(words) for _, words, _ in REFUSED]
 )
 def test_bad_options_are_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert run("run", "--out", tmp_path / "run", *words) == 2
+    assert run(command, "--out", tmp_path / "run", *words) == 2
     check_refused(capsys, message)
     assert not (tmp_path / "run").exists()
 
@@ -159,26 +169,6 @@ def test_bad_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         check_refused(capsys, message)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--arms", "matched"], "matched needs ttrl and guard"),
-        (["--arms", "best"], "arm 'best': unknown"),
-        (["--arms", "ttrl", "ttrl"], "names one twice"),
-        (["--seeds", "-1"], "seeds = -1: must be at least 0"),
-        (["--jobs", "0"], "jobs = 0: must be at least 1"),
-        (["--seed", "3"], "seed: every arm and seed has its own"),
-        (["--guard.W", "3"], "guard: every arm and seed has its own"),
-    ],
-)
-def test_bad_comparisons_are_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert run("compare", "--out", tmp_path / "all", *words) == 2
-    check_refused(capsys, message)
-    assert not (tmp_path / "all").exists()
-
-
 def test_comparison_refuses_a_folder_that_it_would_write_into(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -192,7 +182,7 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(
 def test_missing_torch_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(real.requirements, "NEEDED", ("no_such_library", "json"))
+    monkeypatch.setattr(real.settings.presets, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
 

@@ -16,7 +16,7 @@ from real.problems.problem import Problem, ProblemSet, Turn
 from real.settings.config import BOX_REQUEST
 from real.settings.presets import NAMES, preset
 from real.verl.cli import main
-from real.verl.problems import write_problems
+from real.verl.commands import write_problems
 
 ROWS = [
     {"prompt": "What is 2 + 2?", "answer": "4", "id": "add"},

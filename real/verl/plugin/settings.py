@@ -18,7 +18,7 @@ from guard_core.config import ConfigError, GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values
 from real.settings.config import TrainConfig
-from real.verl.settings import LOSSES, VERL_NAMES, check_plugin
+from real.verl.commands import LOSSES, VERL_NAMES, check_plugin
 
 AGENT = "guard_single_turn"
 """Name of the seeded agent loop."""

@@ -15,8 +15,13 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout import base, replica
 
-from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
-from real.verl.plugin.worker import MINORITY, GuardWorker, MeasuringWorker
+from real.verl.plugin.trainer import (
+    MINORITY,
+    GuardTrainer,
+    GuardWorker,
+    MeasuringWorker,
+    SeededAgentLoop,
+)
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from real.requirements import installed
+from real.settings.presets import installed
 
 
 @pytest.fixture(scope="session", autouse=True)

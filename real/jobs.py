@@ -42,12 +42,7 @@ _ON_CPU = 2
 def find_places(
     device: str, n_parallel: int | None, gpus_per_run: int
 ) -> tuple[list[Place], list[str]]:
-    """Return a place for each run that computes at the same time, and notices.
-
-    Args:
-        n_parallel: most runs at once; if None 2 on a CPU, and as many as the GPUs have room for.
-            More than these wait for a place, and a notice says so.
-    """
+    """Return a place for each run that computes at the same time, and notices."""
     for name, number in (("jobs", n_parallel), ("gpus_per_run", gpus_per_run)):
         if number is not None and number < 1:
             raise UserError(f"{name} = {number}: must be at least 1")
@@ -114,7 +109,7 @@ SHUTDOWN_SECONDS = 600
 def _torchrun(n: int) -> list[str]:
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS)]
-    return [sys.executable, *ranks, "-m", "real.compare.jobs"]
+    return [sys.executable, *ranks, "-m", "real.jobs"]
 
 
 def _run(

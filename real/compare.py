@@ -17,8 +17,8 @@ from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import read_manifest
 from lab.trace.parts import is_unused, locked
-from real.compare.asked import check_asked, check_list
-from real.compare.jobs import Place, find_places, run_jobs
+from real.asked import check_asked, check_list
+from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.stored import check_same, stored_config
@@ -179,9 +179,6 @@ _SOURCES = frozenset({"model", "problems"})
 
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
     """Refuse a run that was begun on other problems or another model than those of today.
-
-    Args:
-        model: folder of today's model; None for the tiny task's.
 
     Raises:
         UserError: their content differs from what the run noted at its start.

@@ -52,9 +52,6 @@ def check_asked(
 def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
     """Return problems and model folder of settings; None where they name none.
 
-    Args:
-        fetch: fetch what the hub holds; else only local files are read.
-
     Raises:
         UserError: the model or the problems cannot be read.
     """

@@ -1,1 +1,0 @@
-"""Several runs of the trainer from the same seeds."""
