@@ -43,11 +43,12 @@ _READ = (*_TAKEN, "guard", "lr", "kl_coef", "average", "max_grad_norm")
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
 _FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0, "ahead": 0}
 _FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
+_FIXED |= {"eval_extract": None}
 """Settings of the trainer at the only values that the measured policy has."""
 _MEASURED = """
 model tiny_task tiny_verifies tiny_wrong tiny_lead problem_seed chat_template template_options
 system_prompt problems fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check
-max_response_tokens stop temperature eval_temperature
+extract max_response_tokens stop temperature eval_temperature
 """
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """

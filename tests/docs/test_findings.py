@@ -136,8 +136,25 @@ def test_the_study_of_the_readings(pages):
     assert [row[5] for row in first[:4]] == ["inconclusive", "helps", *["inconclusive"] * 2]
     plain = both.replace(" points [", " [")
     assert [plain.count(row[3].strip("*")) for row in first] == [2] * 6
-    means = page.where(rows, task="closed", arm="ttrl")[["pass_start", "pass_final"]].mean()
-    assert "rises from {:.0f} to {:.0f} %".format(*means) in both
+    second = [row for row in page.readings(rows).rows if row[0] == "collatz, 0.0003"]
+    assert [row[5] for row in second[:4]] == [
+        "makes no difference that matters",
+        *["inconclusive"] * 3,
+    ]
+    assert [plain.count(row[3]) for row in second] == [2, 2, 2, 2, 1, 1]
+    lower = [row for row in page.readings(rows).rows if row[0].endswith(", 0.0002")]
+    against_ttrl = [row for row in lower if row[1].endswith("minus TTRL")]
+    assert len(against_ttrl) == 12 and not any("*" in row[3] for row in against_ttrl)
+    (found,) = (row for row in lower if "*" in row[3])
+    assert found[0].startswith("collatz") and found[3].strip("*") in plain
+    places = {
+        ("closed", 3e-4): "rises from {:.0f} to {:.0f} %",
+        ("collatz", 3e-4): "falls here from {:.0f} to {:.0f} %",
+        ("arithmetic", 3e-4): "on the first task from {:.0f} to {:.0f} %",
+    }
+    for (task, lr), words in places.items():
+        means = page.where(rows, task=task, lr=lr, arm="ttrl")[["pass_start", "pass_final"]].mean()
+        assert words.format(*means) in both
 
 
 def test_step_sizes_of_the_simulator(pages):
