@@ -259,6 +259,18 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
 
 
+def test_the_plan_compares_engines_split_over_several_gpus(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["plan", "--preset", "qwen2.5-7b/math500", "--engine", "vllm", "--gpus"]
+    assert main([*words, "8"]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "--engine-tp" in x)
+    assert re.fullmatch(r"seconds a step by --engine-tp: 1: \d+, 2: \d+, 4: \d+", line)
+    # With this few responses per engine, decoding waits for the weights, which are read in parts.
+    one, two, four = (int(n) for n in re.findall(r"\d: (\d+)", line))
+    assert one > two > four
+
+
 def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
     assert main([*words, "--eval-steps", "5"]) == 0
