@@ -171,6 +171,12 @@ def plan_lines(
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits.
 
+    Args:
+        kind: of the GPUs, a key of `CARDS`.
+        gpus: ranks, each with an engine.
+        memory: GiB of each GPU; that of the data sheet if None.
+        mean_tokens: mean length of a response, for the estimate of the time.
+
     Raises:
         UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """

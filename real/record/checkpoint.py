@@ -296,6 +296,12 @@ def check_room(
 ) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
+    Args:
+        n_bytes: of one checkpoint.
+        keep: checkpoints that stay on disk.
+        n_written: checkpoints that the whole run writes.
+        final: bytes of the trained model, which is written at the end.
+
     Raises:
         UserError: the disk has too little room; a new checkpoint is written before the oldest one
             is deleted, and the trained model beside those that are kept.

@@ -80,6 +80,9 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
     code"), as a product of k factors, since the binomials overflow.
 
+    Args:
+        right_N: (N,) right responses of each problem, c.
+
     Returns:
         (N,) chances; NaN where fewer than k responses were drawn.
     """
