@@ -27,7 +27,7 @@ from real.engines.rollouts import (
     shard_requests,
 )
 from real.engines.token_stats import RunningStats
-from real.model.policy import max_positions
+from real.model.policy import WideHead, max_positions
 
 
 def draw(
@@ -330,7 +330,7 @@ class TransformersEngine:
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         rows = [part[row] for row in order]
         parts = []
-        with _evaluating(self.model):
+        with _evaluating(self.model), WideHead.constant(self.model):
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]

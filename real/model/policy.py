@@ -232,12 +232,38 @@ _MATRIX_UNITS = ("cuda", "meta")
 class WideHead(nn.Linear):
     """An output layer whose logits are in single precision, whatever its weights are."""
 
+    _keeps = False
+    _kept: Tensor | None = None
+
     def forward(self, input: Tensor) -> Tensor:
         """(..., V) logits of (..., H) hidden states."""
         if self.weight.dtype == torch.float32 or self.weight.dtype == torch.float64:
             return super().forward(input)
-        flat: Any = _Product.apply(input.flatten(0, -2), self.weight, self.bias)
+        hidden = input.flatten(0, -2)
+        if self._keeps:
+            self._kept = self.weight.float() if self._kept is None else self._kept
+            flat: Any = wide_product(hidden, self._kept, self.bias)
+        else:
+            flat = _Product.apply(hidden, self.weight, self.bias)
         return flat.view(*input.shape[:-1], -1)
+
+    @classmethod
+    @contextlib.contextmanager
+    def constant(cls, model: Any) -> Iterator[None]:
+        """Let a model's output layer on a CPU widen its weights once, while nothing changes them.
+
+        For decoding, which asks for the logits of few rows many times; without gradient.
+        """
+        # Not for as long as the weights' version counter stands still: FSDP2 keeps it unmoved.
+        heads = [m for m in model.modules() if isinstance(m, cls)]
+        heads = [head for head in heads if head.weight.device.type not in _MATRIX_UNITS]
+        for head in heads:
+            head._keeps = True
+        try:
+            yield
+        finally:
+            for head in heads:
+                head._keeps, head._kept = False, None
 
 
 def widen_head(model: Any) -> None:
@@ -254,8 +280,8 @@ def wide_product(hidden_nH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) ->
     """(n, V) `linear(hidden, weight, bias)` of low-precision numbers in single precision."""
     if hidden_nH.device.type not in _MATRIX_UNITS:
         bias = None if bias_V is None else bias_V.float()
-        with _exact_products(weight_VH.dtype):
-            return linear(hidden_nH.float(), _widened(weight_VH), bias)
+        with _exact_products(hidden_nH.dtype):
+            return linear(hidden_nH.float(), weight_VH.float(), bias)
     logits_nV = torch.mm(hidden_nH, weight_VH.T, out_dtype=torch.float32)
     return logits_nV if bias_V is None else logits_nV.add_(bias_V)
 
@@ -271,18 +297,6 @@ def _exact_products(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = before
-
-
-_WIDE = "wide"
-
-
-def _widened(weight: Tensor) -> Tensor:
-    """The weight in single precision; kept with it, since decoding asks for it at every token."""
-    version, wide = getattr(weight, _WIDE, (-1, weight))
-    if version != weight._version:
-        wide = weight.detach().float()
-        setattr(weight, _WIDE, (weight._version, wide))
-    return wide
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

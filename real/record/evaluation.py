@@ -94,6 +94,16 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     return 1.0 - (wrong_Nk / (n - places_k)).prod(axis=1)
 
 
+def _completed(
+    answer_ids: AnswerIds, problem: int, texts: Sequence[str], strict_N: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
+    completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
+    if len(unread):
+        completed_N[unread] = answer_ids.ids(problem, [texts[i] for i in unread.tolist()], "flexible")
+    return completed_N
+
+
 def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     """Chance that the majority vote is the truth, ties broken at random."""
     parsed = answers_V[answers_V >= 0]
@@ -206,8 +216,9 @@ class Evaluator:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                for extract, answers_NV in read.items():
-                    answers_NV[problem] = answer_ids.ids(problem, texts, extract)
+                answers_N = answer_ids.ids(problem, texts)
+                read["strict"][problem] = answers_N
+                read["flexible"][problem] = _completed(answer_ids, problem, texts, answers_N)
                 completions.add(problem, texts, read[chosen][problem], ended, answer_ids)
         ks = [k for k in PASS_AT if k <= config.n_votes]
         found = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from real.model.policy import WideHead, add_product, load_policy, widen_head
+from real.model.policy import WideHead, add_product, load_policy, wide_product, widen_head
 from real.tiny import CHECKPOINT
 from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
 from real.update.logprobs import Scorer, find_head
@@ -245,13 +245,39 @@ def scored(head: Any, hidden: Tensor, targets: Tensor, chunk: int) -> tuple[Tens
     return scores.logprobs_n.detach(), hidden.grad, *grads  # pyright: ignore[reportReturnType]
 
 
-def test_logits_follow_weights_that_an_optimizer_moves():
-    """The copy of the weights in single precision is made anew."""
+def test_logits_follow_weights_that_change():
+    """By an optimizer, and by FSDP2, which fills weights without moving their version counter."""
     hidden, head, _ = draws(bias=False)
     wide = widened(head)
     before = wide(hidden)
     wide.weight.detach().mul_(2)
     torch.testing.assert_close(wide(hidden), 2 * before, rtol=0, atol=0)
+    with cast(Any, torch.autograd)._unsafe_preserve_version_counter(wide.weight):
+        wide.weight.detach().mul_(2)
+    torch.testing.assert_close(wide(hidden), 4 * before, rtol=0, atol=0)
+    for factor in (4, 8):
+        with torch.no_grad(), WideHead.constant(wide):
+            for _ in range(2):
+                torch.testing.assert_close(wide(hidden), factor * before, rtol=0, atol=0)
+        wide.weight.detach().mul_(2)
+
+
+def test_a_constant_head_widens_its_weights_once(monkeypatch: pytest.MonkeyPatch):
+    hidden, head, _ = draws(bias=False)
+    wide = widened(head)
+    used: list[Tensor] = []
+
+    def noting(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        used.append(weight)
+        return wide_product(hidden, weight, bias)
+
+    monkeypatch.setattr("real.model.policy.wide_product", noting)
+    with torch.no_grad(), WideHead.constant(wide):
+        for _ in range(2):
+            wide(hidden)
+    wide(hidden)
+    assert used[0] is used[1] and used[0].dtype == torch.float32
+    assert used[2].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bias", BIAS)

@@ -111,7 +111,7 @@ def test_a_guarded_rule_under_memory_and_true_labels():
 
 @pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
 def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
-    def none(self: AnswerIds, problem: int, responses: Any, extract: str) -> np.ndarray:
+    def none(self: AnswerIds, problem: int, responses: Any, extract: str = "strict") -> np.ndarray:
         return np.full(len(responses), -1)
 
     monkeypatch.setattr(AnswerIds, "ids", none)
