@@ -220,6 +220,9 @@ def prepare(
     policy = replace(policy, device=pick_device(config.device))
     prepare_training(policy.model, config)
     prompts = build_prompts(problems, config, policy)
+    held_out = None
+    if config.n_held_out:
+        held_out = build_prompts(read_problems(config, held_out=True), config, policy)
     notices = (*notices, *planned, *_notices(config, policy), *prompts.notices)
     prompts = replace(prompts, notices=notices)
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
@@ -256,6 +259,7 @@ def prepare(
             config.max_rows * ranks.world,
             supervisor.reads,
             optimizer.average,
+            held_out,
         ),
         token_flops=update_flops(multiplied(policy.model), config),
         ranks=ranks,

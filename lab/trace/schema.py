@@ -260,12 +260,11 @@ EVALS = (
         for k in get_args(PassAt)
     ),
     *(
-        Column(
-            f"{extract}_pass_at_1", "float64", "share", meaning, required=False, needs_truth=True
-        )
-        for extract, meaning in (
+        Column(f"{kind}_pass_at_1", "float64", "share", meaning, required=False, needs_truth=True)
+        for kind, meaning in (
             ("strict", "the same by the last box alone"),
             ("flexible", "the same with the last number where there is no box"),
+            ("held_out", "the same as `pass_at_1` for problems that are not trained on"),
         )
     ),
 )

@@ -13,8 +13,11 @@ from real.problems.problem import Problem, ProblemSet, problem_set
 from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
 
 
-def read_problems(config: TrainConfig) -> ProblemSet:
+def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
     """Return the problems that the settings name, before a check of their length.
+
+    Args:
+        held_out: whether to return those that are only evaluated, which follow the others.
 
     Raises:
         UserError: the source is wrong, has no such number of problems, or lacks needed answers.
@@ -26,18 +29,22 @@ def read_problems(config: TrainConfig) -> ProblemSet:
 
         is_closed = config.tiny_task == "closed"
         own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
-        made = own.problems(config.n_problems or 64, config.problem_seed)
+        n_problems = config.n_problems or 64
+        made = own.problems(n_problems + config.n_held_out, config.problem_seed)
+        made = made[n_problems:] if held_out else made[:n_problems]
         name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
         name += "-verifying" if config.tiny_verifies else ""
         name += f"-{config.problem_seed}" if config.problem_seed else ""
         return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
-    n_problems = len(problems) if config.n_problems is None else config.n_problems
-    if n_problems > len(problems):
-        raise UserError(
-            f"n_problems = {n_problems}: {config.problems} holds {len(problems)}; ask for fewer"
-        )
-    chosen = replace(problems, problems=problems.problems[:n_problems])
+    n_problems = config.n_problems or max(1, len(problems) - config.n_held_out)
+    n_all = n_problems + config.n_held_out
+    if n_all > len(problems):
+        named = f"n_problems = {n_problems}"
+        named += f", n_held_out = {config.n_held_out}" if config.n_held_out else ""
+        raise UserError(f"{named}: {config.problems} holds {len(problems)}; ask for fewer")
+    part = slice(n_problems, n_all) if held_out else slice(n_problems)
+    chosen = replace(problems, problems=problems.problems[part])
     unknown = next((p.id for p in chosen if p.answer is None), None)
     if config.labels == "truth" and unknown is not None:
         raise UserError(

@@ -100,7 +100,9 @@ def _completed(
     """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
     completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
     if len(unread):
-        completed_N[unread] = answer_ids.ids(problem, [texts[i] for i in unread.tolist()], "flexible")
+        completed_N[unread] = answer_ids.ids(
+            problem, [texts[i] for i in unread.tolist()], "flexible"
+        )
     return completed_N
 
 
@@ -181,6 +183,8 @@ class Evaluator:
     """False on ranks that only sample: their rows are not written."""
     average: WeightAverage | None = None
     """Of the weights, evaluated in their place."""
+    held_out: PromptSet | None = None
+    """Problems that are not trained on."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
@@ -203,27 +207,36 @@ class Evaluator:
     def _columns(
         self, step: int, version: int, with_majority: bool, completions: Completions
     ) -> dict[str, float]:
-        config, answer_ids = self.config, AnswerIds(self.prompts.truths, self.equality)
-        n = config.n_votes if with_majority else config.eval_samples
-        nothing_NV = np.full((len(self.prompts), n), UNPARSEABLE, np.int64)
-        read = {extract: nothing_NV.copy() for extract in get_args(Extract)}
-        chosen = config.eval_extract or config.extract
+        config = self.config
         generator = self.sampler.generator(Stream.EVALUATION, step)
-        for part in self.sampler.sample_all(
-            self.prompts, n, self.sampling, version, generator, self.max_rows
-        ):
-            if not self.reads:
-                continue
-            finished = part.rollouts.finished_PN.tolist()
-            for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                answers_N = answer_ids.ids(problem, texts)
-                read["strict"][problem] = answers_N
-                read["flexible"][problem] = _completed(answer_ids, problem, texts, answers_N)
-                completions.add(problem, texts, read[chosen][problem], ended, answer_ids)
+        n = config.n_votes if with_majority else config.eval_samples
+        chosen = config.eval_extract or config.extract
         ks = [k for k in PASS_AT if k <= config.n_votes]
-        found = {
-            extract: evaluate(answers_NV, answer_ids, with_majority, ks)
-            for extract, answers_NV in read.items()
-        }
-        both = {f"{extract}_pass_at_1": one.pass_at_1 for extract, one in found.items()}
-        return {"replicate": 0, **found[chosen].columns(), **both}
+
+        def judged(prompts: PromptSet, completions: Completions | None) -> dict[str, Evaluation]:
+            answer_ids = AnswerIds(prompts.truths, self.equality)
+            nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
+            read = {extract: nothing_NV.copy() for extract in get_args(Extract)}
+            for part in self.sampler.sample_all(
+                prompts, n, self.sampling, version, generator, self.max_rows
+            ):
+                if not self.reads:
+                    continue
+                finished = part.rollouts.finished_PN.tolist()
+                for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
+                    answers_N = answer_ids.ids(problem, texts)
+                    read["strict"][problem] = answers_N
+                    read["flexible"][problem] = _completed(answer_ids, problem, texts, answers_N)
+                    if completions:
+                        completions.add(problem, texts, read[chosen][problem], ended, answer_ids)
+            return {
+                extract: evaluate(answers_NV, answer_ids, with_majority, ks)
+                for extract, answers_NV in read.items()
+            }
+
+        found = judged(self.prompts, completions)
+        columns = {"replicate": 0, **found[chosen].columns()}
+        columns |= {f"{extract}_pass_at_1": one.pass_at_1 for extract, one in found.items()}
+        if self.held_out:
+            columns["held_out_pass_at_1"] = judged(self.held_out, None)[chosen].pass_at_1
+        return columns

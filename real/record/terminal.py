@@ -120,6 +120,9 @@ if TYPE_CHECKING:
     from lab.trace.trace import Trace
 
 
+_SCORES = ("pass_at", "maj", "strict", "flexible", "held_out")
+
+
 def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of the curve with one more evaluation, as in `run.json`.
 
@@ -135,7 +138,7 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     scores = {
         name: float(value)
         for name, value in row.items()
-        if name.startswith(("pass_at", "maj", "strict", "flexible")) and math.isfinite(value)
+        if name.startswith(_SCORES) and math.isfinite(value)
     }
     now = {"step": int(row["step"]), **scores}
     before = [] if previous is None else previous["points"]
@@ -166,6 +169,8 @@ def lines(curve: Mapping[str, Any]) -> list[str]:
     if by_extract[0] != by_extract[1]:
         strict, flexible = by_extract
         text.append(f"pass@1 by the last box {strict:.3f}, else by the last number {flexible:.3f}")
+    if (held_out := "held_out_pass_at_1") in last:
+        text.append(f"pass@1 of held-out problems {first[held_out]:.3f} -> {last[held_out]:.3f}")
     ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
     parts = [
         f"pass@{k} {first[f'pass_at_{k}']:.3f} -> {last[f'pass_at_{k}']:.3f}"

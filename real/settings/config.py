@@ -135,6 +135,8 @@ class TrainConfig:
     """Fetch a named problem set without a file from the Hugging Face hub."""
     n_problems: Count | None = None
     """Take only the first so many problems; if None 64 of the tiny task, all of a file."""
+    n_held_out: Natural = 0
+    """So many problems that follow these are evaluated with them and never trained on."""
     prompt_suffix: str | None = None
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
     max_prompt_tokens: Count = 1024

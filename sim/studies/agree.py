@@ -55,7 +55,7 @@ _WITHOUT_EFFECT = """
 answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
 engine_tp engine_adapters max_rows max_unread max_num_gen_batches micro_tokens max_refused
 lora_alpha lora_targets gradient_checkpointing attention offload_optimizer keep_votes eval_every
-eval_steps eval_samples checkpoint_every
+eval_steps eval_samples n_held_out checkpoint_every
 checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads rank_timeout
 """
 """Settings that change cost, precision, records or random numbers, or that act only beside a value

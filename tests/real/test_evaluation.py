@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
+from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.cli import main
+from real.problems.load import read_problems
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
 from real.settings.seeds import is_due
+from real.tiny import TASKS
 from real.vote.decide import Supervisor
 
 
@@ -214,3 +218,28 @@ def test_right_labels_and_rewards_by_hand():
     assert columns["label_correct"] == pytest.approx(1 / 3)
     # Both rewards of the first problem are wrong, all others right: none for no answer.
     assert columns["reward_correct"] == pytest.approx(4 / 6)
+
+
+def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path: Path):
+    """They follow those of training, whose draws stay the same."""
+    made = TASKS["arithmetic"].problems(6)
+    rows = [{"prompt": p.prompt, "answer": p.answer if i < 4 else "x"} for i, p in enumerate(made)]
+    file = tmp_path / "problems.json"
+    file.write_text(json.dumps(rows))
+    config = TrainConfig(model="tiny", problems=str(file), n_problems=4, n_votes=4, n_samples=4)
+    config = replace(config, epochs=1, max_response_tokens=22, max_unread=1.0, prompt_suffix="")
+    alone = train(config, progress=False)
+    both = train(replace(config, n_held_out=2), progress=False)
+    assert (both.evals.pop("held_out_pass_at_1") == 0).all() and both.evals["pass_at_1"][0] > 0
+    pd.testing.assert_frame_equal(both.evals, alone.evals[list(both.evals)])
+    pd.testing.assert_frame_equal(both.visits, alone.visits)
+
+
+def test_a_file_with_too_few_problems_to_hold_out(tmp_path: Path):
+    file = tmp_path / "problems.json"
+    file.write_text(json.dumps([{"prompt": f"{i}=", "answer": str(i)} for i in range(5)]))
+    config = TrainConfig(model="tiny", problems=str(file), n_held_out=2)
+    assert [p.answer for p in read_problems(config)] == ["0", "1", "2"]
+    assert [p.answer for p in read_problems(config, held_out=True)] == ["3", "4"]
+    with pytest.raises(UserError, match=r"n_problems = 4, n_held_out = 2: .* holds 5; ask"):
+        read_problems(replace(config, n_problems=4))
