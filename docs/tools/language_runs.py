@@ -1,0 +1,182 @@
+"""Makes the runs of the study of docs/language-model.md, and the table of them.
+
+python docs/tools/language_runs.py choose MODEL runs/language    # docs/data/multiplication.json
+python docs/tools/language_runs.py run MODEL runs/language       # docs/data/language-model.csv
+
+MODEL is the folder that `guard-train import-gguf` made. The same command goes on where an
+interrupted one stopped, and makes no run again that has a row. `--seeds 1 3` makes these alone, so
+that two processes can share the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from run_rows import KEY, read, rows
+
+import real.cli
+from lab.base.columns import ints, where
+from lab.base.files import remove_folder, whole
+from lab.compare.collection import find_runs
+from lab.trace.manifest import FILE_NAME, read_manifest
+from lab.trace.trace import Trace, load
+
+DATA = Path(__file__).parents[1] / "data"
+PROBLEMS, TABLE = DATA / "multiplication.json", DATA / "language-model.csv"
+N_PROBLEMS, N_HELD_OUT = 24, 12
+CHOOSING_SEED = 1000
+MAIN, REST = ("ttrl", "guard", "memory", "recommended"), ("guard_release", "frozen", "kl", "truth")
+LRS = (3e-5, 1e-5)
+BLOCKS = ((1, MAIN), (2, MAIN), (1, REST), (3, MAIN), (4, MAIN), (2, REST))
+"""Seed and arms, in the order of the runs: what time does not allow is dropped from the end."""
+SETTINGS = "--n-votes 16 --max-response-tokens 24 --dtype bfloat16 --threads 1 --max-unread 1"
+SETTINGS += " --eval-every 0 --checkpoint-every 0 --no-save-model --quiet"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Make what is missing; return the first failed command's exit code."""
+    parser = argparse.ArgumentParser(description="Make the runs of the study of a language model.")
+    parser.add_argument("step", choices=["choose", "run"])
+    parser.add_argument("model")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+    own = parser.parse_args(argv)
+    return choose(own.model, own.out) if own.step == "choose" else study(own)
+
+
+def choose(model: str, out: Path) -> int:
+    """Write the problems of which some votes before training are right, and some are wrong."""
+    pool, folder = out / "pool.json", out / "pool"
+    out.mkdir(parents=True, exist_ok=True)
+    pool.write_text(json.dumps(products()))
+    words = f"--model {model} --problems {pool} --arm ttrl --lr 1e-9 --seed {CHOOSING_SEED}"
+    words += f" --epochs 1 --n-samples 2 {SETTINGS}"
+    if code := real.cli.main(["run", "--out", str(folder), *words.split()]):
+        return code
+    before = where(load(folder).visits, epoch=0).sort_values("problem")["label_accuracy"]
+    kept = np.flatnonzero(before.between(0.1, 0.9))[: N_PROBLEMS + N_HELD_OUT]
+    PROBLEMS.write_text(json.dumps([products()[i] for i in kept], indent=0) + "\n")
+    return 0
+
+
+def products() -> list[dict[str, Any]]:
+    """Return 188 products as chats with one worked example, in random order."""
+    pairs = [(a, b) for a in range(3, 30) for b in range(3, 10) if (a, b) != (3, 5)]
+    random.Random(0).shuffle(pairs)
+    example = [
+        {"role": "system", "content": "Solve."},
+        {"role": "user", "content": "3 * 5 = ?"},
+        {"role": "assistant", "content": "3 * 5 = 15. \\boxed{15}"},
+    ]
+    return [
+        {
+            "id": f"{a}*{b}",
+            "prompt": [*example, {"role": "user", "content": f"{a} * {b} = ?"}],
+            "answer": str(a * b),
+        }
+        for a, b in pairs
+    ]
+
+
+class Cell(NamedTuple):
+    """A run of the study."""
+
+    arm: str
+    lr: float
+    seed: int
+
+    def words(self, model: str, folder: Path) -> list[str]:
+        """Its command."""
+        words = f"run --out {folder} --model {model} --problems {PROBLEMS} --epochs 8"
+        words += f" --n-problems {N_PROBLEMS} --n-held-out {N_HELD_OUT} --n-samples 16"
+        words += f" --arm {self.arm} --lr {self.lr:g} --seed {self.seed} {SETTINGS}"
+        return words.split()
+
+
+def planned() -> Iterator[Cell]:
+    """Yield the runs in their order."""
+    for seed, arms in BLOCKS:
+        for lr, arm in product(LRS, arms):
+            yield Cell(arm, lr, seed)
+
+
+def study(own: argparse.Namespace) -> int:
+    """Make the runs that have no row yet, and add a row for each."""
+    for cell in planned():
+        folder = own.out / f"lr-{cell.lr:g}" / cell.arm / str(cell.seed)
+        known = set(zip(*_known()[["arm", "lr", "seed"]].to_numpy().T, strict=True))
+        if cell.seed not in own.seeds or cell in known:
+            continue
+        if not finished(folder):
+            remove_folder(folder)  # of a run that was killed
+            if code := real.cli.main(cell.words(own.model, folder)):
+                return code
+        new = [described(f) for f in find_runs([own.out]) if finished(f) and f.name != "pool"]
+        both = pd.concat([part for part in (_known(), *new) if len(part)])
+        with whole(TABLE) as file:
+            both.drop_duplicates(KEY).sort_values(KEY).to_csv(
+                file, index=False, float_format="%.6g"
+            )
+    return 0
+
+
+def _known() -> pd.DataFrame:
+    return read(TABLE) if TABLE.is_file() else pd.DataFrame(columns=KEY)
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run ended in that folder."""
+    return (folder / FILE_NAME).is_file() and read_manifest(folder).status == "finished"
+
+
+def described(folder: Path) -> pd.DataFrame:
+    """Return the row of `run_rows`, and what a language model's run tells beside it."""
+    trace = load(folder)
+    last = int(ints(trace.visits, "epoch").max())
+    by_epoch = trace.visits.groupby("epoch")
+    curves = {
+        name: " ".join(f"{value:.4f}" for value in by_epoch[column].mean())
+        for name, column in (("accuracy_by_visit", "label_accuracy"), ("flips_by_visit", "flipped"))
+    }
+    evals = {
+        f"{name}_{when}": 100 * trace.evals[name].iloc[place]
+        for name in ("pass_at_16", "held_out_pass_at_1", "strict_pass_at_1", "flexible_pass_at_1")
+        for when, place in (("start", 0), ("final", -1))
+    }
+    visits = [where(trace.visits, epoch=epoch) for epoch in (0, last)]
+    unread = [100 * (v["n_unparseable"].sum() / v["n_votes"].sum()) for v in visits]
+    end = visits[1]
+    agreed = (end["match_rate"] >= 0.9) & ~end["label_correct"]
+    return rows([folder]).assign(
+        task="multiplication",
+        arm=trace.run.arm,
+        arm=folder.parent.name.rpartition("-3e-05")[0]
+        or folder.parent.name.rpartition("-1e-05")[0],
+        **evals,
+        unread_start=unread[0],
+        unread_final=unread[1],
+        false_consensus=100 * agreed.mean(),
+        leak=100 * leak(trace, last),
+        **curves,
+    )
+
+
+def leak(trace: Trace, epoch: int) -> float:
+    """Return the share of an epoch's votes on answers that nobody gave before training."""
+    assert trace.votes is not None
+    before = where(trace.votes, epoch=0)[["problem", "answer"]]
+    after = where(trace.votes, epoch=epoch).merge(before, how="left", indicator=True)
+    return float(after.loc[after["_merge"] == "left_only", "count"].sum() / after["count"].sum())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
