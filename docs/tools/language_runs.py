@@ -159,8 +159,6 @@ def described(folder: Path) -> pd.DataFrame:
     return rows([folder]).assign(
         task="multiplication",
         arm=trace.run.arm,
-        arm=folder.parent.name.rpartition("-3e-05")[0]
-        or folder.parent.name.rpartition("-1e-05")[0],
         **evals,
         unread_start=unread[0],
         unread_final=unread[1],
