@@ -246,7 +246,7 @@ def needs(kind: str) -> list[Need]:
     from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
     from speed import ADAPTERS, UPDATES
 
-    from real.plan.fit import PEAK_SHARE, step_seconds
+    from real.plan.fit import PEAK_SHARE, Speed
     from real.plan.memory import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
 
     card = CARDS[kind]
@@ -274,7 +274,7 @@ def needs(kind: str) -> list[Need]:
         config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS)
         size = PlannedModel(model_config(setup, "3B")).size()
         plan = plan_memory(size, config, 1, total)
-        seconds = ENGINE + MADE + 2 * sum(step_seconds(size, plan, config, 1, card, 700).values())
+        seconds = ENGINE + MADE + 2 * sum(Speed(size, plan, config, 1, card, 700).step().values())
         found.append(Need("step", "3B", max(plan.update, plan.sampling), plan.fits, seconds))
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,50 +43,66 @@ PROMPT_TOKENS = 150
 """Mean length of a prompt."""
 
 
-def step_seconds(
-    size: ModelSize, plan: MemoryPlan, config: TrainConfig, world: int, card: Card, mean: int
-) -> dict[str, float]:
-    """Return the estimated seconds of each phase of one batch, evaluations left out."""
-    weights, flops = 2.0 * size.n_weights, card.flops * PEAK_SHARE
-    per_token = update_flops(size.n_multiplied, config)
-    per_token += 2 * config.gradient_checkpointing * size.n_multiplied
-    trained = trained_and_frozen(size)[0] / world
-    moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
-    # AdamW reads and writes weights, gradients and moments; copies measure the change.
-    adamw = moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
-    tokens = config.batch_size * config.n_samples * (mean + PROMPT_TOKENS)
-    votes = config.batch_size * config.n_votes
-    return {
-        "rollout": sampling_seconds(size, plan, config, world, card, mean, votes),
-        "update": tokens / world * per_token / flops,
-        "optimizer": -(-config.batch_size // config.mini_batch) * adamw,
-        "sync": 0.0 if config.engine == "transformers" else weights / HAND_OVER,
-    }
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Estimated seconds of a run's phases, from data sheets."""
 
+    size: ModelSize
+    plan: MemoryPlan
+    config: TrainConfig
+    world: int
+    """GPUs, each with a rank and a share of an engine."""
+    card: Card
+    mean: int
+    """Mean length of a response in tokens, of which one in a batch reaches the limit."""
 
-def sampling_seconds(
-    size: ModelSize,
-    plan: MemoryPlan,
-    config: TrainConfig,
-    world: int,
-    card: Card,
-    mean: int,
-    n_responses: int,
-) -> float:
-    """Return the estimated seconds in which all engines together sample some responses.
+    def step(self) -> dict[str, float]:
+        """Return the seconds of each phase of one batch, evaluations left out."""
+        size, config, world, card = self.size, self.config, self.world, self.card
+        per_token = update_flops(size.n_multiplied, config)
+        per_token += 2 * config.gradient_checkpointing * size.n_multiplied
+        trained = trained_and_frozen(size)[0] / world
+        moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
+        # AdamW reads and writes weights, gradients and moments; copies measure the change.
+        adamw = moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
+        tokens = config.batch_size * config.n_samples * (self.mean + PROMPT_TOKENS)
+        return {
+            "rollout": self.sampling(config.batch_size * config.n_votes),
+            "update": tokens / world * per_token / (card.flops * PEAK_SHARE),
+            "optimizer": -(-config.batch_size // config.mini_batch) * adamw,
+            "sync": 0.0 if config.engine == "transformers" else 2 * size.n_weights / HAND_OVER,
+        }
 
-    One of them is taken to reach `max_response_tokens`; they have `mean` tokens on average.
-    """
-    flops, bandwidth = card.flops * PEAK_SHARE, card.bandwidth * BANDWIDTH_SHARE
-    # Each step of decoding reads the weights; each token reads the cache before it.
-    group, weights = config.engine_tp, 2.0 * size.n_weights
-    rows = -(-n_responses * group // world)
-    before = PROMPT_TOKENS + mean / 2
-    waves = max(1.0, rows / max(1.0, plan.cache_tokens / before))
-    steps = (config.max_response_tokens or 1) * waves
-    seconds = steps * (weights / (group * bandwidth) + DECODE_OVERHEAD)
-    seconds += rows * mean * before * 2 * size.n_kv / (group * bandwidth)
-    return seconds + rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied / (group * flops)
+    def sampling(self, n_responses: int) -> float:
+        """Return the seconds in which all engines together sample some responses."""
+        size, config, group = self.size, self.config, self.config.engine_tp
+        flops, bandwidth = self.card.flops * PEAK_SHARE, self.card.bandwidth * BANDWIDTH_SHARE
+        # Each step of decoding reads the weights; each token reads the cache before it.
+        rows = -(-n_responses * group // self.world)
+        before = PROMPT_TOKENS + self.mean / 2
+        waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
+        steps = (config.max_response_tokens or 1) * waves
+        seconds = steps * (2 * size.n_weights / (group * bandwidth) + DECODE_OVERHEAD)
+        seconds += rows * self.mean * before * 2 * size.n_kv / (group * bandwidth)
+        multiplied = rows * (self.mean + PROMPT_TOKENS) * 2 * size.n_multiplied
+        return seconds + multiplied / (group * flops)
+
+    def whole_run(self, n_problems: int) -> str:
+        """Return the responses and hours of a whole run, with its evaluations."""
+        config, n_batches = self.config, -(-n_problems // self.config.batch_size)
+        n_steps = config.epochs * n_batches
+        every = config.eval_steps or config.eval_every * n_batches
+        n_evaluations = n_steps // every if every else 0
+        votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
+        evaluated = n_problems * config.eval_samples
+        # All votes are drawn before training and in the evaluations at the start and the end.
+        seconds = n_steps * sum(self.step().values()) + 3 * self.sampling(full)
+        seconds += n_evaluations * self.sampling(evaluated)
+        others = 3 * full + n_evaluations * evaluated
+        return (
+            f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
+            f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
+        )
 
 
 def checked_engine_memory(
@@ -197,62 +213,25 @@ def plan_lines(
     lines = [title, *_table(plan)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
-    seconds = step_seconds(size, plan, config, gpus, CARDS[kind], mean_tokens)
+    speed = Speed(size, plan, config, gpus, CARDS[kind], mean_tokens)
+    seconds = speed.step()
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     total = sum(seconds.values())
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
-    lines += _split_engines(size, config, gpus, kind, card, mean_tokens)
-    n_problems = PROBLEMS.get(config.problems or "", config.n_problems)
-    if n_problems:
-        lines += _whole_run(size, plan, config, gpus, CARDS[kind], mean_tokens, n_problems, total)
+    if config.engine == "vllm" and gpus > 1:
+        lines.append(f"seconds a step by --engine-tp: {', '.join(_by_engine_tp(speed, card))}")
+    if n_problems := PROBLEMS.get(config.problems or "", config.n_problems):
+        lines.append(speed.whole_run(n_problems))
     return [*lines, "estimated from data sheets; no speed was measured"], True
 
 
-def _split_engines(
-    size: ModelSize, config: TrainConfig, gpus: int, kind: str, card: int, mean: int
-) -> list[str]:
-    """Return the seconds of a step for engines that are split over several GPUs."""
-    if config.engine != "vllm" or gpus == 1:
-        return []
-    found = {}
+def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
+    """Yield the seconds of a step for engines over one and over several GPUs."""
     for n in (1, 2, 4):
-        other = replace(config, engine_tp=n)
-        plan = plan_memory(size, other, gpus, card)
-        if gpus % n == 0 and size.n_heads % n == 0 and plan.fits:
-            seconds = step_seconds(size, plan, other, gpus, CARDS[kind], mean)
-            found[n] = sum(seconds.values())
-    return [
-        "seconds a step by --engine-tp: " + ", ".join(f"{n}: {s:.0f}" for n, s in found.items())
-    ]
-
-
-def _whole_run(
-    size: ModelSize,
-    plan: MemoryPlan,
-    config: TrainConfig,
-    gpus: int,
-    card: Card,
-    mean: int,
-    n_problems: int,
-    step: float,
-) -> list[str]:
-    """Return the responses and hours of a whole run, with its evaluations."""
-    n_batches = -(-n_problems // config.batch_size)
-    n_steps, every = config.epochs * n_batches, config.eval_steps or config.eval_every * n_batches
-    n_evaluations = n_steps // every if every else 0
-    votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
-    evaluated = n_problems * config.eval_samples
-
-    def sampling(n_responses: int) -> float:
-        return sampling_seconds(size, plan, config, gpus, card, mean, n_responses)
-
-    # All votes are drawn before training and in the evaluations at the start and the end.
-    seconds = n_steps * step + 3 * sampling(full) + n_evaluations * sampling(evaluated)
-    others = 3 * full + n_evaluations * evaluated
-    return [
-        f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
-        f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
-    ]
+        config = replace(speed.config, engine_tp=n)
+        plan = plan_memory(speed.size, config, speed.world, card)
+        if speed.world % n == 0 and speed.size.n_heads % n == 0 and plan.fits:
+            yield f"{n}: {sum(replace(speed, config=config, plan=plan).step().values()):.0f}"
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:
