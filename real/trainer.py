@@ -422,14 +422,14 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     run.votes.release()
     run.optimizer.rate_scale *= shared_brake(run.ranks, run.supervisor)
     with clock.phase("update"):
-        groups = responses.groups(streams)
+        groups = responses.groups(streams, config.mask_truncated)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
-        trained, mismatch = compared(
+        trained, matched = compared(
             run.optimizer.scorer,
             list(chain(*parts)),
             config.temperature,
             config.micro_tokens,
-            config.importance_cap,
+            config.tis_cap or 0.0,
             run.ranks.share,
         )
         left = iter(trained)
@@ -451,7 +451,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
             for group, unread in zip(groups, unread_P, strict=True)
         ),
         "n_unread": int(unread_P.sum()),
-        "mismatch_kl": mismatch,
+        **matched,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),
         **(decided.step_columns if decided else {}),

@@ -126,6 +126,8 @@ STEPS = (
     ),
     _measured("kl", "nats per token", "divergence from the sampler"),
     _measured("mismatch_kl", "nats per token", "KL(engine || trainer)"),
+    _measured("tis_weight", "factor", "mean truncated importance weight, where there is a cap"),
+    _measured("masked", "share of responses", "outliers that its mask left out of the loss"),
     _measured("tokens", "tokens", "response tokens trained on"),
     _measured("tokens_sampled", "tokens", "response tokens sampled"),
     _measured("n_uniform", "problems", "groups with equal rewards"),

@@ -171,7 +171,7 @@ def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     A product with a weight is two operations; its gradients are two more products, or one where
     the weight is frozen. Attention scores, a few per cent, are left out.
     """
-    per_weight = (4 if config.lora_rank else 6) + 2 * (config.importance_cap is not None)
+    per_weight = (4 if config.lora_rank else 6) + 2 * bool(config.tis_cap)
     return float(per_weight * n_multiplied)
 
 

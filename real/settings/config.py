@@ -57,6 +57,8 @@ class FieldMap:
             raise UserError("fields.prompt = '': there are no problems without prompts; name one")
 
 
+TIS_CAP = 2.0
+"""As in verl (`rollout_is_threshold`)."""
 EMBEDDED = "tiny"  # the model of a tiny task, by the setting `model`
 
 
@@ -182,8 +184,9 @@ class TrainConfig:
     engine_adapters: bool | None = None
     """Send the engine `vllm` adapters alone, which it applies; else the merged weights. If None,
     adapters where weights are bfloat16: merged ones round the first updates away."""
-    importance_cap: Positive | None = None
-    """Multiply each token's loss by min(pi_trainer / pi_engine, this), by one more forward pass."""
+    tis_cap: NotNegative | None = None
+    """Truncated importance sampling: multiply each token's loss by min(pi_trainer / pi_engine,
+    this), by one more forward pass; 0 never. If None, 2 for vLLM's bfloat16, else 0."""
     ahead: Literal[0, 1] = 0
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
     temperature: Positive = 0.6
@@ -227,6 +230,8 @@ class TrainConfig:
     """Problems whose rewards are all equal leave the batch, as DAPO does it."""
     max_num_gen_batches: Count = 1
     """Batches sampled at most to fill one after `drop_uniform`, as in verl; 1 fills none."""
+    mask_truncated: bool = False
+    """Leave responses out of the loss that did not end within `max_response_tokens`."""
     micro_tokens: Count = 16384
     """Tokens per forward pass; changes memory and speed, never the gradient."""
     kl_coef: NotNegative = 0.0
@@ -331,10 +336,12 @@ class TrainConfig:
         }
         missing = {n: v for n, v in chosen.items() if getattr(self, n) in (None, "auto")}
         settled = replace(self, **missing)
-        if settled.engine_adapters is not None:
-            return settled
-        rounds = settled.engine == "vllm" and settled.dtype == "bfloat16"
-        return replace(settled, engine_adapters=rounds and settled.lora_rank > 0)
+        rounds = settled.engine.startswith("vllm") and settled.dtype == "bfloat16"
+        adapters = rounds and settled.engine == "vllm" and settled.lora_rank > 0
+        capped = rounds and rule_of(self).loss != "entropy"
+        chosen = {"engine_adapters": adapters, "tis_cap": TIS_CAP if capped else 0.0}
+        missing = {n: v for n, v in chosen.items() if getattr(self, n) is None}
+        return replace(settled, **missing)
 
 
 def rule_of(config: TrainConfig) -> Rule:
@@ -350,7 +357,7 @@ def _check_rule(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     check_fit(rule, config.guard, config.labels)
     if rule.loss == "entropy":
-        for name in ("drop_uniform", "kl_coef", "importance_cap", "ahead"):
+        for name in ("drop_uniform", "kl_coef", "tis_cap", "ahead"):
             if getattr(config, name):
                 raise UserError(
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "

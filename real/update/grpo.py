@@ -342,12 +342,21 @@ class _Disabled:
 
 PROBE_ROWS = 4
 """Responses that are looked at where nothing is corrected: enough to see a wrong engine."""
+GEOMETRIC_MASK = 10.0
+"""Mean ratio of a response's tokens from which on it is an outlier, as in prime-rl."""
 
 
-def importance_weights(trainer: Tensor, engine: Tensor, cap: float) -> Tensor:
-    """`min(pi_trainer / pi_engine, cap)` of every token; 1 where either log-prob is not finite."""
-    ratio = (trainer - engine).exp().clamp(max=cap)
-    return torch.where(ratio.isfinite(), ratio, 1.0)
+def importance_weights(trainer_KT: Tensor, engine_KT: Tensor, cap: float) -> Tensor:
+    """(K, T) weights `min(pi_trainer / pi_engine, cap)`; 1 where a log-prob is not finite.
+
+    0 in a response whose ratio has a geometric mean beyond `GEOMETRIC_MASK`, either way.
+    """
+    gap_KT = trainer_KT - engine_KT
+    finite_KT = gap_KT.isfinite()
+    gap_KT = torch.where(finite_KT, gap_KT, 0.0)
+    mean_K = gap_KT.sum(1) / finite_KT.sum(1).clamp(min=1)
+    kept_K = mean_K.abs() <= math.log(GEOMETRIC_MASK)
+    return gap_KT.exp().clamp(max=cap) * kept_K[:, None]
 
 
 def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
@@ -373,36 +382,44 @@ def compared(
     groups: Sequence[Group],
     temperature: float,
     micro_tokens: int,
-    cap: float | None = None,
+    cap: float = 0.0,
     share: tuple[int, int] = (0, 1),
-) -> tuple[list[Group], float]:
+) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch.
 
     Args:
         scorer: of the model with the weights that sampled.
         groups: the batch; `old_KT` holds the engine's log-probs.
         micro_tokens: tokens of one forward pass.
-        cap: of the importance weights; None for no correction, which costs a few rows' forward
+        cap: of the importance weights; 0 for no correction, which costs a few rows' forward
             pass. With a cap every response that is trained on goes through the model once more:
             the ratio of the loss then starts from the trainer's own log-probs, and the weights
             stand in `correction_KT`.
         share: rank and number of ranks, see `group_logprobs`.
 
     Returns:
-        The groups to train on, and the mismatch in nats per token.
+        The groups to train on, and columns of the steps: the mismatch in nats per token and, with
+        a cap, the mean weight and the share of responses whose weights are 0.
     """
-    if cap is None:
+    if not cap:
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
     trainer_logprobs = group_logprobs(scorer, scored_groups, temperature, micro_tokens, share)
-    mismatch = mismatch_kl(trainer_logprobs, [group.old_KT for group in scored_groups])
-    if cap is None:
-        return list(groups), mismatch
-    return [
+    columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
+    if not cap:
+        return list(groups), columns
+    trained = [
         group if group.dropped or group.silent else _corrected(group, ours, cap)
         for group, ours in zip(groups, trainer_logprobs, strict=True)
-    ], mismatch
+    ]
+    pairs = [(g.correction_KT, g.counted_KT) for g in trained if g.correction_KT is not None]
+    if pairs:
+        weights_n = torch.cat([weights_KT[counted_KT] for weights_KT, counted_KT in pairs])
+        masked_R = torch.cat([~weights_KT.any(1) for weights_KT, _ in pairs])
+        columns["tis_weight"] = float(weights_n.mean())
+        columns["masked"] = float(masked_R.double().mean())
+    return trained, columns
 
 
 def _corrected(group: Group, trainer_KT: Tensor, cap: float) -> Group:

@@ -11,7 +11,7 @@
 #
 # Differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
 # batches, others each time; its learning rate moves once a batch, not once an optimizer step; the
-# ratio is to log-probabilities that verl computes again, not to the engine's.
+# ratio has no truncated weight (--tis-cap), by which guard-train corrects vLLM's bfloat16.
 settings=(
   # The plugin. The guard's numbers are those of its profile; its advantages replace GRPO's.
   # The agent loop seeds the votes, and refuses another trainer_mode, which would run unguarded.

@@ -57,26 +57,31 @@ class Responses:
         """Tokens of all responses together."""
         return int(self.rollouts.lengths_PN.sum())
 
-    def groups(self, streams: PolicyStreams) -> list[Group]:
+    def groups(self, streams: PolicyStreams, mask_truncated: bool = False) -> list[Group]:
         """Return (P,) groups of the loss, one per prompt.
 
         Args:
             streams: NumPy arrays; advantages (P, K) of the first K responses, which are trained on.
+            mask_truncated: whether to leave out responses that did not end; a problem without any
+                other is dropped.
         """
         n_samples, device = streams.majority.shape[1], self.rollouts.tokens_PNT.device
-        return [
-            Group(
+        groups: list[Group] = []
+        for row, prompt in enumerate(self.prompts):
+            ended_K = self.rollouts.finished_PN[row, :n_samples]
+            kept_K: Any = ended_K if mask_truncated and bool(ended_K.any()) else slice(None)
+            group = Group(
                 prompt_L=torch.tensor(prompt, dtype=torch.long, device=device),
-                tokens_KT=self.rollouts.tokens_PNT[row, :n_samples],
-                old_KT=self.rollouts.logprobs_PNT[row, :n_samples],
-                lengths_K=self.rollouts.lengths_PN[row, :n_samples],
-                majority_K=torch.as_tensor(streams.majority[row], device=device).float(),
-                minority_K=torch.as_tensor(streams.minority[row], device=device).float(),
+                tokens_KT=self.rollouts.tokens_PNT[row, :n_samples][kept_K],
+                old_KT=self.rollouts.logprobs_PNT[row, :n_samples][kept_K],
+                lengths_K=self.rollouts.lengths_PN[row, :n_samples][kept_K],
+                majority_K=torch.as_tensor(streams.majority[row], device=device).float()[kept_K],
+                minority_K=torch.as_tensor(streams.minority[row], device=device).float()[kept_K],
                 weight=float(streams.weight[row]),
-                dropped=bool(streams.drop[row]),
+                dropped=bool(streams.drop[row]) or (mask_truncated and not bool(ended_K.any())),
             )
-            for row, prompt in enumerate(self.prompts)
-        ]
+            groups.append(group)
+        return groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 _READ = (*_TAKEN, "guard", "lr", "kl_coef", "average", "max_grad_norm")
 """Settings of the real run that the simulation has."""
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
-_FIXED |= {"drop_uniform": False, "importance_cap": None, "lora_rank": 0, "ahead": 0}
+_FIXED |= {"drop_uniform": False, "mask_truncated": False, "lora_rank": 0, "ahead": 0}
 _FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
 _FIXED |= {"eval_extract": None}
 """Settings of the trainer at the only values that the measured policy has."""
@@ -53,7 +53,7 @@ extract max_response_tokens stop temperature eval_temperature
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """
 answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
-engine_tp engine_adapters max_rows max_unread max_num_gen_batches micro_tokens max_refused
+engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches micro_tokens max_refused
 lora_alpha lora_targets gradient_checkpointing attention offload_optimizer keep_votes eval_every
 eval_steps eval_samples n_held_out checkpoint_every
 checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads rank_timeout

@@ -143,7 +143,7 @@ def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
     options: dict[str, Any] = {
         "lora_rank": 4,
         "kl_coef": 0.1,
-        "importance_cap": 2.0,
+        "tis_cap": 2.0,
         "gradient_checkpointing": True,
         "average": 0.5,
         "save_model": True,

@@ -6,15 +6,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import decoder_sizes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from guard_core import PolicyStreams
 from real import TrainConfig, train
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.update.grpo import (
+    GEOMETRIC_MASK,
     PROBE_ROWS,
     backward,
     compared,
@@ -23,6 +26,7 @@ from real.update.grpo import (
 )
 from real.update.logprobs import Scorer, group_logprobs
 from real.update.packing import Group
+from real.vote.sample import Responses
 
 TEMPERATURE = 0.8
 
@@ -79,31 +83,41 @@ def test_tokens_without_a_number_are_left_out() -> None:
 
 
 def test_importance_weights_are_truncated_ratios() -> None:
-    trainer = torch.tensor([-1.0, -1.0, -3.0, math.nan, -1.0])
-    engine = torch.tensor([-1.0, -3.0, -1.0, -1.0, -math.inf])
+    trainer = torch.tensor([[-1.0, -1.0, -3.0, math.nan, -1.0]])
+    engine = torch.tensor([[-1.0, -3.0, -1.0, -1.0, -math.inf]])
     found = importance_weights(trainer, engine, cap=2.0)
-    assert torch.allclose(found, torch.tensor([1.0, 2.0, math.exp(-2), 1.0, 2.0]))
+    assert torch.allclose(found, torch.tensor([[1.0, 2.0, math.exp(-2), 1.0, 1.0]]))
 
 
-@pytest.mark.parametrize("cap", [None, 2.0])
-def test_an_engine_that_agrees_has_no_mismatch(scorer: Scorer, cap: float | None) -> None:
+def test_responses_with_an_outlying_mean_ratio_have_no_weight() -> None:
+    """Beyond the mask in the mean of the tokens, either way; padding does not count."""
+    inside, outside = 0.99 * math.log(GEOMETRIC_MASK), 1.01 * math.log(GEOMETRIC_MASK)
+    gap = torch.tensor([[inside] * 2, [outside] * 2, [-outside] * 2, [outside, math.nan]])
+    found = importance_weights(gap, torch.zeros(4, 2), cap=3.0)
+    assert found.tolist() == [[3.0, 3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("cap", [0.0, 2.0])
+def test_an_engine_that_agrees_has_no_mismatch(scorer: Scorer, cap: float) -> None:
     groups = sampled(scorer)
-    found, mismatch = compared(scorer, groups, TEMPERATURE, 4096, cap)
-    assert 0 <= mismatch < 1e-10
+    found, columns = compared(scorer, groups, TEMPERATURE, 4096, cap)
+    assert 0 <= columns["mismatch_kl"] < 1e-10
+    if cap:
+        assert columns["tis_weight"] == pytest.approx(1.0) and columns["masked"] == 0
     for before, after in zip(groups, found, strict=True):
         assert torch.allclose(after.old_KT, before.old_KT, atol=1e-5)
-        if cap is not None:
+        if cap:
             assert after.correction_KT is not None
             assert torch.allclose(after.correction_KT, torch.ones(()), atol=1e-4)
 
 
-@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("cap", [0.0, 2.0])
 @pytest.mark.parametrize("gap", [0.2, -0.2])
-def test_the_mismatch_of_a_wrong_engine_is_seen(
-    scorer: Scorer, gap: float, cap: float | None
-) -> None:
-    _, mismatch = compared(scorer, off_by(sampled(scorer), gap), TEMPERATURE, 4096, cap)
-    assert mismatch == pytest.approx(math.exp(-gap) - 1 + gap, rel=1e-3)
+def test_the_mismatch_of_a_wrong_engine_is_seen(scorer: Scorer, gap: float, cap: float) -> None:
+    _, columns = compared(scorer, off_by(sampled(scorer), gap), TEMPERATURE, 4096, cap)
+    if cap:
+        assert columns["tis_weight"] == pytest.approx(math.exp(-gap), rel=1e-3)
+    assert columns["mismatch_kl"] == pytest.approx(math.exp(-gap) - 1 + gap, rel=1e-3)
 
 
 def test_without_a_cap_only_a_few_rows_are_looked_at(
@@ -126,9 +140,9 @@ def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> Non
     groups = sampled(scorer)
     groups[0] = replace(groups[0], dropped=True)
     groups[1] = replace(groups[1], majority_K=torch.zeros(4))
-    found, mismatch = compared(scorer, off_by(groups, 0.2), TEMPERATURE, 4096, 2.0)
+    found, columns = compared(scorer, off_by(groups, 0.2), TEMPERATURE, 4096, 2.0)
     assert [g.correction_KT is None for g in found] == [True, True, *[False] * 4]
-    assert mismatch == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
+    assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
 
 
 def gradient(scorer: Scorer, groups: list[Group]) -> torch.Tensor:
@@ -150,10 +164,10 @@ def test_the_correction_scales_the_gradient_by_the_truncated_ratio(
 def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
     groups = sampled(scorer)
     groups[2].old_KT[1, 0] = math.nan
-    found, mismatch = compared(scorer, groups, TEMPERATURE, 4096, 2.0)
+    found, columns = compared(scorer, groups, TEMPERATURE, 4096, 2.0)
     assert not found[2].counted_KT[1, 0]
     assert found[2].counted_KT.sum() == groups[2].counted_KT.sum()
-    assert math.isfinite(mismatch)
+    assert math.isfinite(columns["mismatch_kl"])
     assert gradient(scorer, found).isfinite().all()
 
 
@@ -171,8 +185,59 @@ def test_a_run_with_a_wrong_engine_is_corrected(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(TransformersEngine, "sample", wrong)
     uncorrected = train(config, progress=False).steps
-    corrected = train(replace(config, importance_cap=1.0), progress=False).steps
+    corrected = train(replace(config, tis_cap=1.0), progress=False).steps
     for steps in (uncorrected, corrected):
         assert steps.mismatch_kl[0] == pytest.approx(math.exp(0.3) - 1 - 0.3, rel=1e-3)
     assert corrected.update_norm[0] == pytest.approx(right.update_norm[0], rel=1e-3)
     assert uncorrected.clip_fraction[0] > right.clip_fraction[0] + 0.1
+
+
+def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
+    groups = off_by(sampled(scorer), 0.01)
+    groups[0].old_KT[1] -= 5.0
+    found, columns = compared(scorer, groups, TEMPERATURE, 4096, 2.0)
+    assert columns["masked"] == pytest.approx(1 / 24)
+    assert found[0].correction_KT is not None and not found[0].correction_KT[1].any()
+    groups[0].majority_K[1] = 7.0
+    again, _ = compared(scorer, groups, TEMPERATURE, 4096, 2.0)
+    torch.testing.assert_close(gradient(scorer, again), gradient(scorer, found))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cap"),
+    [
+        ({"engine": "vllm", "dtype": "bfloat16"}, 2.0),
+        ({"engine": "vllm_server", "dtype": "bfloat16"}, 2.0),
+        ({"engine": "vllm", "dtype": "float32"}, 0.0),
+        ({"engine": "transformers", "dtype": "bfloat16"}, 0.0),
+        ({"engine": "vllm", "dtype": "bfloat16", "tis_cap": 0.0}, 0.0),
+        ({"engine": "vllm", "dtype": "bfloat16", "rule": "one_shot_em"}, 0.0),
+    ],
+)
+def test_vllm_in_bfloat16_is_corrected_by_default(changes: dict[str, Any], cap: float) -> None:
+    assert TrainConfig(model="m", problems="p", **changes).settled().tis_cap == cap
+
+
+def test_truncated_responses_leave_the_loss(scorer: Scorer) -> None:
+    """A problem of which no response ends is dropped."""
+    engine = TransformersEngine(scorer.model, [5])
+    prompts = [[1, 2, 3], [1, 2, 4]]
+    rollouts = engine.sample(prompts, 4, Sampling(4, 1.0), torch.Generator().manual_seed(1))
+    ended_PN = torch.tensor([[True, False, True, False], [False] * 4])
+    responses = Responses([0, 1], prompts, replace(rollouts, finished_PN=ended_PN), None)  # pyright: ignore[reportArgumentType]
+    ones = np.ones((2, 4)) * np.arange(1, 5)
+    flags = np.zeros(2, bool)
+    streams = PolicyStreams(majority=ones, minority=-ones, weight=np.ones(2), drop=flags)
+    assert [len(g.lengths_K) for g in responses.groups(streams)] == [4, 4]
+    first, second = responses.groups(streams, mask_truncated=True)
+    assert first.majority_K.tolist() == [1.0, 3.0] and first.minority_K.tolist() == [-1.0, -3.0]
+    assert torch.equal(first.tokens_KT, rollouts.tokens_PNT[0, ::2])
+    assert second.dropped and not first.dropped
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_run_of_truncated_responses_learns_only_if_they_count(masked: bool) -> None:
+    config = TrainConfig(n_problems=8, epochs=1, n_votes=16, n_samples=8, eval_every=0)
+    config = replace(config, max_response_tokens=16, max_unread=1.0, kl_coef=0.1)
+    steps = train(replace(config, mask_truncated=masked), progress=False).steps
+    assert steps["truncated"][0] == 1 and (steps["tokens"][0] == 0) == masked

@@ -35,7 +35,7 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
         ({"rule": "scope", "guard": OFF, "labels": "truth"}, "does not use a given label"),
         ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
         ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
-        ({"rule": "one_shot_em", "guard": OFF, "importance_cap": 2.0}, "importance_cap = 2.0"),
+        ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
     ],
 )
 def test_settings_that_contradict(settings: dict[str, Any], expected: str):
