@@ -66,27 +66,13 @@ def _made(found: re.Match[str]) -> str:
 
 
 def columns(table: Table) -> TextTable:
-    """The columns of a table of the trace; keys are shown with the visits alone."""
-    keys = set() if table == "visits" else {"replicate", "step", "epoch", "visit", "problem"}
-    counted = [
-        column.name for column in TABLES[table] if re.fullmatch(r"pass_at_(?!1$)\d+", column.name)
-    ]
-    rows = [
-        [f"`{column.name}`", column.dtype, column.unit, _meaning(column)]
-        for column in TABLES[table]
-        if column.name not in keys.union(counted[1:])
-    ]
-    for row in rows:
-        if counted and row[0] == f"`{counted[0]}`":
-            row[0] = f"`{counted[0]}` to `{counted[-1]}`"
-            row[3] = row[3].replace("one of 2 responses", "one of so many responses")
+    """The columns of a table of the trace."""
+    rows = [[f"`{c.name}`", c.dtype, c.unit, _meaning(c)] for c in TABLES[table]]
     return TextTable(["column", "type", "unit", "meaning"], rows)
 
 
 def _meaning(column: Column) -> str:
-    marks = [] if column.required else ["optional"]
-    marks += ["needs the truth"] if column.needs_truth else []
-    return f"{column.meaning} ({', '.join(marks)})" if marks else column.meaning
+    return column.meaning + " (needs the truth)" * column.needs_truth
 
 
 def rules() -> TextTable:
