@@ -132,7 +132,7 @@ def test_the_readings_of_the_guard(tool):
     assert f"Of {n_draws} mechanisms drawn from a wide prior, {len(given)} agree" in findings
     (low, high), *others = [
         [f"{float(end):.0f}" for end in cell.partition("[")[2].partition("]")[0].split(", ")]
-        for cell in page.predictions().rows[2][-3:]
+        for cell in page.predictions().rows[0][-3:]
     ]
     words = "{} to {}, under the scripts {} to {}".format(*others[0], *others[1])
     assert words in findings and f"{low} to {high} % Degraded" in findings
@@ -143,23 +143,23 @@ def test_the_readings_of_the_guard(tool):
 def test_the_study_of_the_readings(pages):
     page, _ = pages
     findings, rows = text_of("docs/findings.md"), page.read("readings-tiny")
-    table = page.readings(rows).rows
+    table = page.comparisons(rows)
+    assert set(table["pairs"]) == {36}
     concluded = {
-        "closed, 0.0003": ["makes no difference that matters"] * 4,
+        "closed, 0.0003": ["no difference"] * 4,
         "arithmetic, 0.0003": ["inconclusive", "helps", "inconclusive", "inconclusive"],
-        "collatz, 0.0003": ["makes no difference that matters", *["inconclusive"] * 3],
+        "collatz, 0.0003": ["no difference", *["inconclusive"] * 3],
     }
     for cell, conclusions in concluded.items():
-        own = [row for row in table if row[0] == cell]
-        assert [row[2] for row in own] == ["36"] * 6
-        assert [row[5] for row in own[:4]] == conclusions
-        told = own[:5] if cell.startswith("closed") else own
-        assert [row[3] for row in told if row[3].strip("*") not in findings] == []
-    lower = [row for row in table if row[0].endswith(", 0.0002")]
-    against_ttrl = [row for row in lower if row[1].endswith("minus TTRL")]
-    assert len(against_ttrl) == 12 and not any("*" in row[3] for row in against_ttrl)
-    (found,) = (row for row in lower if "*" in row[3])
-    assert found[0].startswith("collatz") and found[3].strip("*") in findings
+        own = table[table["cell"] == cell]
+        assert [*own["conclusion"]] == [*conclusions, "", ""]
+        told = own["shown"][:5] if cell.startswith("closed") else own["shown"]
+        assert [words for words in told if words.strip("*") not in findings] == []
+    lower = table[table["cell"].str.endswith(", 0.0002")]
+    assert len(lower) == 18
+    (found,) = lower[(lower["low"] > 0) | (lower["high"] < 0)].itertuples()
+    assert found.cell == "collatz, 0.0002" and found.shown.strip("*") in findings
+    assert found.comparison.endswith("`replayed,instant`")
     places = {
         ("closed", 3e-4): "rises from {:.0f} to {:.0f} %",
         ("collatz", 3e-4): "TTRL falls from {:.0f} to {:.0f} %.",
