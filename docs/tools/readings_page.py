@@ -5,7 +5,6 @@ From the files of docs/data that `readings.py` and `guard-sim compare --preset p
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,10 +60,10 @@ def weighted(row: str, together: bool) -> pd.DataFrame:
 def predictions() -> TextTable:
     """Degraded under each reading given the TTRL row, and how often the guard row fits."""
     lines = []
-    for together, row in itertools.product((False, True), ROWS.values()):
-        own = weighted(row.name, together)
+    for row in ROWS.values():
+        own = weighted(row.name, False)
         w = own["weight"].to_numpy(np.float64)
-        line = [row.name, "all six rows" if together else "this row"]
+        line = [row.name]
         line.append(f"{len(w)} ({1 / (w @ w) if len(w) else 0:.0f})")
         line += [_quantiles(own["ttrl: Degraded"], w), f"{row.guard[0]:.1f}"]
         for reading in READINGS:
@@ -72,7 +71,7 @@ def predictions() -> TextTable:
             fit = 100 * float(w @ fits_row(shares, row.guard, row.n_problems))
             line.append(f"{_quantiles(shares[:, 0], w)}; {fit:.0f} %" if len(w) else "")
         lines.append(line)
-    head = ["row", "given", "mechanisms (effective)", "TTRL", "paper's guard"]
+    head = ["row", "mechanisms (effective)", "TTRL", "paper's guard"]
     return TextTable([*head, *READINGS.values()], lines)
 
 

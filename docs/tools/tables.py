@@ -3,7 +3,7 @@
 python docs/tools/tables.py
 
 The first comment names the table and what it is made from, a file of docs/data or a part of the
-code, as in `<!-- table: columns visits -->`; the second is `<!-- end -->`. A test fails where a
+code, as in `<!-- table: rules -->`; the second is `<!-- end -->`. A test fails where a
 page differs from what this writes.
 """
 
@@ -23,7 +23,6 @@ from guard_core.rules import RULES, Rule
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.text_table import TextTable
-from lab.trace.schema import TABLES, Column, Table
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,16 +64,6 @@ def _made(found: re.Match[str]) -> str:
     return f"<!-- table: {found[1]} -->\n\n{made}\n\n<!-- end -->"
 
 
-def columns(table: Table) -> TextTable:
-    """The columns of a table of the trace."""
-    rows = [[f"`{c.name}`", c.dtype, c.unit, _meaning(c)] for c in TABLES[table]]
-    return TextTable(["column", "type", "unit", "meaning"], rows)
-
-
-def _meaning(column: Column) -> str:
-    return column.meaning + " (needs the truth)" * column.needs_truth
-
-
 def rules() -> TextTable:
     """One row per rule, in the order of `RULES`."""
     head = ["name", "title", "needs", "pays", "label", "settings", "definition"]
@@ -93,12 +82,11 @@ def _rule(name: str, rule: type[Rule]) -> list[str]:
 def _label(rule: type[Rule]) -> str:
     if not rule.has_label:
         return "none"
-    return "one per problem" if rule.follows_label else "one per subgroup"
+    return "yes" if rule.follows_label else "of subgroups"
 
 
 MAKERS: dict[str, Callable[..., TextTable]] = {
     "agreement": agreement,
-    "columns": columns,
     "protocol": protocol,
     "readings": readings,
     "rules": rules,

@@ -47,4 +47,3 @@ def test_examples_run(page, monkeypatch, tmp_path):
         assert POLICIES["independent"].__name__ == "Leaky"
         assert trace.evals["pass_at_1"].notna().all()
         assert len(names["figure"].data) == 8
-        assert len(names["watched"].data) == 4  # a band and a line in both panels

@@ -148,13 +148,18 @@ def test_the_commands_are_those_of_the_protocol():
         PROTOCOL["confirm"],
         PROTOCOL["held_out"],
     )
-    confirming = commands(text, "runs/confirm")
-    sets = {given(words, "--problem-seed")[0]: given(words, "--seeds") for words in confirming}
-    assert sets == {name: [*map(str, seeds)] for name, seeds in step["seeds"].items()}
-    assert [*map(int, sets)] == held_out["problem_seeds"]
-    assert [int(seed) for seeds in sets.values() for seed in seeds] == held_out["seeds"]
-    assert all(given(words, "--arms") == step["arms"] for words in confirming)
-    assert all([*map(float, given(words, "--lrs"))] == step["lrs"] for words in confirming)
+    (words,) = commands(text, "runs/confirm")
+    (first, seeds), *others = step["seeds"].items()
+    assert (given(words, "--problem-seed"), given(words, "--seeds")) == (
+        [first],
+        [*map(str, seeds)],
+    )
+    shown = f"{seeds[0]} to {seeds[-1]} on problem set {first}, "
+    shown += ", ".join(f"{own[0]} to {own[-1]} on set {name}" for name, own in others)
+    assert shown in text and [*map(int, step["seeds"])] == held_out["problem_seeds"]
+    assert [seed for own in step["seeds"].values() for seed in own] == held_out["seeds"]
+    assert given(words, "--arms") == step["arms"]
+    assert [*map(float, given(words, "--lrs"))] == step["lrs"]
     assert set(step["lrs"]) - set(PROTOCOL["chosen"]["lrs"]) == set(held_out["lrs"])
     ((words,), study) = commands(text, "runs/readings"), PROTOCOL["readings"]
     assert given(words, "--arms") == study["arms"] and given(words, "--seeds") == [

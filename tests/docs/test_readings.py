@@ -60,7 +60,7 @@ def test_weights_are_the_shares_that_fit(tool, monkeypatch, tmp_path):
     both = page.weighted("llama-math500", True).set_index("draw")["weight"]
     assert both.to_dict() == pytest.approx({0: 8 / 12, 2: 4 / 12})
     first = page.predictions().rows[0]
-    assert first[2] == "3 (2)" and first[5].startswith("10.0 [0.0, 20.0]; 0 %")
+    assert first[1] == "3 (2)" and first[4].startswith("10.0 [0.0, 20.0]; 0 %")
 
 
 def test_readings_are_analysed_over_whole_rounds_with_sets_as_clusters(tool):
