@@ -26,6 +26,7 @@ from lab.base.text_table import TextTable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PAPER = re.compile(r"https://arxiv\.org/abs/[\d.]*\d")
 _TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?^<!-- (end|table: .+) -->$", re.M)
 
 
@@ -74,8 +75,10 @@ def _rule(name: str, rule: type[Rule]) -> list[str]:
     needs = ", ".join(sorted(f"`{need}`" for need in rule.needs)) or "votes"
     settings = ", ".join(f"`{f.name} = {f.default!r}`" for f in fields(rule)) or "none"
     # Of the class's own docstring, since docstrings are not inherited.
-    summary = (rule.__doc__ or "").strip().split("\n")[0]
-    cells = [f"`{name}`", rule.title, needs, rule.pays, _label(rule), settings, summary]
+    text = (rule.__doc__ or "").strip()
+    summary, paper = text.split("\n")[0], _PAPER.search(text)
+    linked = f"[`{name}`]({paper[0]})" if paper else f"`{name}`"
+    cells = [linked, rule.title, needs, rule.pays, _label(rule), settings, summary]
     return [cell.replace("|", "\\|") for cell in cells]
 
 

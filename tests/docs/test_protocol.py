@@ -179,6 +179,15 @@ def test_the_study_of_readings_is_complete(tool):
     assert (rows.seed - 10 * rows.problem_seed).isin(range(study["seeds_per_set"])).all()
 
 
+def test_the_file_of_means_is_that_of_the_rows(tool):
+    page = tool("protocol_page")
+    kept = pd.read_csv(DOCS / "data" / "confirm-means.csv", dtype=str)
+    for task, part in kept.groupby("task"):
+        made = page.means(page.read(f"confirm-{task}")).rows
+        made = [[cell.replace("\\[", "[") for cell in row] for row in made]
+        assert part.drop(columns="task").to_numpy().tolist() == made
+
+
 def test_the_secondary_outcomes_are_those_of_the_page(tool):
     page, text = tool("protocol_page"), " ".join((DOCS / "protocol.md").read_text().split())
     rows = page.read("readings-tiny")
