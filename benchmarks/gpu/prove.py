@@ -2,7 +2,6 @@
 
 python benchmarks/gpu/prove.py SECTION... | --part A|B|C|D [--dry] [--out FOLDER]
 python benchmarks/gpu/prove.py --list | --dry-run [--gpu h100]
-python benchmarks/gpu/prove.py --page docs/gpu-results.md [--results FILE]
 
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
@@ -35,7 +34,17 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from record import Listed, Record, Report, page, read_lines, table  # noqa: E402
+from record import Record, Report, read_lines, table  # noqa: E402
+
+
+class Listed(NamedTuple):
+    """A section as `--list` prints it."""
+
+    name: str
+    part: str
+    seconds: int
+    about: str
+
 
 SECTIONS = {
     one.name: one
@@ -72,7 +81,6 @@ MODULES = {
 """Module to the sections that are functions of it."""
 WITH_VLLM = (*MODULES["engines"], "step", "long", "inprocess", "learns")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
-RESULTS = ROOT / "docs" / "data" / "gpu-results.jsonl"
 
 
 def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
@@ -320,12 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--gpu", choices=("a100", "h100", "h200"), default="h100")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
-    if given.page:
-        given.page.write_text(page(read_lines(given.results), list(SECTIONS.values())))
-        return 0
     if given.dry_run:
         print("\n".join(dry_run(given.gpu)))
         return 0

@@ -1,12 +1,12 @@
-"""Measures of a section, the file that they are written to, and the page that shows them."""
+"""Measures of a section, the file that they are written to, and the table that shows them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 Record = dict[str, Any]
 """One section that ran: `section`, `part`, `status`, `seconds`, `dry`, `facts`, `measures`,
@@ -82,15 +82,6 @@ def read_lines(path: Path) -> list[Record]:
     return found
 
 
-class Listed(NamedTuple):
-    """A section as the page lists it."""
-
-    name: str
-    part: str
-    seconds: int
-    about: str
-
-
 def table(records: Iterable[Record]) -> Iterator[str]:
     """Yield a Markdown table of the measures of some sections."""
     yield "| section | measure | value | bound | |"
@@ -106,45 +97,6 @@ def table(records: Iterable[Record]) -> Iterator[str]:
         if record["status"] not in ("done", "missed"):
             words = f"{record['status']}: {record.get('error', '')}".rstrip(": ")
             yield f"| {name} | - | {_cell(words)} | | |"
-
-
-def page(records: Sequence[Record], sections: Sequence[Listed]) -> str:
-    """Return the page of the docs: what ran on a GPU, and nothing else.
-
-    Args:
-        records: of sections; dry runs are left out.
-        sections: all that there are.
-    """
-    ran = [record for record in records if not record["dry"]]
-    names = {record["section"] for record in ran}
-    lines = ["# GPU results", "", *_summary(ran), ""]
-    if ran:
-        lines += [*table(ran), ""]
-    lines += [
-        "## Sections",
-        "",
-        "`benchmarks/gpu/prove.py` runs every section in a process of its own, with a time limit. "
-        "Models are made from configs with random weights, lengths of responses and votes are "
-        "scripted; nothing is downloaded. See the [GPU guide](gpu.md#measure-your-gpu).",
-        "",
-        "| section | part | limit, s | measures | ran on a GPU |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for one in sections:
-        done = "yes" if one.name in names else "no"
-        lines.append(f"| `{one.name}` | {one.part} | {one.seconds} | {one.about} | {done} |")
-    lines += ["", "Made by `python benchmarks/gpu/prove.py --page docs/gpu-results.md`."]
-    return "\n".join(lines) + "\n"
-
-
-def _summary(ran: Sequence[Record]) -> Iterator[str]:
-    if not ran:
-        yield "No section has run on a GPU yet. There are no results."
-        return
-    machines = sorted({json.dumps(record["facts"], sort_keys=True) for record in ran})
-    for machine in machines:
-        facts = ", ".join(f"{name} {value}" for name, value in json.loads(machine).items())
-        yield f"Ran on: {facts}."
 
 
 def _plain(value: float | str) -> float | str | None:

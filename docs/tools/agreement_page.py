@@ -13,8 +13,8 @@ from lab.base.text_table import TextTable
 from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors, mean_table
 
 DATA = Path(__file__).parents[1] / "data"
-CHOSEN, SEEN = "on other seeds of these problems", "a prototype was compared with these settings"
-HELD_OUT, COMPARED, DEVELOPMENT = "none", "earlier laws were compared with it", "the law of growth"
+CHOSEN, SEEN = "other seeds", "prototype"
+HELD_OUT, COMPARED, DEVELOPMENT = "none", "earlier laws", "law of growth"
 _SEEDS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,)}
 SETS = {seed: choices for choices, seeds in _SEEDS.items() for seed in seeds}
 """Problem seeds, and the choices that were made on their data."""
@@ -35,7 +35,7 @@ def read(name: str) -> pd.DataFrame:
 def bars() -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
     head = ["in points unless stated", "target", "reached", "linear", "other half of the seeds"]
-    return TextTable([*head, "choices made on this data"], [*_first(), *_others(), *_settings()])
+    return TextTable([*head, "choices on this data"], [*_first(), *_others(), *_settings()])
 
 
 def _first() -> Iterator[list[str]]:
@@ -61,7 +61,7 @@ def _first() -> Iterator[list[str]]:
 def _others() -> Iterator[list[str]]:
     """The demands on other problem sets, and on the checkpoint that verifies."""
     for seed, choices in SETS.items():
-        name = f"problem set {seed}, final pass@1, mean of 5 cells"
+        name = f"problem set {seed}, 5 cells"
         yield _row(name, "5", _with_linear(f"seed{seed}"), "final", choices)
     name = "start model that judges, TTRL at 1e-4 and 3e-4"
     yield _row(name, "", _with_linear("verify"), "final", COMPARED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def conditions(rows: pd.DataFrame) -> TextTable:
 
 
 def oracle(rows: pd.DataFrame) -> TextTable:
-    """Wrong majorities that each arm's last labels mend, and that an oracle could.
+    """Wrong majorities that each arm's last labels correct, and that an oracle could.
 
     The oracle chooses for every problem, in every run, between the last labels of all label-free
     arms at the same learning rate and seed.
@@ -98,7 +97,7 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
     together = [_union(part) for _, part in groups(free, [*_UNIT, "lr"])]
     parts["oracle between the labels of all these arms"] = pd.DataFrame(together)
-    head = ["labels of the last visit", "right, %", "wrong majorities mended, %"]
+    head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
     rows_of = [[name, *map(_number, _shares(part))] for name, part in parts.items()]
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
@@ -157,13 +156,29 @@ def over_sets(
     return of_sets if is_wider else of_pairs
 
 
-def readings(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
+def readings(rows: pd.DataFrame) -> TextTable:
+    """The study of the guard's readings: a row per comparison, a column per cell."""
+    table = comparisons(rows)
+    cells = list(dict.fromkeys(table["cell"]))
+    lines = []
+    for names, part in table.groupby("comparison", sort=False):
+        shown = part.set_index("cell")
+        said = [f"{shown['shown'][c]} {shown['conclusion'][c]}".strip() for c in cells]
+        lines.append([str(names), *said])
+    return TextTable([_NAMES["pass_final"], *cells], lines)
+
+
+def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
     """The comparisons of the study of the guard's readings, over the problem sets as clusters.
 
     In each cell the paired differences of a set's seeds are averaged, and the means of the sets
     give a t-interval. Only whole rounds count: one seed of every set under every arm. The four
     guards against TTRL at the first learning rate are primary, with Bonferroni's correction: over
     the two open tasks together, and over the closed one by itself.
+
+    Returns:
+        Columns cell, comparison, pairs, low, high, shown (the difference with its interval) and
+        conclusion (empty where the interval is not corrected).
     """
     study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
     arms = [named(name).name for name in study["arms"]]
@@ -178,39 +193,21 @@ def readings(rows: pd.DataFrame, metric: str = "pass_final") -> TextTable:
         whole = _whole_rounds(where(rows, task=task, lr=lr), n_round)
         for name, base in pairs:
             is_primary = lr == first and base == BASELINE
-            if whole.empty and not is_primary:
-                continue
             level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
             own, other = (_values(where(whole, arm=a), metric) for a in (name, base))
             sets = pd.Series(differences(own, other).groupby(level="problem_seed").mean())
             found = estimate(sets, level)
-            half = f"{(found.high - found.low) / 2:.1f}" if found.has_interval else ""
-            shown = [difference(found) if found.n else "", half]
-            said = _conclusion(found) if is_primary else "not corrected"
-            names = [f"{_title(name)} minus {_title(base)}", str(len(own))]
-            lines.append([f"{task}, {lr:g}", *names, *shown, said if found.n else "no whole round"])
-    head = [
-        "task, learning rate",
-        _NAMES[metric],
-        "pairs",
-        "difference",
-        "half width",
-        "conclusion",
-    ]
-    return TextTable(head, lines)
+            line = {"cell": f"{task}, {lr:g}", "comparison": f"{_short(name)} minus {_short(base)}"}
+            line |= {"pairs": len(own), "low": found.low, "high": found.high}
+            line["shown"] = difference(found) if found.n else "no whole round"
+            line["conclusion"] = _conclusion(found) if found.n and is_primary else ""
+            lines.append(line)
+    return pd.DataFrame(lines)
 
 
-def readings_made(rows: pd.DataFrame) -> TextTable:
-    """How many runs of the study of the guard's readings there are, of those planned."""
-    study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
-    n_round = len(study["arms"]) * len(study["problem_seeds"])
-    lines = []
-    for task, lr in study["cells"]:
-        cell = where(rows, task=task, lr=lr)
-        whole = len(_whole_rounds(cell, n_round)) // n_round
-        planned = n_round * study["seeds_per_set"]
-        lines.append([task, f"{lr:g}", f"{len(cell)} of {planned}", f"{whole}"])
-    return TextTable(["task", "learning rate", "runs", "whole rounds"], lines)
+def _short(name: str) -> str:
+    """The name of an arm of the study in its table."""
+    return f"`{name.replace('flip_rate=instant', 'instant')}`"
 
 
 def _whole_rounds(cell: pd.DataFrame, n_round: int) -> pd.DataFrame:
@@ -224,7 +221,7 @@ def _conclusion(found: Estimate) -> str:
     if not found.within_noise:
         return "helps" if found.mean > 0 else "harms"
     is_narrow = found.has_interval and found.low >= -5 and found.high <= 5
-    return "makes no difference that matters" if is_narrow else "inconclusive"
+    return "no difference" if is_narrow else "inconclusive"
 
 
 def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
@@ -244,9 +241,6 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "oracle": oracle,
     "ranks": ranks,
     "readings": readings,
-    "readings-labels": partial(readings, metric="label_final"),
-    "readings-degraded": partial(readings, metric="Degraded"),
-    "readings-made": readings_made,
 }
 _SPLITS = 256
 _NAMES = {

@@ -3,7 +3,7 @@
 python docs/tools/tables.py
 
 The first comment names the table and what it is made from, a file of docs/data or a part of the
-code, as in `<!-- table: columns visits -->`; the second is `<!-- end -->`. A test fails where a
+code, as in `<!-- table: rules -->`; the second is `<!-- end -->`. A test fails where a
 page differs from what this writes.
 """
 
@@ -23,10 +23,10 @@ from guard_core.rules import RULES, Rule
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.text_table import TextTable
-from lab.trace.schema import TABLES, Column, Table
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PAPER = re.compile(r"https://arxiv\.org/abs/[\d.]*\d")
 _TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?^<!-- (end|table: .+) -->$", re.M)
 
 
@@ -65,30 +65,6 @@ def _made(found: re.Match[str]) -> str:
     return f"<!-- table: {found[1]} -->\n\n{made}\n\n<!-- end -->"
 
 
-def columns(table: Table) -> TextTable:
-    """The columns of a table of the trace; keys are shown with the visits alone."""
-    keys = set() if table == "visits" else {"replicate", "step", "epoch", "visit", "problem"}
-    counted = [
-        column.name for column in TABLES[table] if re.fullmatch(r"pass_at_(?!1$)\d+", column.name)
-    ]
-    rows = [
-        [f"`{column.name}`", column.dtype, column.unit, _meaning(column)]
-        for column in TABLES[table]
-        if column.name not in keys.union(counted[1:])
-    ]
-    for row in rows:
-        if counted and row[0] == f"`{counted[0]}`":
-            row[0] = f"`{counted[0]}` to `{counted[-1]}`"
-            row[3] = row[3].replace("one of 2 responses", "one of so many responses")
-    return TextTable(["column", "type", "unit", "meaning"], rows)
-
-
-def _meaning(column: Column) -> str:
-    marks = [] if column.required else ["optional"]
-    marks += ["needs the truth"] if column.needs_truth else []
-    return f"{column.meaning} ({', '.join(marks)})" if marks else column.meaning
-
-
 def rules() -> TextTable:
     """One row per rule, in the order of `RULES`."""
     head = ["name", "title", "needs", "pays", "label", "settings", "definition"]
@@ -99,20 +75,21 @@ def _rule(name: str, rule: type[Rule]) -> list[str]:
     needs = ", ".join(sorted(f"`{need}`" for need in rule.needs)) or "votes"
     settings = ", ".join(f"`{f.name} = {f.default!r}`" for f in fields(rule)) or "none"
     # Of the class's own docstring, since docstrings are not inherited.
-    summary = (rule.__doc__ or "").strip().split("\n")[0]
-    cells = [f"`{name}`", rule.title, needs, rule.pays, _label(rule), settings, summary]
+    text = (rule.__doc__ or "").strip()
+    summary, paper = text.split("\n")[0], _PAPER.search(text)
+    linked = f"[`{name}`]({paper[0]})" if paper else f"`{name}`"
+    cells = [linked, rule.title, needs, rule.pays, _label(rule), settings, summary]
     return [cell.replace("|", "\\|") for cell in cells]
 
 
 def _label(rule: type[Rule]) -> str:
     if not rule.has_label:
         return "none"
-    return "one per problem" if rule.follows_label else "one per subgroup"
+    return "yes" if rule.follows_label else "of subgroups"
 
 
 MAKERS: dict[str, Callable[..., TextTable]] = {
     "agreement": agreement,
-    "columns": columns,
     "protocol": protocol,
     "readings": readings,
     "rules": rules,

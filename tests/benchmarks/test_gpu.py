@@ -17,7 +17,7 @@ GPU = ROOT / "benchmarks" / "gpu"
 sys.path.insert(0, str(GPU))
 
 import prove  # noqa: E402
-from record import Report, page, read_lines, table  # noqa: E402
+from record import Report, read_lines, table  # noqa: E402
 from shapes import Setup, attempt  # noqa: E402
 
 WITHOUT = ("plotly", "math_verify", "latex2sympy2_extended", "antlr4", "vllm")
@@ -165,13 +165,7 @@ def test_a_failure_stops_no_other_section(ended: Ended) -> None:
     assert "killed after 2 s" in said
 
 
-def test_the_page_of_results_is_that_of_the_records() -> None:
-    made = page(read_lines(prove.RESULTS), list(prove.SECTIONS.values()))
-    assert (ROOT / "docs" / "gpu-results.md").read_text() == made
-
-
-def test_the_page_shows_what_ran_on_a_gpu_and_nothing_else(tmp_path: Path) -> None:
-    sections = [prove.Listed("one", "A", 9, "a"), prove.Listed("two", "B", 9, "b")]
+def test_the_table_judges_what_ran_on_a_gpu_alone(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     report = Report(path, dry=False)
     report.target("speed", 0.5, at_least=0.4)
@@ -179,12 +173,10 @@ def test_the_page_shows_what_ran_on_a_gpu_and_nothing_else(tmp_path: Path) -> No
     report.add("ratio", float("nan"))
     record = {"section": "one", "status": "missed", "measures": read_lines(path), "facts": {}}
     dry, real = {**record, "dry": True}, {**record, "dry": False, "facts": {"device": "H200"}}
-    assert "No section has run on a GPU yet" in page([dry], sections)
-    shown = page([dry, real], sections)
-    assert "Ran on: device H200." in shown
+    shown = "\n".join(table([real]))
     assert "| `one` | speed | 0.5 | >= 0.4 | reached |" in shown
     assert "| `one` | time | 9 s | <= 5 s | **missed** |" in shown
-    assert "not finite" in shown and "| `two` | B | 9 | b | no |" in shown
+    assert "not finite" in shown
     assert report.missed == ["time"] and "reached" not in "".join(table([dry]))
 
 

@@ -18,7 +18,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    trace = (tmp_path / "trace" / "index.html").read_text()
+    trace = (tmp_path / "extend" / "index.html").read_text()
     assert "label_accuracy" in trace and "| ---" not in trace
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         page = (tmp_path / "notebooks" / notebook.stem / "index.html").read_text()
@@ -47,4 +47,3 @@ def test_examples_run(page, monkeypatch, tmp_path):
         assert POLICIES["independent"].__name__ == "Leaky"
         assert trace.evals["pass_at_1"].notna().all()
         assert len(names["figure"].data) == 8
-        assert len(names["watched"].data) == 4  # a band and a line in both panels

@@ -1,5 +1,6 @@
 """Numbers in the text of README and findings are those that the rows of docs/data give."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -32,6 +33,13 @@ def shown(estimate):
 def saved(estimate):
     """A difference of TotalDeg as the points that it saves."""
     return f"{-estimate.mean:.1f} points [{-estimate.high:.1f}, {-estimate.low:.1f}]"
+
+
+def test_the_readme_s_intervals_are_those_of_the_findings():
+    readme, findings = text_of("README.md"), text_of("docs/findings.md")
+    shown_there = set(re.findall(r"\[[-+.\d]+, [-+.\d]+\]", readme))
+    assert len(shown_there) > 30
+    assert [interval for interval in shown_there if interval not in findings] == []
 
 
 def test_differences_of_the_tiny_tasks(pages):
@@ -82,18 +90,19 @@ def test_own_best_rates_of_the_first_tiny_task(pages):
 
 def test_the_simulator(pages):
     page, rows = pages
-    both, findings = text_of("README.md", "docs/findings.md"), text_of("docs/findings.md")
+    readme, findings = text_of("README.md"), text_of("docs/findings.md")
     llama = page.where(rows["sim-llama"], lr=0.06)
     assert llama.groupby("arm").size().eq(20).all()
     mean = llama.groupby("arm")[["TotalDeg", "lost_once"]].mean()
     total, half = mean["TotalDeg"], page.where(rows["sim-llama"], lr=0.03, arm="ttrl")
     effort = saved(page.over_sets(llama, "guard", "matched", "TotalDeg"))
-    assert both.count(effort) == 2 and f"of {total['ttrl']:.1f} %" in both
+    assert effort in readme and effort in findings and f"of {total['ttrl']:.1f} %" in readme
     words = f"from {total['ttrl']:.1f} to {half['TotalDeg'].mean():.1f} %"
     assert words in findings and f"lowers it to {total['guard']:.1f} %" in findings
     for arm in ("frozen", "memory"):
         assert saved(page.over_sets(llama, arm, "guard", "TotalDeg")) in findings
-    assert both.count(f"{mean['lost_once']['ttrl']:.0f} % of") == 2
+    once = f"{mean['lost_once']['ttrl']:.0f} % of"
+    assert once in readme and once in findings
     null = page.where(rows["sim-null"], arm="ttrl").groupby("task").mean(numeric_only=True)
     assert null["TotalDeg"]["independent llama-math500"] < 0.1
     degraded = null["Degraded"]["features llama-math500"]
@@ -101,60 +110,64 @@ def test_the_simulator(pages):
 
 
 def test_the_readings_of_the_guard(tool):
-    page, both = tool("readings_page"), text_of("README.md", "docs/findings.md")
+    page, readme, findings = (
+        tool("readings_page"),
+        text_of("README.md"),
+        text_of("docs/findings.md"),
+    )
     table = pd.read_csv(page.PAPER, comment="#")
     errors = page.paper_errors(table).set_index("arm")["fates"]
     guards = ("guard", "guard,flip_rate=instant", "guard_release")
     one, two = ([f"{errors[name]:.{digits}f}" for name in guards] for digits in (1, 2))
-    assert "{} points for the text, {} with the one-step flip rate and {} for".format(*one) in both
-    assert "{}, {} (one-step flip rate) and {} points".format(*two) in both
+    assert (
+        "{} points for the text, {} with the one-step flip rate and {} for".format(*one) in readme
+    )
+    assert "{}, {} (one-step flip rate) and {} points".format(*two) in findings
     own = table[(table["row"] == page.HARDEST) & (table["cell"] == "Degraded")]
     own = own.set_index("kind")["predicted"]
-    shown = [f"{own[name]:.1f}" for name in guards]
-    assert "{}, {} and {} % Degraded, the paper 24.0".format(*shown) in both
+    shown = "{:.1f}, {:.1f} and {:.1f} % Degraded, the paper 24.0".format(*(own[g] for g in guards))
+    assert shown in readme and shown in findings
     given = page.weighted(page.HARDEST, False)
     n_draws = pd.read_csv(page.DRAWS)["draw"].nunique()
-    assert f"{len(given)} of {n_draws}" in both and f"Of {n_draws} mechanisms" in both
+    assert f"Of {n_draws} mechanisms drawn from a wide prior, {len(given)} agree" in findings
     (low, high), *others = [
         [f"{float(end):.0f}" for end in cell.partition("[")[2].partition("]")[0].split(", ")]
-        for cell in page.predictions().rows[2][-3:]
+        for cell in page.predictions().rows[0][-3:]
     ]
     words = "{} to {}, under the scripts {} to {}".format(*others[0], *others[1])
-    assert both.count(words) == 2 and both.count(f"{low} to {high} % Degraded") == 2
-    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in both
+    assert words in findings and f"{low} to {high} % Degraded" in findings
+    assert f"from {others[0][0]} to {others[0][1]} % Degraded" in readme
+    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in findings
 
 
 def test_the_study_of_the_readings(pages):
     page, _ = pages
-    both, rows = text_of("README.md", "docs/findings.md"), page.read("readings-tiny")
-    closed = [row for row in page.readings(rows).rows if row[0] == "closed, 0.0003"]
-    assert [row[2] for row in closed] == ["36"] * 6
-    assert {row[5] for row in closed[:4]} == {"makes no difference that matters"}
-    assert [both.count(row[3]) for row in closed[:5]] == [2, 2, 2, 2, 1]
-    first = [row for row in page.readings(rows).rows if row[0] == "arithmetic, 0.0003"]
-    assert [row[2] for row in first] == ["36"] * 6
-    assert [row[5] for row in first[:4]] == ["inconclusive", "helps", *["inconclusive"] * 2]
-    plain = both.replace(" points [", " [")
-    assert [plain.count(row[3].strip("*")) for row in first] == [2] * 6
-    second = [row for row in page.readings(rows).rows if row[0] == "collatz, 0.0003"]
-    assert [row[5] for row in second[:4]] == [
-        "makes no difference that matters",
-        *["inconclusive"] * 3,
-    ]
-    assert [plain.count(row[3]) for row in second] == [2, 2, 2, 2, 1, 1]
-    lower = [row for row in page.readings(rows).rows if row[0].endswith(", 0.0002")]
-    against_ttrl = [row for row in lower if row[1].endswith("minus TTRL")]
-    assert len(against_ttrl) == 12 and not any("*" in row[3] for row in against_ttrl)
-    (found,) = (row for row in lower if "*" in row[3])
-    assert found[0].startswith("collatz") and found[3].strip("*") in plain
+    findings, rows = text_of("docs/findings.md"), page.read("readings-tiny")
+    table = page.comparisons(rows)
+    assert set(table["pairs"]) == {36}
+    concluded = {
+        "closed, 0.0003": ["no difference"] * 4,
+        "arithmetic, 0.0003": ["inconclusive", "helps", "inconclusive", "inconclusive"],
+        "collatz, 0.0003": ["no difference", *["inconclusive"] * 3],
+    }
+    for cell, conclusions in concluded.items():
+        own = table[table["cell"] == cell]
+        assert [*own["conclusion"]] == [*conclusions, "", ""]
+        told = own["shown"][:5] if cell.startswith("closed") else own["shown"]
+        assert [words for words in told if words.strip("*") not in findings] == []
+    lower = table[table["cell"].str.endswith(", 0.0002")]
+    assert len(lower) == 18
+    (found,) = lower[(lower["low"] > 0) | (lower["high"] < 0)].itertuples()
+    assert found.cell == "collatz, 0.0002" and found.shown.strip("*") in findings
+    assert found.comparison.endswith("`replayed,instant`")
     places = {
         ("closed", 3e-4): "rises from {:.0f} to {:.0f} %",
-        ("collatz", 3e-4): "falls here from {:.0f} to {:.0f} %",
-        ("arithmetic", 3e-4): "on the first task from {:.0f} to {:.0f} %",
+        ("collatz", 3e-4): "TTRL falls from {:.0f} to {:.0f} %.",
+        ("arithmetic", 3e-4): "TTRL falls from {:.0f} to {:.0f} %.",
     }
     for (task, lr), words in places.items():
         means = page.where(rows, task=task, lr=lr, arm="ttrl")[["pass_start", "pass_final"]].mean()
-        assert words.format(*means) in both
+        assert words.format(*means) in findings
 
 
 def test_step_sizes_of_the_simulator(pages):

@@ -60,7 +60,7 @@ def test_weights_are_the_shares_that_fit(tool, monkeypatch, tmp_path):
     both = page.weighted("llama-math500", True).set_index("draw")["weight"]
     assert both.to_dict() == pytest.approx({0: 8 / 12, 2: 4 / 12})
     first = page.predictions().rows[0]
-    assert first[3] == "3 (2)" and first[6].startswith("10.0 [0.0, 20.0]; 0 %")
+    assert first[1] == "3 (2)" and first[4].startswith("10.0 [0.0, 20.0]; 0 %")
 
 
 def test_readings_are_analysed_over_whole_rounds_with_sets_as_clusters(tool):
@@ -77,14 +77,11 @@ def test_readings_are_analysed_over_whole_rounds_with_sets_as_clusters(tool):
                 row |= {"seed": 10 * number + place, "arm": arm(name).name}
                 rows.append(row | {"pass_final": 50 + gain + 2 * place * (name == "guard")})
     whole = pd.DataFrame(rows)
-    lines = {tuple(line[:2]): line[2:] for line in page.readings(whole).rows}
-    cell = "arithmetic, 0.0003"
+    lines = page.comparisons(whole).set_index(["cell", "comparison"])
     # Means of the sets are 1, 2, ..., 12: sd 3.606, t(11) at 1 - .05/8 two-sided 3.37.
-    found = lines[cell, "TTRL-Guard minus TTRL"]
-    assert found[0] == "24" and found[1].startswith("**+6.5 [") and found[3] == "helps"
-    assert float(found[2]) == pytest.approx(3.37 * 3.606 / 12**0.5, abs=0.1)
-    missing = whole.drop(index=len(whole) - 1)
-    lines = {tuple(line[:2]): line[2:] for line in page.readings(missing).rows}
-    assert lines[cell, "TTRL-Guard minus TTRL"][0] == "12"
-    assert lines["collatz, 0.0003", "TTRL-Guard minus TTRL"][-1] == "no whole round"
-    assert page.readings_made(missing).rows[1] == ["arithmetic", "0.0003", "191 of 288", "1"]
+    found = lines.loc["arithmetic, 0.0003", "`guard` minus `ttrl`"]
+    assert found.pairs == 24 and found.shown.startswith("**+6.5 [") and found.conclusion == "helps"
+    assert (found.high - found.low) / 2 == pytest.approx(3.37 * 3.606 / 12**0.5, abs=0.02)
+    lines = page.comparisons(whole.drop(index=len(whole) - 1)).set_index(["cell", "comparison"])
+    assert lines.loc["arithmetic, 0.0003", "`guard` minus `ttrl`"].pairs == 12
+    assert lines.loc["collatz, 0.0003", "`guard` minus `ttrl`"].shown == "no whole round"

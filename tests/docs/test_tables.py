@@ -24,14 +24,18 @@ def test_no_table_of_a_page_is_stale(tables):
 
 
 def test_a_table_is_replaced_and_a_wrong_one_refused(tables):
-    page = "a\n\n<!-- table: columns votes -->\nold\n<!-- end -->\n\nb"
+    page = "a\n\n<!-- table: rules -->\nout of date\n<!-- end -->\n\nb"
     made = tables.updated(page)
-    assert "| `count` |" in made and "old" not in made and made.endswith("<!-- end -->\n\nb")
+    assert (
+        "| [`ttrl`](https://arxiv.org/abs/2504.16084) |" in made
+        and "out of date" not in made
+        and made.endswith("<!-- end -->\n\nb")
+    )
     assert tables.updated(made) == made
-    with pytest.raises(UserError, match="columns votes: has no <!-- end -->"):
+    with pytest.raises(UserError, match="rules: has no <!-- end -->"):
         tables.updated(page.replace("<!-- end -->", page))
     with pytest.raises(UserError, match="nothing: unknown, give one of agreement,"):
-        tables.updated(page.replace("columns votes", "nothing"))
+        tables.updated(page.replace("rules", "nothing"))
 
 
 def test_a_wrong_page_is_named_and_stays_as_it_is(tables, monkeypatch, tmp_path, capsys):
@@ -49,7 +53,8 @@ def test_every_rule_has_a_row(tables):
     columns = len(re.findall(r"(?<!\\)\|", head))
     assert columns == 8 and len(rows) == len(RULES)
     for row, (name, kind) in zip(rows, RULES.items(), strict=True):
-        assert row.startswith(f"| `{name}` | {kind.title} | ")
+        assert re.match(rf"\| \[`{name}`\]\(https://arxiv\.org/abs/[\d.]+\) \| ", row)
+        assert f" | {kind.title} | " in row
         assert row.removesuffix(" |").endswith((".", ":"))
         assert len(re.findall(r"(?<!\\)\|", row)) == columns
     assert any("`threshold = 0.0`, `keep = 1.0`" in row for row in rows)

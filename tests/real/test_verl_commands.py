@@ -189,7 +189,7 @@ def test_names_with_spaces_and_further_settings_reach_verl(capsys):
 def test_the_page_s_commands_run_as_shown(tmp_path: Path, monkeypatch, capsys):
     """In a shell with another Ray and Python; the 500 problems are made up."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
     blocks = [
         block for block in re.findall(r"(?ms)^```sh\n(.*?)^```", page) if "guard-verl" in block
     ]
