@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -287,13 +288,14 @@ def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
-    form = r"^\| ((?:Qwen|Llama)[^,]+), ([^|]*) \| (\d) x (80|141) \| (.*) \|$"
+    form = r"^\| ([\d x]+) x (24|80|141) GB \| ([^,]+), [^|]* \| ([^|]*)\| (.*) \|$"
     rows = re.findall(form, guide, re.MULTILINE)
-    for name, what, gpus, memory, cells in rows:
-        options = " ".join(re.findall(r"`(.*)`", what)).split()
-        kind = {"80": "h100", "141": "h200"}[memory]
-        words = ["--preset", f"{name.lower()}/math500", "--gpus", gpus, "--gpu", kind, *options]
-        fits = main(["plan", *words]) == 0
+    for machine, memory, name, what, cells in rows:
+        gpus = math.prod(map(int, machine.split(" x ")))
+        words = ["--preset", f"{name.lower()}/math500", "--gpus", str(gpus)]
+        words += ["--gpu", "h200"] if memory == "141" else ["--gpu-memory", "24"] * (memory == "24")
+        options = re.sub(r"torchrun( --nnodes \d)?", "", " ".join(re.findall(r"`(.*?)`", what)))
+        assert main(["plan", *words, *options.split()]) == 0
         said = capsys.readouterr().out
         found = [
             re.search(one, said, re.MULTILINE)
@@ -302,11 +304,12 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str
                 r"^engine: cache +[\d.]+ +([\d.]+)",
                 r"^main memory: (\d+)",
                 r"about (\d+) s a step",
+                r"about (\d+) hours",
             )
         ]
-        update, *others = [f"{float(one[1]):.0f}" if one else "-" for one in found]
-        assert cells.split(" | ") == [update + ("" if fits else ", does not fit"), *others]
-    assert len(rows) == 7
+        planned = [f"{float(one[1]):.0f}" if one else "-" for one in found]
+        assert cells.replace(" (both)", "").split(" | ") == planned
+    assert len(rows) == 8
 
 
 @pytest.mark.parametrize(
