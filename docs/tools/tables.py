@@ -15,13 +15,17 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from agreement_page import agreement
 from protocol_page import protocol
 from readings_page import readings
 
 from guard_core.rules import RULES, Rule
+from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.base.files import whole
+from lab.base.stats import difference, differences, estimate, mean_sd
 from lab.base.text_table import TextTable
 
 ROOT = Path(__file__).parents[2]
@@ -88,8 +92,40 @@ def _label(rule: type[Rule]) -> str:
     return "yes" if rule.follows_label else "of subgroups"
 
 
+LANGUAGE = ROOT / "docs" / "data" / "language-model.csv"
+_LEVEL, _LEAST_PAIRS = 1 - 0.05 / 6, 4
+"""Of the protocol: three arms at two learning rates are compared with TTRL."""
+_SHOWN = {
+    "pass@16": "pass_at_16_final",
+    "held-out pass@1": "held_out_pass_at_1_final",
+    "pass@1 with numbers": "flexible_pass_at_1_final",
+    "false consensus": "false_consensus",
+    "leak": "leak",
+    "unread": "unread_final",
+}
+
+
+def language(lr: str) -> TextTable:
+    """One row per arm of the study of a language model at a learning rate."""
+    runs = pd.read_csv(LANGUAGE)
+    runs = runs[np.isclose(runs["lr"], float(lr))].set_index("seed")
+    final = {str(name): own["pass_final"] for name, own in runs.groupby("arm", sort=False)}
+    rows = []
+    for name in sorted(final, key=lambda name: (name != "ttrl", -final[name].mean())):
+        own = runs[runs["arm"] == name]
+        value = estimate(final[name])
+        gap = estimate(differences(final[name], final["ttrl"]), _LEVEL)
+        shown = difference(gap) if gap.n >= _LEAST_PAIRS else f"{gap.mean:+.1f} ({gap.n} pairs)"
+        cells = [arm(name).title, str(value.n), mean_sd(value.mean, value.sd)]
+        cells += ["" if name == "ttrl" else shown]
+        rows.append([*cells, *(f"{own[column].mean():.1f}" for column in _SHOWN.values())])
+    head = ["arm", "seeds", "final pass@1, %", "minus TTRL", *_SHOWN]
+    return TextTable(head, rows)
+
+
 MAKERS: dict[str, Callable[..., TextTable]] = {
     "agreement": agreement,
+    "language": language,
     "protocol": protocol,
     "readings": readings,
     "rules": rules,
