@@ -1,4 +1,4 @@
-"""The script of the agreement table, and what `agree` refuses or leaves out of a real run."""
+"""Real runs that `agree` refuses, or of which it leaves something out."""
 
 import pytest
 
@@ -16,28 +16,6 @@ def made(tmp_path_factory):
     measured = ["--n-problems", "4", "--responses", "16", "--weights", "256"]
     assert real_main(["measure", "--out", str(out / "response.npz"), *measured]) == 0
     return out
-
-
-def test_the_script_makes_what_is_missing_and_stops_at_a_failure(tool, tmp_path, monkeypatch):
-    script, ran = tool("agreement"), []
-    programs = {script.real.cli: 0, script.sim.cli: 3, script.lab.__main__: 0}
-    for program, code in programs.items():
-        monkeypatch.setattr(program, "main", lambda words, code=code: ran.append(words[0]) or code)
-    assert script.main([str(tmp_path), "--arms", "ttrl"]) == 3
-    assert ran == ["compare", "run", "measure", "agree"]
-    for made in ("pilot/run.json", "response.npz", "simulated/agreement.csv"):
-        (tmp_path / made).parent.mkdir(exist_ok=True)
-        (tmp_path / made).touch()
-    ran.clear()
-    assert script.main([str(tmp_path), "--arms", "ttrl"]) == 0
-    assert ran == ["compare", "resume", str(tmp_path / "real")]
-
-
-def test_settings_that_cannot_be_simulated_are_refused_before_training(tool, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert tool("agreement").main([str(out), "--arms", "ttrl", "--loss", "grpo"]) == 2
-    assert "--arms ttrl has loss = grpo, the measured policy only dapo" in capsys.readouterr().err
-    assert not out.exists()
 
 
 def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
