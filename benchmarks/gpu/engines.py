@@ -1,4 +1,4 @@
-"""Sections on vLLM: its answers, its memory, the weights' way to it, its deaths, its speed."""
+"""Sections on vLLM: its answers, its memory, the weights' way to it, its deaths."""
 
 from __future__ import annotations
 
@@ -141,36 +141,6 @@ def failures(setup: Setup, report: Report) -> None:
             report.add("message: too much memory", str(error))
 
 
-def queue(setup: Setup, report: Report) -> None:
-    """Decoded tokens per second by rows, and one queue against closed chunks, with CUDA graphs."""
-    model = make_model(setup, "3B", setup.pick(torch.bfloat16, torch.float32))
-    with closing(_child(setup, "3B", 0.6, eager=False)) as engine:
-        engine.update_weights(model, 0)
-        for rows in setup.pick((64, 256, 512, 1024), (4, 8)):
-            prompts = [[50 + p % 8] * 32 for p in range(rows)]
-            began = time.perf_counter()
-            drawn = engine.sample(prompts, 1, Sampling(setup.pick(512, 8), 0.6), _draws())
-            speed = int(drawn.lengths_PN.sum()) / (time.perf_counter() - began)
-            report.add(f"{rows} responses: tokens", speed, "1/s")
-        _queued(setup, report, engine)
-
-
-def _queued(setup: Setup, report: Report, engine: Engine) -> None:
-    n, chunk = setup.pick((128, 64), (4, 2))
-    prompts, sampling = [[50 + p] * 100 for p in range(8)], Sampling(setup.pick(1536, 16), 0.6)
-    parts = [prompts[:4], prompts[4:]]
-
-    def closed() -> None:
-        for part in parts:
-            for _ in range(n // chunk):
-                engine.sample(part, chunk, sampling, _draws())
-
-    whole = setup.seconds(lambda: engine.sample(prompts, n, sampling, _draws()), warm=0)
-    chunks = setup.seconds(closed, warm=0)
-    report.add(f"{8 * n} responses in one queue", whole, "s")
-    report.add(f"the same in chunks of {4 * chunk}", chunks, "s")
-
-
 def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:
     return VllmSettings(
         model=str(model_folder(setup, shape, weights=False)),
@@ -194,13 +164,10 @@ def _inprocess(setup: Setup, shape: str, dtype: str, memory: float, **more: Any)
     return VllmEngine(_settings(setup, shape, dtype, memory, **more))
 
 
-def _child(
-    setup: Setup, shape: str, memory: float, dtype: str | None = None, eager: bool = True
-) -> ChildEngine:
+def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) -> ChildEngine:
     dtype = dtype or setup.pick("bfloat16", "float32")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    program = ("-c", EAGER) if eager else ("-m", "real.engines.child")
-    command = (sys.executable, *program, "vllm")
+    command = (sys.executable, "-c", EAGER, "vllm")
     kind = getattr(torch, dtype)
     weights = make_model(setup, shape, kind, torch.device("meta"))
     return ChildEngine(

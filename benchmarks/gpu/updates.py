@@ -1,9 +1,9 @@
-"""Sections on memory: the plan against what is held, and shards of several ranks."""
+"""Sections on updates: the plan against what is held, shards of several ranks, speed."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,11 @@ from shapes import (
     update_bytes,
 )
 
-from real.plan.memory import PlannedModel, longest, state_parts
+from real.plan.memory import PlannedModel, longest, multiplied, state_parts, update_flops
 from real.ranks.sharding import whole_tensor
 from real.settings.config import TrainConfig
 from real.update.grpo import backward
+from real.update.optimizer import Step
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "0.5B": ("0.5B", {}),
@@ -112,3 +113,82 @@ def _eight(setup: Setup, report: Report) -> None:
     report.add("a gradient without communication", seconds, "s")
     report.add("its peak, without moments", setup.peak() / 1e9, "GB")
     dist.destroy_process_group()
+
+
+class Update(NamedTuple):
+    """A setting whose update is measured."""
+
+    shape: str
+    checkpointing: bool
+    micro_tokens: int
+    rank: int = 0
+    """Of adapters."""
+    varied: bool = False
+    """Responses of 100 to 3,000 tokens, in place of 3,072 each."""
+
+    @property
+    def name(self) -> str:
+        """Name in the measures."""
+        lengths = "100 to 3,000 tokens" if self.varied else "3,072 tokens"
+        kept = "" if self.checkpointing else ", kept layers"
+        return f"{self.shape}, {lengths}, {self.micro_tokens // 1024}k a pass{kept}"
+
+    def config(self, setup: Setup) -> TrainConfig:
+        """Return the settings of training."""
+        return train_config(
+            setup,
+            gradient_checkpointing=self.checkpointing,
+            micro_tokens=setup.pick(self.micro_tokens, 128),
+            lora_rank=self.rank,
+        )
+
+
+UPDATES = (
+    Update("3B", True, 16_384),
+    Update("3B", False, 8192),
+    Update("3B", True, 32_768),
+    Update("3B", True, 8192),
+    Update("3B", True, 8192, varied=True),
+)
+ADAPTERS = (Update("7B", True, 16_384, rank=16),)
+
+
+def update(setup: Setup, report: Report) -> None:
+    """Updates of the 3B shape, all weights trained."""
+    chosen = setup.pick(UPDATES, (UPDATES[0], UPDATES[-1]))
+    shares = [share for one in chosen if (share := _measured(setup, report, one)) is not None]
+    report.target("share of the peak, best of these", max(shares, default=0.0), at_least=0.4)
+
+
+def adapters(setup: Setup, report: Report) -> None:
+    """Updates of the 7B shape through adapters of rank 16."""
+    for one in ADAPTERS:
+        _measured(setup, report, one)
+
+
+def _measured(setup: Setup, report: Report, one: Update) -> float | None:
+    """Report a setting, or why it was left out; returns its share of the GPU's peak."""
+    config = one.config(setup)
+    need = update_bytes(setup, one.shape, config)
+    return attempt(setup, report, one.name, need, partial(_update, setup, report, one, config))
+
+
+def _update(setup: Setup, report: Report, one: Update, config: TrainConfig) -> float:
+    """Report one setting's seconds; returns its share of the GPU's peak."""
+    lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    if one.varied:
+        lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
+    optimizer, words = make_optimizer(setup, one.shape, config), one.name
+    vocabulary = optimizer.model.config.vocab_size
+    groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
+    taken: list[Step] = []
+    setup.peak()
+    seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)))
+    n_inputs = taken[-1].n_inputs
+    share = update_flops(multiplied(optimizer.model), config) * n_inputs / seconds / setup.flops
+    report.check(f"{words}: steps not taken", sum(not step.taken for step in taken), 0)
+    report.add(f"{words}: update", seconds, "s")
+    report.add(f"{words}: tokens", n_inputs / seconds, "1/s")
+    report.add(f"{words}: share of the peak", share)
+    report.add(f"{words}: peak memory", setup.peak() / 1e9, "GB")
+    return share
