@@ -9,7 +9,6 @@ against the best drawing; on a shared machine the clock would measure the neighb
 from __future__ import annotations
 
 import argparse
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -51,7 +50,6 @@ def draw_only(config: SimConfig) -> Callable[[], None]:
 
 
 def to_disk(config: SimConfig) -> None:
-    """A run whose trace is written as it goes; nothing of it is kept or read."""
     with tempfile.TemporaryDirectory() as folder:
         simulate(config, Path(folder) / "run")
 
@@ -83,8 +81,6 @@ def main() -> None:
                 f"ns/visit{seconds / drawing:6.2f} times drawing",
                 flush=True,
             )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory of this process {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

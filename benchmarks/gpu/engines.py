@@ -68,19 +68,15 @@ def sleep(setup: Setup, report: Report) -> None:
     with closing(_inprocess(setup, "0.5B", "float32", 0.3)) as engine:
         engine.update_weights(model, 0)
         free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
-        times: dict[str, list[float]] = {"falling asleep": [], "waking with new weights": []}
         for version in range(1, setup.pick(21, 3)):
-            times["falling asleep"].append(setup.seconds(engine.release, warm=0))
+            engine.release()
             free["asleep"].append(_free(setup))
-            wake = functools.partial(engine.update_weights, model, version)
-            times["waking with new weights"].append(setup.seconds(wake, warm=0))
+            engine.update_weights(model, version)
             free["awake"].append(_free(setup))
         for name, values in free.items():
             report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
             lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
             report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
-        for name, values in times.items():
-            report.add(name, statistics.median(values), "s")
         sampling = Sampling(setup.pick(64, 12), 0.7)
         drawn = engine.sample(PROMPTS, 8, sampling, _draws())
         report.check("log-probs after the cycles", _gap(setup, model, drawn, 0.7), 1e-3)
@@ -101,10 +97,6 @@ def sync(setup: Setup, report: Report) -> None:
             report.add(f"{shape}: through", "memory of the host" if refused else "CUDA IPC")
         if shape == "7B":
             report.target("seconds for 7B", seconds, "s", at_most=1.0)
-            with closing(
-                _inprocess(setup, shape, setup.pick("bfloat16", "float32"), 0.4)
-            ) as inside:
-                _synced(setup, report, inside, model, f"{shape}, one process")
 
 
 def failures(setup: Setup, report: Report) -> None:
@@ -133,12 +125,6 @@ def failures(setup: Setup, report: Report) -> None:
     report.check("notices that are missing", setup.pick(3, 1) - len(notices), 0)
     for number, notice in enumerate(notices):
         report.add(f"notice {number + 1}", notice)
-    if not setup.dry:
-        setup.free()
-        try:
-            _child(setup, "0.5B", 0.999).close()
-        except EngineError as error:
-            report.add("message: too much memory", str(error))
 
 
 def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:

@@ -53,13 +53,12 @@ SECTIONS = {
         Listed("batch", "A", 90, "whole batches at the 3B shape without sampling: guard's share"),
         Listed("memory", "A", 70, "the memory plan against the measured peak"),
         Listed("ends", "A", 45, "the end of a rank that fails while NCCL and the GPU are busy"),
-        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU, and the shards of eight ranks"),
+        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU against no shards"),
         Listed("tiny", "A", 60, "a tiny run, killed and resumed; messages of NaN and no memory"),
         Listed("vllm", "B", 80, "log-probs, weights, versions and seeds of vLLM"),
         Listed("sleep", "B", 90, "memory over 20 cycles of sleep"),
         Listed("sync", "B", 150, "weights to vLLM by stage, 3B and 7B shapes"),
         Listed("failures", "B", 160, "engines killed asleep, awake and while they load"),
-        Listed("long", "B", 100, "100 short steps: open files and memory"),
         Listed("step", "C", 290, "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
         Listed("update", "D", 130, "updates of 3,072 tokens, 3B shape: share of the peak"),
         Listed("adapters", "D", 60, "updates of the 7B shape with adapters"),
@@ -69,11 +68,11 @@ SECTIONS = {
 MODULES = {
     "correct": ("numbers", "tiny", "ends", "learns"),
     "updates": ("memory", "fsdp", "update", "adapters"),
-    "steps": ("batch", "step", "long"),
+    "steps": ("batch", "step"),
     "engines": ("vllm", "sleep", "sync", "failures"),
 }
 """Module to the sections that are functions of it."""
-WITH_VLLM = (*MODULES["engines"], "step", "long", "learns")
+WITH_VLLM = (*MODULES["engines"], "step", "learns")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
@@ -215,14 +214,12 @@ def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) 
 
 
 class Need(NamedTuple):
-    """What a setting needs by the plan."""
+    """What a setting needs of a GPU by the plan; one that does not fit is left out."""
 
     section: str
     setting: str
     n_bytes: int
-    """Of the GPU, its libraries included."""
     fits: bool
-    """Else it is left out."""
     seconds: float
 
 

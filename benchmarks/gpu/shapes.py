@@ -38,15 +38,14 @@ from real.update.packing import Group
 T = TypeVar("T")
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "0.5B": {
-        "model_type": "qwen2",
+    "0.5B": presets.SHAPES["Qwen2.5-7B-Instruct"]
+    | {
         "hidden_size": 896,
         "intermediate_size": 4864,
         "num_hidden_layers": 24,
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
         "vocab_size": 151_936,
-        "max_position_embeddings": 32_768,
         "tie_word_embeddings": True,
     },
     "3B": presets.SHAPES["Llama-3.2-3B-Instruct"],
@@ -127,7 +126,7 @@ class Setup:
         return process
 
     def free(self) -> None:
-        """Free the memory of all that is not used any more."""
+        """Free unused memory."""
         gc.collect()
         if not self.dry:
             torch.cuda.empty_cache()

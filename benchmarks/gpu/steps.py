@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator
 from contextlib import closing
@@ -102,26 +101,6 @@ def step(setup: Setup, report: Report) -> None:
     report.target("seconds a step, child", seconds, "s", at_most=50)
 
 
-def long(setup: Setup, report: Report) -> None:
-    """Many short steps of the tiny task with vLLM in a process of its own."""
-    config = TrainConfig(
-        n_problems=8,
-        n_votes=8,
-        n_samples=4,
-        batch_size=2,
-        epochs=setup.pick(25, 2),
-        engine="vllm",
-        device=setup.pick("cuda", "cpu"),
-    )
-    run = real.run.prepare(config.settled(), logs=setup.folder)
-    with closing(run.engine), closing(run.supervisor):
-        held = [_held(setup) for _ in _rows(run, setup.pick(100, 8))]
-    first, last = held[len(held) // 4], held[-1]
-    report.check("open files, growth", last[0] - first[0], 2)
-    report.target("main memory, growth", (last[1] - first[1]) / 1e6, "MB", at_most=100)
-    report.target("GPU memory, growth", (last[2] - first[2]) / 1e6, "MB", at_most=100)
-
-
 def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
     checked = engine != "transformers" and installed("math_verify")
     if setup.dry:
@@ -162,17 +141,13 @@ def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
     rows = rows[1:] or rows
     if not all(row["n_updates"] for row in rows):
         raise RuntimeError("a batch made no update")
-    median = {
-        column: statistics.median(row[column] for row in rows)
-        for column in rows[0]
-        if isinstance(rows[0][column], int | float)
-    }
-    for phase in PHASES:
-        report.add(f"{name}: {phase}", median[f"seconds_{phase}"], "s")
-    for column in ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb"):
-        if column in median:
-            report.add(f"{name}: {column}", median[column])
-    for column in ("n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"):
+    columns = [f"seconds_{phase}" for phase in PHASES]
+    columns += ["n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"]
+    columns += [
+        c for c in ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb") if c in rows[0]
+    ]
+    median = {column: statistics.median(row[column] for row in rows) for column in columns}
+    for column in columns:
         report.add(f"{name}: {column}", median[column])
     share = median["seconds_guard"] / median["seconds_step"]
     report.target(f"{name}: share of the guard", share, at_most=MOST_OF_GUARD)
@@ -183,11 +158,3 @@ def _rows(run: Run, n_steps: int) -> Iterator[dict[str, Any]]:
     run.engine.update_weights(run.policy.model, version=0)
     for one in islice(batches(run.config, len(run.prompts)), n_steps):
         yield train_batch(run, one, None)[1]
-
-
-def _held(setup: Setup) -> tuple[int, float, float]:
-    """Open files, bytes of main memory, bytes of the GPU that are taken."""
-    status = Path("/proc/self/status").read_text()
-    resident = 1024 * float(status.split("VmRSS:")[1].split()[0])
-    free, total = (0, 0) if setup.dry else torch.cuda.mem_get_info()
-    return len(os.listdir("/proc/self/fd")), resident, float(total - free)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,7 +37,7 @@ def read(name: str) -> pd.DataFrame:
 
 
 def means(rows: pd.DataFrame) -> TextTable:
-    """Final pass@1 of every arm at every learning rate, the lowest mean, and at its own best.
+    """Final pass@1 of every arm at every rate, the lowest mean, and at its own best rate.
 
     The best learning rate of one half of the seeds is evaluated on the other half.
     """
@@ -48,8 +47,10 @@ def means(rows: pd.DataFrame) -> TextTable:
         cells = {lr: estimate(_values(where(part, lr=lr))) for lr in lrs}
         measured = [cell.mean for cell in cells.values() if cell.n]
         best = estimate(_values(own_best(part, ["lr"], unit=_UNIT)))
-        line = [_title(arm), *(_cell(cells[lr]) for lr in lrs), _number(np.mean(measured))]
-        table.append(([*line, _number(min(measured)), _interval(best)], np.mean(measured)))
+        line = [_title(arm), *(mean_sd(cells[lr].mean, cells[lr].sd) for lr in lrs)]
+        line += [f"{np.mean(measured):.1f}", f"{min(measured):.1f}", f"{best.mean:.1f}"]
+        line[-1] += f" \\[{best.low:.1f}, {best.high:.1f}]" * best.has_interval
+        table.append((line, np.mean(measured)))
     table.sort(key=lambda row: -row[1])
     head = ["final pass@1, %", *(f"{lr:g}" for lr in lrs)]
     return TextTable([*head, "mean", "lowest", "own best \\[95 %]"], [row for row, _ in table])
@@ -91,15 +92,14 @@ def conditions(rows: pd.DataFrame) -> TextTable:
 def oracle(rows: pd.DataFrame) -> TextTable:
     """Wrong majorities that each arm's last labels correct, and that an oracle could.
 
-    The oracle chooses for every problem, in every run, between the last labels of all label-free
-    arms at the same learning rate and seed.
+    It chooses, problem by problem, between the last labels of all label-free arms of a seed.
     """
     free = select(rows, np.array(rows["arm"] != CEILING))
     parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
     together = [_union(part) for _, part in groups(free, [*_UNIT, "lr"])]
     parts["oracle between the labels of all these arms"] = pd.DataFrame(together)
     head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
-    rows_of = [[name, *map(_number, _shares(part))] for name, part in parts.items()]
+    rows_of = [[name, *(f"{share:.1f}" for share in _shares(part))] for name, part in parts.items()]
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
 
@@ -286,16 +286,3 @@ def _flags(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 def _title(arm: object) -> str:
     return f"`{arm}`" if title(str(arm)) == arm else title(str(arm))
-
-
-def _cell(value: Estimate) -> str:
-    return mean_sd(value.mean, value.sd)
-
-
-def _number(value: Any) -> str:
-    return f"{float(value):.1f}"
-
-
-def _interval(value: Estimate) -> str:
-    bounds = f" \\[{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
-    return f"{value.mean:.1f}{bounds}"
