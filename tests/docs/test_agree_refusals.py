@@ -18,33 +18,44 @@ def made(tmp_path_factory):
     return out
 
 
-def test_a_response_file_of_other_problems_is_refused(made, tmp_path, capsys):
-    data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz")]
+@pytest.fixture
+def agree(made, tmp_path, capsys):
+    """Runs `guard-sim agree` with one text of the run's manifest replaced."""
     run = made / "pilot" / "run.json"
+    words = [
+        "agree",
+        "--real",
+        str(run.parent),
+        "--response",
+        str(made / "response.npz"),
+        "--quiet",
+    ]
     before = run.read_text()
-    for old, new, words in (
+
+    def code(old, new):
+        assert old in before
+        run.write_text(before.replace(old, new))
+        found = sim_main([*words, "--replicates", "4", "--out", str(tmp_path / "new")])
+        return found, capsys.readouterr()
+
+    yield code
+    run.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
         ('"problems": "', '"problems": "0', "was measured with other problems"),
         ('"config.json": "', '"config.json": "0', "was measured with another model"),
         ('"clip_high": 0.2', '"clip_high": 0.3', "has clip_high = 0.3, the measured policy only"),
-    ):
-        try:
-            run.write_text(before.replace(old, new))
-            assert sim_main(["agree", *data, "--out", str(tmp_path / "new"), "--quiet"]) == 2
-        finally:
-            run.write_text(before)
-        error = capsys.readouterr().err
-        assert words in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+    ],
+)
+def test_a_response_file_of_other_problems_is_refused(agree, tmp_path, old, new, words):
+    code, said = agree(old, new)
+    assert code == 2 and words in said.err and said.err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
 
 
-def test_a_brake_is_simulated_by_the_measured_policy_alone(made, tmp_path, capsys):
-    data = ["--real", str(made / "pilot"), "--response", str(made / "response.npz"), "--quiet"]
-    data += ["--replicates", "4"]
-    run = made / "pilot" / "run.json"
-    before = run.read_text()
-    assert '"brake": 1.0' in before
-    try:
-        run.write_text(before.replace('"brake": 1.0', '"brake": 0.5'))
-        assert sim_main(["agree", *data, "--out", str(tmp_path / "all")]) == 0
-        assert "left out: classical policies (their step size needs" in capsys.readouterr().out
-    finally:
-        run.write_text(before)
+def test_a_brake_is_simulated_by_the_measured_policy_alone(agree):
+    code, said = agree('"brake": 1.0', '"brake": 0.5')
+    assert code == 0 and "left out: classical policies (their step size needs" in said.out
