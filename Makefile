@@ -29,7 +29,15 @@ demo: .venv/real.stamp
 	$(BIN)/guard-report $(RUN)/sim $(RUN)/real $(RUN)/measured --output $(RUN)/report.html
 
 agreement: .venv/real.stamp
-	$(BIN)/python docs/tools/agreement.py $(AGREEMENT)
+	$(BIN)/guard-train compare --arms ttrl guard frozen memory truth --lrs 1e-4 2e-4 3e-4 --seeds 0 1 2 3 --out $(AGREEMENT)/real
+	if [ -f $(AGREEMENT)/pilot/run.json ]; then \
+		$(BIN)/guard-train resume $(AGREEMENT)/pilot; else \
+		$(BIN)/guard-train run --arm ttrl --lr 3e-4 --seed 100 --checkpoint-keep 100 --out $(AGREEMENT)/pilot; fi
+	[ -f $(AGREEMENT)/response.npz ] || \
+		$(BIN)/guard-train measure --growth $(AGREEMENT)/pilot --out $(AGREEMENT)/response.npz
+	[ -f $(AGREEMENT)/simulated/agreement.csv ] || { rm -rf $(AGREEMENT)/simulated; \
+		$(BIN)/guard-sim agree --real $(AGREEMENT)/real --response $(AGREEMENT)/response.npz --replicates 64 --out $(AGREEMENT)/simulated; }
+	$(BIN)/guard-report $(AGREEMENT)/real $(AGREEMENT)/simulated --output $(AGREEMENT)/report.html
 
 # One worker more than cores, since some tests wait for processes.
 PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl

@@ -10,10 +10,8 @@ skipped share of the update. Updates are timed in turn on the same groups, in CP
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -31,21 +29,17 @@ PROBLEMS, SKIPPED = 8, 2
 
 def where_time_goes(epochs: int) -> None:
     for name in ("ttrl", "guard"):
-        wall, cpu = time.perf_counter(), time.process_time()
-        trace = train(TrainConfig(guard=arm(name).guard, epochs=epochs), progress=False)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        steps = trace.steps
+        cpu = time.process_time()
+        steps = train(TrainConfig(guard=arm(name).guard, epochs=epochs), progress=False).steps
+        cpu = time.process_time() - cpu
         spent = {phase: float(steps[f"seconds_{phase}"].sum()) for phase in PHASES}
         total = sum(spent.values())
-        print(f"{name}: {wall:.1f} s wall, {cpu:.1f} s of one core, {epochs} epochs of 64 problems")
+        print(f"{name}: {cpu:.1f} s of one core, {epochs} epochs of 64 problems")
         for phase, seconds in spent.items():
             print(f"  {phase:8s} {seconds:6.2f} s  {seconds / total:6.1%}")
         # The median step: one interrupted step would count a hundred times.
         shares = steps["seconds_guard"] / steps[[f"seconds_{p}" for p in PHASES]].sum(axis=1)
         print(f"  guard bookkeeping, median step {shares.median():.2%} (limit 0.5 %)")
-        sampled, trained = steps["tokens_sampled"].sum(), steps["tokens"].sum()
-        print(f"  tokens sampled per second {sampled / spent['rollout']:,.0f}")
-        print(f"  tokens trained per second {trained / spent['update']:,.0f}")
 
 
 def one_batch() -> tuple[list[Group], PolicyOptimizer]:
@@ -70,35 +64,29 @@ def one_batch() -> tuple[list[Group], PolicyOptimizer]:
     return groups, run.optimizer
 
 
-def in_turn(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of every way, one of each a round."""
+def costs(rounds: int) -> None:
+    """What the minority loss adds to an update, and what skipping saves; one of each a round."""
+    groups, optimizer = one_batch()
+    ways = {
+        "plain": groups,
+        "mps": [
+            replace(g, majority_K=0.8 * g.majority_K, minority_K=0.2 * g.majority_K) for g in groups
+        ],
+        "rcsu": [replace(g, dropped=place < SKIPPED) for place, g in enumerate(groups)],
+    }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for name, work in ways.items():
+        for name, batch in ways.items():
             start = time.process_time()
-            work()
+            for group in batch:
+                optimizer.step([group])
             seconds[name].append(time.process_time() - start)
-    return {name: found[1:] for name, found in seconds.items()}
-
-
-def costs(rounds: int) -> None:
-    groups, optimizer = one_batch()
-    both = [
-        replace(g, majority_K=0.8 * g.majority_K, minority_K=0.2 * g.majority_K) for g in groups
-    ]
-    skipping = [replace(g, dropped=place < SKIPPED) for place, g in enumerate(groups)]
-
-    def update(batch: list[Group]) -> Callable[[], None]:
-        return lambda: [optimizer.step([group]) for group in batch] and None
-
-    found = in_turn(
-        {"plain": update(groups), "mps": update(both), "rcsu": update(skipping)}, rounds
-    )
-    pairs = {
-        name: [b / a for a, b in zip(found["plain"], found[name], strict=True)]
+    added, left = (
+        statistics.median(
+            b / a for a, b in zip(seconds["plain"][1:], seconds[name][1:], strict=True)
+        )
         for name in ("mps", "rcsu")
-    }
-    added, left = (statistics.median(pairs[name]) for name in ("mps", "rcsu"))
+    )
     saved = (1 - left) / (SKIPPED / PROBLEMS)
     print(f"MPS adds {added - 1:+.1%} to an update (limit 2 %), {rounds - 1} rounds")
     print(f"RCSU saves {saved:.2f} of the skipped share of an update (at least 0.9)")
@@ -112,8 +100,6 @@ def main() -> None:
     torch.set_num_threads(1)
     costs(options.rounds)
     where_time_goes(options.epochs)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_DRAWING = Path(__file__).parents[1] / "docs" / "tools" / "drawing.py"
+_DRAWING = Path(__file__).parents[1] / "docs" / "tools" / "picture.py"
 _OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.trace.trace import Trace
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
@@ -132,7 +131,12 @@ def tiny(setup: Setup, report: Report) -> None:
     report.add("checkpoints before the kill", _killed(setup, config, broken))
     expected = train(config, whole, progress=False)
     report.add("seconds of a step", float(np.median(expected.steps["seconds_step"])), "s")
-    _compare(report, expected, resume(broken, progress=False), whole, broken)
+    same = expected.visits.equals(resume(broken, progress=False).visits)
+    report.add("visits of the resumed run", "the same" if same else "different")
+    last = [max((run / "checkpoints").iterdir()) / "model.safetensors" for run in (whole, broken)]
+    a, b = (read_file(path) for path in last)
+    gap = max(float((a[name] - b[name]).abs().max()) for name in a)
+    report.add("weights of the resumed run: largest difference", gap)
     _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_refused=2))
     if not setup.dry:
         torch.cuda.empty_cache()
@@ -153,23 +157,14 @@ def _killed(setup: Setup, config: TrainConfig, folder: Path) -> int:
     return len(list(checkpoints.iterdir()))
 
 
-def _compare(report: Report, whole: Trace, broken: Trace, *folders: Path) -> None:
-    same = whole.visits.equals(broken.visits)
-    report.add("visits of the resumed run", "the same" if same else "different")
-    last = [max((folder / "checkpoints").iterdir()) / "model.safetensors" for folder in folders]
-    a, b = (read_file(path) for path in last)
-    gap = max(float((a[name] - b[name]).abs().max()) for name in a)
-    report.add("weights of the resumed run: largest difference", gap)
-
-
 def _refusal(report: Report, name: str, config: TrainConfig) -> None:
     """Report the message of a run that cannot go on."""
     try:
         train(config, progress=False)
     except UserError as error:
         report.add(f"message: {name}", str(error))
-        return
-    raise RuntimeError(f"{name}: the run did not end with a message")
+    else:
+        raise RuntimeError(f"{name}: the run did not end with a message")
 
 
 CPU_ACCURACY = 0.972

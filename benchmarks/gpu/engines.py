@@ -1,4 +1,4 @@
-"""Sections on vLLM: its answers, its memory, the weights' way to it, its deaths, its speed."""
+"""Sections on vLLM: its answers, its memory, the weights' way to it, its deaths."""
 
 from __future__ import annotations
 
@@ -68,19 +68,15 @@ def sleep(setup: Setup, report: Report) -> None:
     with closing(_inprocess(setup, "0.5B", "float32", 0.3)) as engine:
         engine.update_weights(model, 0)
         free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
-        times: dict[str, list[float]] = {"falling asleep": [], "waking with new weights": []}
         for version in range(1, setup.pick(21, 3)):
-            times["falling asleep"].append(setup.seconds(engine.release, warm=0))
+            engine.release()
             free["asleep"].append(_free(setup))
-            wake = functools.partial(engine.update_weights, model, version)
-            times["waking with new weights"].append(setup.seconds(wake, warm=0))
+            engine.update_weights(model, version)
             free["awake"].append(_free(setup))
         for name, values in free.items():
             report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
             lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
             report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
-        for name, values in times.items():
-            report.add(name, statistics.median(values), "s")
         sampling = Sampling(setup.pick(64, 12), 0.7)
         drawn = engine.sample(PROMPTS, 8, sampling, _draws())
         report.check("log-probs after the cycles", _gap(setup, model, drawn, 0.7), 1e-3)
@@ -101,10 +97,6 @@ def sync(setup: Setup, report: Report) -> None:
             report.add(f"{shape}: through", "memory of the host" if refused else "CUDA IPC")
         if shape == "7B":
             report.target("seconds for 7B", seconds, "s", at_most=1.0)
-            with closing(
-                _inprocess(setup, shape, setup.pick("bfloat16", "float32"), 0.4)
-            ) as inside:
-                _synced(setup, report, inside, model, f"{shape}, one process")
 
 
 def failures(setup: Setup, report: Report) -> None:
@@ -133,42 +125,6 @@ def failures(setup: Setup, report: Report) -> None:
     report.check("notices that are missing", setup.pick(3, 1) - len(notices), 0)
     for number, notice in enumerate(notices):
         report.add(f"notice {number + 1}", notice)
-    if not setup.dry:
-        setup.free()
-        try:
-            _child(setup, "0.5B", 0.999).close()
-        except EngineError as error:
-            report.add("message: too much memory", str(error))
-
-
-def queue(setup: Setup, report: Report) -> None:
-    """Decoded tokens per second by rows, and one queue against closed chunks, with CUDA graphs."""
-    model = make_model(setup, "3B", setup.pick(torch.bfloat16, torch.float32))
-    with closing(_child(setup, "3B", 0.6, eager=False)) as engine:
-        engine.update_weights(model, 0)
-        for rows in setup.pick((64, 256, 512, 1024), (4, 8)):
-            prompts = [[50 + p % 8] * 32 for p in range(rows)]
-            began = time.perf_counter()
-            drawn = engine.sample(prompts, 1, Sampling(setup.pick(512, 8), 0.6), _draws())
-            speed = int(drawn.lengths_PN.sum()) / (time.perf_counter() - began)
-            report.add(f"{rows} responses: tokens", speed, "1/s")
-        _queued(setup, report, engine)
-
-
-def _queued(setup: Setup, report: Report, engine: Engine) -> None:
-    n, chunk = setup.pick((128, 64), (4, 2))
-    prompts, sampling = [[50 + p] * 100 for p in range(8)], Sampling(setup.pick(1536, 16), 0.6)
-    parts = [prompts[:4], prompts[4:]]
-
-    def closed() -> None:
-        for part in parts:
-            for _ in range(n // chunk):
-                engine.sample(part, chunk, sampling, _draws())
-
-    whole = setup.seconds(lambda: engine.sample(prompts, n, sampling, _draws()), warm=0)
-    chunks = setup.seconds(closed, warm=0)
-    report.add(f"{8 * n} responses in one queue", whole, "s")
-    report.add(f"the same in chunks of {4 * chunk}", chunks, "s")
 
 
 def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:
@@ -194,13 +150,10 @@ def _inprocess(setup: Setup, shape: str, dtype: str, memory: float, **more: Any)
     return VllmEngine(_settings(setup, shape, dtype, memory, **more))
 
 
-def _child(
-    setup: Setup, shape: str, memory: float, dtype: str | None = None, eager: bool = True
-) -> ChildEngine:
+def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) -> ChildEngine:
     dtype = dtype or setup.pick("bfloat16", "float32")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    program = ("-c", EAGER) if eager else ("-m", "real.engines.child")
-    command = (sys.executable, *program, "vllm")
+    command = (sys.executable, "-c", EAGER, "vllm")
     kind = getattr(torch, dtype)
     weights = make_model(setup, shape, kind, torch.device("meta"))
     return ChildEngine(

@@ -49,48 +49,37 @@ class Listed(NamedTuple):
 SECTIONS = {
     one.name: one
     for one in (
-        Listed("ceilings", "A", 25, "matrix products, copies, hashing of this machine"),
         Listed("numbers", "A", 40, "log-probs and gradients against double precision"),
         Listed("batch", "A", 90, "whole batches at the 3B shape without sampling: guard's share"),
         Listed("memory", "A", 70, "the memory plan against the measured peak"),
         Listed("ends", "A", 45, "the end of a rank that fails while NCCL and the GPU are busy"),
-        Listed("head", "A", 35, "the output head alone, by chunk size"),
-        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU, and the shards of eight ranks"),
+        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU against no shards"),
         Listed("tiny", "A", 60, "a tiny run, killed and resumed; messages of NaN and no memory"),
-        Listed("decoding", "A", 35, "the transformers engine, with and without a mask"),
         Listed("vllm", "B", 80, "log-probs, weights, versions and seeds of vLLM"),
         Listed("sleep", "B", 90, "memory over 20 cycles of sleep"),
         Listed("sync", "B", 150, "weights to vLLM by stage, 3B and 7B shapes"),
         Listed("failures", "B", 160, "engines killed asleep, awake and while they load"),
-        Listed("long", "B", 100, "100 short steps: open files and memory"),
         Listed("step", "C", 290, "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
-        Listed("queue", "C", 170, "decoding by rows, 3B shape; one queue against closed chunks"),
-        Listed("inprocess", "C", 130, "a whole step with vLLM in the trainer's process"),
         Listed("update", "D", 130, "updates of 3,072 tokens, 3B shape: share of the peak"),
         Listed("adapters", "D", 60, "updates of the 7B shape with adapters"),
         Listed("learns", "D", 150, "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
     )
 }
 MODULES = {
-    "speed": ("ceilings", "head", "update", "adapters", "decoding"),
     "correct": ("numbers", "tiny", "ends", "learns"),
-    "footprint": ("memory", "fsdp"),
-    "steps": ("batch", "step", "long", "inprocess"),
-    "engines": ("vllm", "sleep", "sync", "failures", "queue"),
+    "updates": ("memory", "fsdp", "update", "adapters"),
+    "steps": ("batch", "step"),
+    "engines": ("vllm", "sleep", "sync", "failures"),
 }
 """Module to the sections that are functions of it."""
-WITH_VLLM = (*MODULES["engines"], "step", "long", "inprocess", "learns")
+WITH_VLLM = (*MODULES["engines"], "step", "learns")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
 def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
     """Run a section in a process of its own and return its record.
 
-    Args:
-        name: of the section.
-        folder: for its measures, its log and the files that it makes.
-        dry: run it with tiny models on the CPU.
-        limit: seconds after which it is killed; what it measured until then counts.
+    After `limit` seconds it is killed; what it measured until then counts.
     """
     measures, log = folder / f"{name}.jsonl", folder / f"{name}.log"
     if dry:
@@ -202,11 +191,7 @@ def _facts(dry: bool) -> dict[str, str]:
 def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) -> int:
     """Run sections one after the other and print their table; returns an exit code.
 
-    Args:
-        names: of the sections.
-        folder: for the results.
-        dry: as for `run_section`.
-        seconds: in all; sections for which none are left are recorded as left out.
+    Those for which none of the `seconds` are left are recorded as left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, sys.path))  # of engines' processes
@@ -229,14 +214,12 @@ def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) 
 
 
 class Need(NamedTuple):
-    """What a setting needs by the plan."""
+    """What a setting needs of a GPU by the plan; one that does not fit is left out."""
 
     section: str
     setting: str
     n_bytes: int
-    """Of the GPU, its libraries included."""
     fits: bool
-    """Else it is left out."""
     seconds: float
 
 
@@ -245,14 +228,9 @@ STARTED, MADE, ENGINE = 15.0, 3.0, 75.0
 
 
 def needs(kind: str) -> list[Need]:
-    """Return what the settings of the sections with large models need of one GPU.
-
-    Args:
-        kind: of the GPU, a key of `real.plan.sizes.CARDS`.
-    """
-    from footprint import CASES, step_tokens
+    """Return what the settings of the sections with large models need of one GPU."""
     from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
-    from speed import ADAPTERS, UPDATES
+    from updates import ADAPTERS, CASES, UPDATES, step_tokens
 
     from real.plan.fit import PEAK_SHARE, Speed
     from real.plan.memory import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
@@ -274,8 +252,7 @@ def needs(kind: str) -> list[Need]:
         for section, updates in (("update", UPDATES), ("adapters", ADAPTERS)):
             for one in updates:
                 tokens = 32 * ((1550 if one.varied else 3072) + 150)
-                repeats = 3 if one.profiled else 2
-                found.append(need(section, one.name, one.shape, one.config(setup), tokens, repeats))
+                found.append(need(section, one.name, one.shape, one.config(setup), tokens, 2))
         for name, (shape, changes) in CASES.items():
             config = train_config(setup, **changes)
             found.append(need("memory", name, shape, config, step_tokens(config), 1))

@@ -17,23 +17,19 @@ class Report:
     """Writes every measure of a section to a file as soon as it is known."""
 
     def __init__(self, path: Path, dry: bool) -> None:
-        """Append to the file.
-
-        Args:
-            path: of the file, one JSON object a line.
-            dry: no speed is judged.
-        """
+        """Append to a file of one JSON object a line; in a dry run no speed is judged."""
         self.missed: list[str] = []
         """Measures that are outside their bounds."""
         self._path, self._dry = path, dry
 
-    def add(self, name: str, value: float | str, unit: str = "") -> None:
-        """Write a measure without a bound."""
-        self._write({"name": name, "value": _plain(value), "unit": unit})
+    def add(self, name: str, value: float | str, unit: str = "", **more: Any) -> None:
+        """Write a measure."""
+        finite = isinstance(value, str) or math.isfinite(value)  # JSON has no NaN, no infinity
+        self._write({"name": name, "value": value if finite else None, "unit": unit, **more})
 
     def check(self, name: str, value: float, at_most: float, unit: str = "") -> None:
         """Write a number whose bound holds on every machine."""
-        self._judged(name, value, unit, "<=", at_most, value <= at_most)
+        self._judged(name, value, unit, f"<= {at_most:g}", value <= at_most)
 
     def target(
         self,
@@ -41,28 +37,21 @@ class Report:
         value: float,
         unit: str = "",
         *,
-        at_most: float | None = None,
-        at_least: float | None = None,
+        at_most: float = math.inf,
+        at_least: float = -math.inf,
     ) -> None:
-        """Write a number whose bound is for a GPU; a dry run does not judge it."""
-        if at_most is not None:
-            self._judged(name, value, unit, "<=", at_most, self._dry or value <= at_most)
-        if at_least is not None:
-            self._judged(name, value, unit, ">=", at_least, self._dry or value >= at_least)
+        """Write a number whose bound, one of the two, is for a GPU; a dry run does not judge it."""
+        bound = f"<= {at_most:g}" if at_most < math.inf else f">= {at_least:g}"
+        self._judged(name, value, unit, bound, self._dry or at_least <= value <= at_most)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Write what the section runs on."""
         self._write({"facts": dict(facts)})
 
-    def _judged(
-        self, name: str, value: float, unit: str, sign: str, bound: float, kept: bool
-    ) -> None:
+    def _judged(self, name: str, value: float, unit: str, bound: str, kept: bool) -> None:
         if not kept:
             self.missed.append(name)
-        words = f"{sign} {bound:g}{' ' * bool(unit)}{unit}"
-        self._write(
-            {"name": name, "value": _plain(value), "unit": unit, "bound": words, "kept": kept}
-        )
+        self.add(name, value, unit, bound=f"{bound} {unit}".rstrip(), kept=kept)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._path.open("a") as file:
@@ -97,13 +86,6 @@ def table(records: Iterable[Record]) -> Iterator[str]:
         if record["status"] not in ("done", "missed"):
             words = f"{record['status']}: {record.get('error', '')}".rstrip(": ")
             yield f"| {name} | - | {_cell(words)} | | |"
-
-
-def _plain(value: float | str) -> float | str | None:
-    """A value that JSON has: no NaN, no infinity."""
-    if isinstance(value, str) or math.isfinite(value):
-        return value
-    return None
 
 
 def _shown(value: Any) -> str:

@@ -38,15 +38,14 @@ from real.update.packing import Group
 T = TypeVar("T")
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "0.5B": {
-        "model_type": "qwen2",
+    "0.5B": presets.SHAPES["Qwen2.5-7B-Instruct"]
+    | {
         "hidden_size": 896,
         "intermediate_size": 4864,
         "num_hidden_layers": 24,
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
         "vocab_size": 151_936,
-        "max_position_embeddings": 32_768,
         "tie_word_embeddings": True,
     },
     "3B": presets.SHAPES["Llama-3.2-3B-Instruct"],
@@ -127,7 +126,7 @@ class Setup:
         return process
 
     def free(self) -> None:
-        """Free the memory of all that is not used any more."""
+        """Free unused memory."""
         gc.collect()
         if not self.dry:
             torch.cuda.empty_cache()
@@ -146,8 +145,7 @@ class Setup:
 
 def model_config(setup: Setup, shape: str) -> Any:
     """Return a model's config of transformers."""
-    values: dict[str, Any] = SHAPES[shape] | (_DRY if setup.dry else {})
-    return AutoConfig.for_model(**values)
+    return AutoConfig.for_model(**SHAPES[shape] | (_DRY if setup.dry else {}))
 
 
 def end_tokens(setup: Setup, vocabulary: int) -> tuple[int, ...]:
@@ -176,12 +174,8 @@ def make_model(
 def model_folder(setup: Setup, shape: str, weights: bool = True) -> Path:
     """Return a folder as a model's own, with the tiny task's tokenizer.
 
-    Responses end after `MEAN_TOKENS` on average: so many of the tokens are end tokens.
-
-    Args:
-        setup: of the section.
-        shape: name of it.
-        weights: whether they are needed; engines start with dummy ones.
+    Responses end after `MEAN_TOKENS` on average: so many of the tokens are end tokens. Engines,
+    which start with dummy weights, need no `weights`.
     """
     folder = setup.folder / f"{shape}-{'whole' if weights else 'config'}"
     if (folder / "tokenizer.json").exists():
@@ -235,11 +229,7 @@ def fits(n_bytes: int, card: int) -> bool:
 def attempt(
     setup: Setup, report: Report, name: str, n_bytes: int, work: Callable[[], T]
 ) -> T | None:
-    """Do a work if its planned bytes fit the GPU; a lack of memory is a measure, not the end.
-
-    Returns:
-        The work's result; None if it was left out or ran out of memory.
-    """
+    """Return the result of a work; None if its planned bytes do not fit or memory ran out."""
     if not fits(n_bytes, setup.card):
         words = f"needs {(n_bytes + CONTEXT) / GIB:.0f} of {setup.card / GIB:.0f} GiB"
         report.add(f"{name}: left out", words)
@@ -268,8 +258,7 @@ def make_optimizer(
     setup: Setup, shape: str, config: TrainConfig, ranks: int = 0
 ) -> PolicyOptimizer:
     """Return the trainer's optimizer of the model of `make_scorer`."""
-    scorer = make_scorer(setup, shape, config, ranks)
-    return PolicyOptimizer(scorer, config, 1000)
+    return PolicyOptimizer(make_scorer(setup, shape, config, ranks), config, 1000)
 
 
 def join_alone(setup: Setup) -> None:
@@ -289,11 +278,7 @@ def scripted_groups(
 ) -> list[Group]:
     """Return groups of random tokens with both advantage streams, as sampled by a uniform policy.
 
-    Args:
-        setup: of the section.
-        lengths_PK: tokens of every response.
-        vocabulary: number of tokens.
-        prompt_tokens: of every prompt.
+    `lengths_PK` holds the tokens of every response.
     """
     draws = torch.Generator().manual_seed(1)
     n_samples, longest = lengths_PK.shape[1], int(lengths_PK.max())
@@ -319,14 +304,9 @@ def scripted_groups(
 def groups_of(prompts: Prompts, rollouts: Rollouts, device: torch.device) -> list[Group]:
     """Return responses of an engine as groups without advantages."""
     drawn = rollouts.to(device)
+    none_K = torch.zeros(drawn.lengths_PN.shape[1], device=device)
+    each = zip(prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
     return [
-        Group(
-            prompt_L=torch.tensor(prompt, device=device),
-            tokens_KT=drawn.tokens_PNT[p],
-            old_KT=drawn.logprobs_PNT[p],
-            lengths_K=drawn.lengths_PN[p],
-            majority_K=torch.zeros(drawn.lengths_PN.shape[1], device=device),
-            minority_K=torch.zeros(drawn.lengths_PN.shape[1], device=device),
-        )
-        for p, prompt in enumerate(prompts)
+        Group(torch.tensor(prompt, device=device), tokens, logprobs, lengths, none_K, none_K)
+        for prompt, tokens, logprobs, lengths in each
     ]

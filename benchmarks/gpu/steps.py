@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from record import Report
-from scripted import Scripted
-from shapes import Setup, model_folder, train_config
+from shapes import MEAN_TOKENS, Setup, model_folder, train_config
 
 import real.run
+from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling, Stages
 from real.model.policy import Policy
 from real.run import Run
 from real.settings.config import TrainConfig
 from real.settings.presets import installed
 from real.settings.seeds import batches
+from real.tiny.vocabulary import IDS, VOCABULARY_SIZE
 from real.trainer import train_batch
 
 PHASES = ("rollout", "grade", "guard", "update", "sync", "step")
 MOST_OF_GUARD = 1e-3
 """Share of a step that the guard's own bookkeeping may take."""
+
+_BOX = (IDS["\\boxed{"], IDS["3"], IDS["}"])
+_OTHER = IDS["7"]
+
+
+class _Scripted:
+    """An engine whose responses end with scripted answers: 3 in three of five, else 7.
+
+    Without an engine inside, tokens and lengths are drawn as well, and nothing is computed.
+    """
+
+    def __init__(self, setup: Setup, vocabulary: int, inside: Engine | None = None) -> None:
+        self.inside, self.version = inside, 0
+        self.queues = inside is None or inside.queues
+        self._vocabulary, self._mean = vocabulary, setup.pick(MEAN_TOKENS, 16)
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample, and write the answers over the last tokens, whose log-probs count as unknown."""
+        if self.inside is not None:
+            rollouts = self.inside.sample(prompts, n, sampling, generator)
+        else:
+            rollouts = self._drawn(len(prompts), n, sampling.max_tokens)
+        tokens_PNT, lengths_PN = rollouts.tokens_PNT, rollouts.lengths_PN
+        box_3 = torch.tensor(_BOX, device=tokens_PNT.device).expand(*lengths_PN.shape, 3).clone()
+        others_N = torch.arange(n, device=tokens_PNT.device) % 5 >= 3
+        box_3[:, others_N, 1] = _OTHER
+        places_3 = (lengths_PN - 3).clamp(min=0)[..., None] + torch.arange(
+            3, device=tokens_PNT.device
+        )
+        logprobs_PNT = rollouts.logprobs_PNT.scatter(
+            2, places_3, torch.full_like(places_3, torch.nan, dtype=torch.float32)
+        )
+        return replace(
+            rollouts, tokens_PNT=tokens_PNT.scatter(2, places_3, box_3), logprobs_PNT=logprobs_PNT
+        )
+
+    def release(self) -> None:
+        if self.inside is not None:
+            self.inside.release()
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        self.version = version
+        return {} if self.inside is None else self.inside.update_weights(model, version)
+
+    def close(self) -> None:
+        if self.inside is not None:
+            self.inside.close()
+
+    def _drawn(self, n_prompts: int, n: int, longest: int) -> Rollouts:
+        draws = torch.Generator().manual_seed(self.version)
+        lengths_PN = torch.empty(n_prompts, n).exponential_(1 / self._mean, generator=draws)
+        lengths_PN = lengths_PN.long().clamp(4, longest)
+        shape = (*lengths_PN.shape, int(lengths_PN.max()))
+        tokens_PNT = torch.randint(VOCABULARY_SIZE, self._vocabulary, shape, generator=draws)
+        logprobs_PNT = torch.full(shape, -torch.tensor(self._vocabulary).log().item())
+        return Rollouts(tokens_PNT, logprobs_PNT, lengths_PN, lengths_PN < longest, self.version)
 
 
 def batch(setup: Setup, report: Report) -> None:
@@ -40,33 +99,6 @@ def step(setup: Setup, report: Report) -> None:
     with closing(run.engine), closing(run.supervisor):
         seconds = _measure(report, run, 2, "step")
     report.target("seconds a step, child", seconds, "s", at_most=50)
-
-
-def inprocess(setup: Setup, report: Report) -> None:
-    """The same with vLLM in the trainer's process."""
-    run = _scripted(setup, _config(setup, "3B", "vllm_inprocess"))
-    with closing(run.engine), closing(run.supervisor):
-        _measure(report, run, 1, "step")
-
-
-def long(setup: Setup, report: Report) -> None:
-    """Many short steps of the tiny task with vLLM in a process of its own."""
-    config = TrainConfig(
-        n_problems=8,
-        n_votes=8,
-        n_samples=4,
-        batch_size=2,
-        epochs=setup.pick(25, 2),
-        engine="vllm",
-        device=setup.pick("cuda", "cpu"),
-    )
-    run = real.run.prepare(config.settled(), logs=setup.folder)
-    with closing(run.engine), closing(run.supervisor):
-        held = [_held(setup) for _ in _rows(run, setup.pick(100, 8))]
-    first, last = held[len(held) // 4], held[-1]
-    report.check("open files, growth", last[0] - first[0], 2)
-    report.target("main memory, growth", (last[1] - first[1]) / 1e6, "MB", at_most=100)
-    report.target("GPU memory, growth", (last[2] - first[2]) / 1e6, "MB", at_most=100)
 
 
 def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
@@ -88,9 +120,9 @@ def _scripted(
     """Prepare a run whose engine gives scripted answers."""
     make = real.run.make_engine
 
-    def scripted(given: TrainConfig, policy: Policy, *others: Any) -> Scripted:
+    def scripted(given: TrainConfig, policy: Policy, *others: Any) -> _Scripted:
         engine = make(given, policy, *others)
-        return Scripted(setup, policy.model.config.vocab_size, engine if sampled else None)
+        return _Scripted(setup, policy.model.config.vocab_size, engine if sampled else None)
 
     real.run.make_engine = scripted
     try:
@@ -109,17 +141,13 @@ def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
     rows = rows[1:] or rows
     if not all(row["n_updates"] for row in rows):
         raise RuntimeError("a batch made no update")
-    median = {
-        column: statistics.median(row[column] for row in rows)
-        for column in rows[0]
-        if isinstance(rows[0][column], int | float)
-    }
-    for phase in PHASES:
-        report.add(f"{name}: {phase}", median[f"seconds_{phase}"], "s")
-    for column in ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb"):
-        if column in median:
-            report.add(f"{name}: {column}", median[column])
-    for column in ("n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"):
+    columns = [f"seconds_{phase}" for phase in PHASES]
+    columns += ["n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"]
+    columns += [
+        c for c in ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb") if c in rows[0]
+    ]
+    median = {column: statistics.median(row[column] for row in rows) for column in columns}
+    for column in columns:
         report.add(f"{name}: {column}", median[column])
     share = median["seconds_guard"] / median["seconds_step"]
     report.target(f"{name}: share of the guard", share, at_most=MOST_OF_GUARD)
@@ -130,11 +158,3 @@ def _rows(run: Run, n_steps: int) -> Iterator[dict[str, Any]]:
     run.engine.update_weights(run.policy.model, version=0)
     for one in islice(batches(run.config, len(run.prompts)), n_steps):
         yield train_batch(run, one, None)[1]
-
-
-def _held(setup: Setup) -> tuple[int, float, float]:
-    """Open files, bytes of main memory, bytes of the GPU that are taken."""
-    status = Path("/proc/self/status").read_text()
-    resident = 1024 * float(status.split("VmRSS:")[1].split()[0])
-    free, total = (0, 0) if setup.dry else torch.cuda.mem_get_info()
-    return len(os.listdir("/proc/self/fd")), resident, float(total - free)

@@ -19,7 +19,6 @@ _SEEDS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,
 SETS = {seed: choices for choices, seeds in _SEEDS.items() for seed in seeds}
 """Problem seeds, and the choices that were made on their data."""
 LINEAR = "measured, growth 0"
-_HARD = (("ttrl", "guard"), (2e-4, 3e-4))
 
 
 def agreement(name: str, kind: str = "means") -> TextTable:
@@ -41,7 +40,8 @@ def bars() -> TextTable:
 def _first() -> Iterator[list[str]]:
     """The demands on the first problem set."""
     table = _with_linear("seed0")
-    hard = _within(table, *_HARD)
+    is_hard = np.isin(floats(table, "lr"), (2e-4, 3e-4)) & table["arm"].isin(["ttrl", "guard"])
+    hard = select(table, np.array(is_hard))
     yield _row("final pass@1, mean of 15 cells", "3", table, "final", CHOSEN)
     yield _row("TTRL and guard at 2e-4 and 3e-4", "5", hard, "final", CHOSEN)
     yield _row("the same, seeds 6 to 13", "5", read("hard"), "final", CHOSEN)
@@ -94,8 +94,3 @@ def _row(
 
 def _own(table: pd.DataFrame, prediction: str, column: str) -> np.ndarray:
     return floats(select(table, np.array(table["prediction"] == prediction)), column)
-
-
-def _within(table: pd.DataFrame, arms: tuple[str, ...], lrs: tuple[float, ...]) -> pd.DataFrame:
-    chosen = np.isin(floats(table, "lr"), lrs) & np.array(table["arm"].isin(arms))
-    return select(table, chosen)

@@ -71,13 +71,11 @@ def _is_in(module: str, package: str) -> bool:
 
 def _contents(root: Path, package: str) -> str:
     folder = root / package
-    subs = subpackages(folder)
-    lines = [
-        f"* [`{package}.{sub}`]({package}/{sub}.md): {summary(folder / sub / '__init__.py')}"
-        for sub in subs
-    ]
-    inner = [f"{package}.{sub}" for sub in subs]
-    own = [name for name in modules(folder) if not any(_is_in(name, sub) for sub in inner)]
+    lines, own = [], modules(folder)
+    for sub in subpackages(folder):
+        own = [name for name in own if not _is_in(name, f"{package}.{sub}")]
+        text = summary(folder / sub / "__init__.py")
+        lines.append(f"* [`{package}.{sub}`]({package}/{sub}.md): {text}")
     return "\n".join([*lines, "", _all(own)])
 
 

@@ -33,13 +33,8 @@ _KERNEL = {
 def execute(source: Path, target: Path, timeout: int = 300) -> NotebookNode:
     """Run a notebook in a kernel of its own and write the copy with its outputs.
 
-    Args:
-        source: the notebook; it is not changed.
-        target: where the executed copy goes; its folder is made.
-        timeout: seconds that a cell may take.
-
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell raised.
+        nbclient.exceptions.CellExecutionError: a cell raised, or took more than `timeout` seconds.
     """
     notebook = nbformat.read(source, as_version=4)
     client = NotebookClient(notebook, timeout=timeout, kernel_name="python3")

@@ -59,12 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def page(source: Path, executed: Path) -> str:
-    """A notebook as Markdown.
-
-    Args:
-        source: the notebook, stored without outputs.
-        executed: its copy with outputs, which need not exist.
-    """
+    """A notebook as Markdown, with the outputs of its executed copy if that exists."""
     notebook = nbformat.read(source, as_version=4)
     note = _ONLY_CODE
     if executed.exists():

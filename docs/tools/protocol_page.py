@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,18 +37,20 @@ def read(name: str) -> pd.DataFrame:
 
 
 def means(rows: pd.DataFrame) -> TextTable:
-    """Final pass@1 of every arm at every learning rate, the lowest mean, and at its own best.
+    """Final pass@1 of every arm at every rate, the lowest mean, and at its own best rate.
 
     The best learning rate of one half of the seeds is evaluated on the other half.
     """
     lrs = sorted(unique(rows, "lr"))
     table = []
     for (arm,), part in groups(rows, ["arm"]):
-        cells = {lr: estimate(_finals(where(part, lr=lr))) for lr in lrs}
+        cells = {lr: estimate(_values(where(part, lr=lr))) for lr in lrs}
         measured = [cell.mean for cell in cells.values() if cell.n]
-        best = estimate(_finals(own_best(part, ["lr"], unit=_UNIT)))
-        line = [_title(arm), *(_cell(cells[lr]) for lr in lrs), _number(np.mean(measured))]
-        table.append(([*line, _number(min(measured)), _interval(best)], np.mean(measured)))
+        best = estimate(_values(own_best(part, ["lr"], unit=_UNIT)))
+        line = [_title(arm), *(mean_sd(cells[lr].mean, cells[lr].sd) for lr in lrs)]
+        line += [f"{np.mean(measured):.1f}", f"{min(measured):.1f}", f"{best.mean:.1f}"]
+        line[-1] += f" \\[{best.low:.1f}, {best.high:.1f}]" * best.has_interval
+        table.append((line, np.mean(measured)))
     table.sort(key=lambda row: -row[1])
     head = ["final pass@1, %", *(f"{lr:g}" for lr in lrs)]
     return TextTable([*head, "mean", "lowest", "own best \\[95 %]"], [row for row, _ in table])
@@ -69,36 +70,36 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     worst = min(below, key=lambda arm: below[arm].mean)
     lead = estimate(differences(finals, best(free, RIVALS)))
     met = lead.mean >= 2 and not lead.within_noise
-    table = [
-        [
-            "lowest mean of the recommendation, and the highest of others",
+    is_below = any(not gain.within_noise and gain.mean <= 0 for gain in below.values())
+    table = {
+        "lowest mean of the recommendation, and the highest of others": (
             robust,
             own >= lows[second],
-        ],
-        ["30 points above the lowest of TTRL where TTRL collapses", collapse, drop >= 30],
-        [
-            f"at own best rates not below any arm; the nearest is {_title(worst)}",
+        ),
+        "30 points above the lowest of TTRL where TTRL collapses": (collapse, drop >= 30),
+        f"at own best rates not below any arm; the nearest is {_title(worst)}": (
             difference(below[worst]),
-            all(gain.within_noise or gain.mean > 0 for gain in below.values()),
-        ],
-        ["there 2 points above the best of five arms", difference(lead), met],
+            not is_below,
+        ),
+        "there 2 points above the best of five arms": (difference(lead), met),
+    }
+    rows_of = [
+        [name, shown, "yes" if reached else "no"] for name, (shown, reached) in table.items()
     ]
-    rows_of = [[name, number, "yes" if reached else "no"] for name, number, reached in table]
     return TextTable(["condition", "final pass@1", "met"], rows_of)
 
 
 def oracle(rows: pd.DataFrame) -> TextTable:
     """Wrong majorities that each arm's last labels correct, and that an oracle could.
 
-    The oracle chooses for every problem, in every run, between the last labels of all label-free
-    arms at the same learning rate and seed.
+    It chooses, problem by problem, between the last labels of all label-free arms of a seed.
     """
     free = select(rows, np.array(rows["arm"] != CEILING))
     parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
     together = [_union(part) for _, part in groups(free, [*_UNIT, "lr"])]
     parts["oracle between the labels of all these arms"] = pd.DataFrame(together)
     head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
-    rows_of = [[name, *map(_number, _shares(part))] for name, part in parts.items()]
+    rows_of = [[name, *(f"{share:.1f}" for share in _shares(part))] for name, part in parts.items()]
     return TextTable([*head, "right majorities lost, %"], rows_of)
 
 
@@ -106,11 +107,8 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
     The second is the mean over random halves of the seeds, each against the other half: what tau is
-    worth where arms differ by less than the noise of their runs.
-
-    Args:
-        rows: the real runs.
-        simulated: from `lab.agreement`, of the same cells.
+    worth where arms differ by less than the noise of their runs. `simulated` comes from
+    `lab.agreement`.
     """
     free = np.array(simulated["arm"] != CEILING)
     own = select(simulated, free & np.array(simulated["prediction"] == MEASURED))
@@ -133,21 +131,14 @@ def over_ttrl(rows: pd.DataFrame) -> TextTable:
         for arm in _arms(rows)
         if arm != BASELINE
     ]
-    head = f"{_NAMES['pass_final']} minus {_title(BASELINE)}"
+    head = f"final pass@1, % minus {_title(BASELINE)}"
     return TextTable([head, *(f"{lr:g}" for lr in lrs)], table)
 
 
 def over_sets(
     rows: pd.DataFrame, arm: str, base: str = BASELINE, metric: str = "pass_final"
 ) -> Estimate:
-    """One arm minus another, with the wider of two intervals: over pairs, and over problem sets.
-
-    Args:
-        rows: of one learning rate.
-        arm: an arm.
-        base: the arm that is subtracted.
-        metric: a column.
-    """
+    """One arm minus another at one learning rate, with the wider interval of pairs and of sets."""
     own, other = (_values(where(rows, arm=name), metric) for name in (arm, base))
     pairs = differences(own, other)
     sets = pd.Series(pairs.groupby(level="problem_seed").mean())
@@ -165,7 +156,7 @@ def readings(rows: pd.DataFrame) -> TextTable:
         shown = part.set_index("cell")
         said = [f"{shown['shown'][c]} {shown['conclusion'][c]}".strip() for c in cells]
         lines.append([str(names), *said])
-    return TextTable([_NAMES["pass_final"], *cells], lines)
+    return TextTable(["final pass@1, %", *cells], lines)
 
 
 def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
@@ -226,7 +217,7 @@ def _conclusion(found: Estimate) -> str:
 
 def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
     """Final pass@1 of the best of some arms at its best rate, chosen on the other half."""
-    return _finals(best_among(rows, arms, ["lr"], unit=_UNIT))
+    return _values(best_among(rows, arms, ["lr"], unit=_UNIT))
 
 
 def corrected(others: Sequence[object]) -> float:
@@ -243,12 +234,6 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "readings": readings,
 }
 _SPLITS = 256
-_NAMES = {
-    "pass_final": "final pass@1, %",
-    "TotalDeg": "TotalDeg, %",
-    "label_final": "last labels that are right, %",
-    "Degraded": "Degraded, %",
-}
 
 
 def _pooled(cells: pd.DataFrame, name: str) -> pd.Series:
@@ -274,17 +259,13 @@ def _arms(rows: pd.DataFrame) -> list[str]:
     return named + sorted(set(rows["arm"]) - set(named))
 
 
-def _finals(rows: pd.DataFrame) -> pd.Series:
-    return _values(rows, "pass_final")
-
-
-def _values(rows: pd.DataFrame, metric: str) -> pd.Series:
+def _values(rows: pd.DataFrame, metric: str = "pass_final") -> pd.Series:
     return pd.Series(rows.set_index(list(_UNIT))[metric])
 
 
 def _lowest(rows: pd.DataFrame) -> float:
     """The lowest mean over the learning rates."""
-    return min(_finals(part).mean() for _, part in groups(rows, ["lr"]))
+    return min(_values(part).mean() for _, part in groups(rows, ["lr"]))
 
 
 def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:
@@ -305,16 +286,3 @@ def _flags(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 def _title(arm: object) -> str:
     return f"`{arm}`" if title(str(arm)) == arm else title(str(arm))
-
-
-def _cell(value: Estimate) -> str:
-    return mean_sd(value.mean, value.sd)
-
-
-def _number(value: Any) -> str:
-    return f"{float(value):.1f}"
-
-
-def _interval(value: Estimate) -> str:
-    bounds = f" \\[{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
-    return f"{value.mean:.1f}{bounds}"

@@ -41,12 +41,7 @@ def readings(*words: str) -> TextTable:
 
 
 def weighted(row: str, together: bool) -> pd.DataFrame:
-    """The accepted mechanisms of a row with their weights, which sum to 1.
-
-    Args:
-        row: of the paper.
-        together: all six rows must fit, not this one alone.
-    """
+    """The mechanisms that fit a row, or all six rows together, with weights that sum to 1."""
     draws = pd.read_csv(DRAWS)
     share = draws.assign(weight=draws["accepted"] / draws["tries"])
     if together:

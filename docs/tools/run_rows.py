@@ -3,8 +3,7 @@
 python docs/tools/run_rows.py docs/data/tiny-arms.csv runs/arms
 
 Adds one row per replicate of every finished run under the folders. Rows that the file has already
-stay as they are, so the same command adds what has finished since. Tables of the docs are made from
-these files, see `tables.py`.
+stay as they are, so the same command adds what has finished since.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def add(path: Path, folders: Sequence[str | Path]) -> int:
-    """Add the rows of finished runs to a file, which is made or replaced whole.
-
-    Returns:
-        How many rows are new.
+    """Add the rows of finished runs to a file, and return how many are new.
 
     Raises:
         UserError: a run has the key of a row, and other settings; or a folder cannot be read.
@@ -143,7 +139,6 @@ def _task(run: Manifest) -> str:
 
 
 def _right(trace: Trace, epoch: int) -> str:
-    """Whether each problem's label at an epoch is right."""
     own = where(trace.visits, epoch=epoch).sort_values("problem")
     return "".join("01"[int(flag)] for flag in flags(own, "label_correct"))
 

@@ -34,20 +34,18 @@ _PAPER = re.compile(r"https://arxiv\.org/abs/[\d.]*\d")
 _TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?^<!-- (end|table: .+) -->$", re.M)
 
 
-def main() -> int:
-    """Write the tables of all pages; return the exit code."""
+def main() -> None:
+    """Write the tables of all pages."""
     for page in PAGES:
         old = page.read_text(encoding="utf-8")
         try:
             new = updated(old)
         except UserError as error:
-            print(f"{page}: {error}", file=sys.stderr)
-            return 2
+            sys.exit(f"{page}: {error}")
         if new != old:
             with whole(page) as file:
                 file.write_text(new, encoding="utf-8")
             print(page)
-    return 0
 
 
 def updated(text: str) -> str:
@@ -134,4 +132,4 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -158,6 +158,7 @@ PARSED = sorted({line for page in PAGES for line in parsed(page)})
 def parse(monkeypatch, tmp_path):
     """Parses a command line as its program does, and stops before it runs."""
     monkeypatch.chdir(tmp_path)
+    importlib.import_module("sim.world.measured.tree")  # before the patch, to keep the real reader
     sizes = SimpleNamespace(n_problems=4, n_answers=2)  # --response is read while parsing too
     monkeypatch.setattr("sim.settings.populations.response_at", lambda path: sizes)
 
@@ -199,11 +200,13 @@ def test_the_commands_of_a_page_run_in_their_order(page, monkeypatch, tmp_path, 
         assert code == 0, f"{words}: {capfd.readouterr().err[-2000:]}"
 
 
-def test_the_commands_of_make_agreement_parse(tool, parse):
-    own = SimpleNamespace(out=Path("runs"), arms=["ttrl"], lrs=["3e-4"], seeds=["0"], jobs="2")
-    names = {program: name for name, program in PROGRAMS.items()}
-    for program, words in tool("agreement").commands(own, []):
-        parse([names[program], *map(str, words)])[2]([])
+def test_the_commands_of_the_makefile_parse(parse):
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = text.replace("$(EPOCHS)", "12")
+    found = re.findall(r"\$\(BIN\)/(guard-[a-z]+ [^;&\n]*)", text)
+    assert len(found) == 12
+    for line in found:
+        parse(shlex.split(line))[2]([])
 
 
 def test_the_pages_show_commands():

@@ -1,0 +1,164 @@
+"""Sections on updates: the plan against what is held, shards of several ranks, speed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from record import Report
+from shapes import (
+    Setup,
+    attempt,
+    join_alone,
+    make_optimizer,
+    scripted_groups,
+    train_config,
+    update_bytes,
+)
+
+from real.plan.memory import longest, multiplied, update_flops
+from real.ranks.sharding import whole_tensor
+from real.settings.config import TrainConfig
+from real.update.optimizer import Step
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "0.5B": ("0.5B", {}),
+    "3B": ("3B", {}),
+    "3B, layers kept": ("3B", {"gradient_checkpointing": False, "micro_tokens": 8192}),
+    "7B, adapters": ("7B", {"lora_rank": 16}),
+    "3B, state in main memory": ("3B", {"offload_optimizer": True}),
+}
+
+
+def memory(setup: Setup, report: Report) -> None:
+    """Planned bytes of an update against the peak of a step with passes of full size."""
+    for name, (shape, changes) in CASES.items():
+        config = train_config(setup, **changes)
+        planned = update_bytes(setup, shape, config)
+        report.add(f"{name}: planned", planned / 1e9, "GB")
+        setup.free()
+        setup.peak()
+        done = attempt(setup, report, name, planned, partial(_step, setup, shape, config))
+        if setup.dry or done is None:  # only a GPU counts its bytes
+            continue
+        measured = setup.peak()
+        report.add(f"{name}: measured", measured / 1e9, "GB")
+        report.target(f"{name}: measured / planned", measured / planned, at_most=1.06)
+
+
+def step_tokens(config: TrainConfig) -> int:
+    """Return the tokens of a step of two passes of full size."""
+    return 2 * max(1, config.micro_tokens // longest(config)) * longest(config)
+
+
+def _step(setup: Setup, shape: str, config: TrainConfig) -> bool:
+    optimizer = make_optimizer(setup, shape, config)
+    rows = step_tokens(config) // longest(config)
+    lengths = torch.full((1, rows), config.max_response_tokens or 1)
+    vocabulary = optimizer.model.config.vocab_size
+    groups = scripted_groups(setup, lengths, vocabulary, config.max_prompt_tokens)
+    if not optimizer.step(groups).taken:
+        raise RuntimeError("the step was not taken")
+    return True
+
+
+def fsdp(setup: Setup, report: Report) -> None:
+    """FSDP2 over NCCL with one rank against no shards."""
+    join_alone(setup)
+    report.add("torch.distributed.get_backend()", dist.get_backend())
+    lengths = torch.linspace(*setup.pick((100, 1500, 16), (8, 24, 4))).long()[None]
+    config = train_config(setup, lr=1e-3)
+    updates: dict[str, Any] = {}
+    for name, ranks in (("whole", 0), ("shards", 1)):
+        optimizer = make_optimizer(setup, "0.5B", config, ranks)
+        groups = scripted_groups(setup, lengths, optimizer.model.config.vocab_size)
+        step = optimizer.step(groups)
+        report.add(f"norm of the gradient, {name}", step.grad_norm)
+        updates[name] = [whole_tensor(p.detach()).float().cpu() for p in optimizer.parameters]
+        del optimizer
+    pairs = zip(updates["whole"], updates["shards"], strict=True)
+    norms_N2 = torch.tensor([[float((a - b).norm()), float(a.norm())] for a, b in pairs])
+    gap, size = norms_N2.norm(dim=0).tolist()
+    report.check("weights after a step, shards against whole", gap / size, 1e-3)
+    dist.destroy_process_group()
+
+
+class Update(NamedTuple):
+    """A setting whose update is measured."""
+
+    shape: str
+    checkpointing: bool
+    micro_tokens: int
+    rank: int = 0
+    """Of adapters."""
+    varied: bool = False
+    """Responses of 100 to 3,000 tokens, in place of 3,072 each."""
+
+    @property
+    def name(self) -> str:
+        """Name in the measures."""
+        lengths = "100 to 3,000 tokens" if self.varied else "3,072 tokens"
+        kept = "" if self.checkpointing else ", kept layers"
+        return f"{self.shape}, {lengths}, {self.micro_tokens // 1024}k a pass{kept}"
+
+    def config(self, setup: Setup) -> TrainConfig:
+        """Return the settings of training."""
+        return train_config(
+            setup,
+            gradient_checkpointing=self.checkpointing,
+            micro_tokens=setup.pick(self.micro_tokens, 128),
+            lora_rank=self.rank,
+        )
+
+
+UPDATES = (
+    Update("3B", True, 16_384),
+    Update("3B", False, 8192),
+    Update("3B", True, 32_768),
+    Update("3B", True, 8192),
+    Update("3B", True, 8192, varied=True),
+)
+ADAPTERS = (Update("7B", True, 16_384, rank=16),)
+
+
+def update(setup: Setup, report: Report) -> None:
+    """Updates of the 3B shape, all weights trained."""
+    chosen = setup.pick(UPDATES, (UPDATES[0], UPDATES[-1]))
+    shares = [share for one in chosen if (share := _measured(setup, report, one)) is not None]
+    report.target("share of the peak, best of these", max(shares, default=0.0), at_least=0.4)
+
+
+def adapters(setup: Setup, report: Report) -> None:
+    """Updates of the 7B shape through adapters of rank 16."""
+    for one in ADAPTERS:
+        _measured(setup, report, one)
+
+
+def _measured(setup: Setup, report: Report, one: Update) -> float | None:
+    """Report a setting, or why it was left out; returns its share of the GPU's peak."""
+    config = one.config(setup)
+    need = update_bytes(setup, one.shape, config)
+    return attempt(setup, report, one.name, need, partial(_update, setup, report, one, config))
+
+
+def _update(setup: Setup, report: Report, one: Update, config: TrainConfig) -> float:
+    """Report one setting's seconds; returns its share of the GPU's peak."""
+    lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    if one.varied:
+        lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
+    optimizer, words = make_optimizer(setup, one.shape, config), one.name
+    vocabulary = optimizer.model.config.vocab_size
+    groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
+    taken: list[Step] = []
+    setup.peak()
+    seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)))
+    n_inputs = taken[-1].n_inputs
+    share = update_flops(multiplied(optimizer.model), config) * n_inputs / seconds / setup.flops
+    report.check(f"{words}: steps not taken", sum(not step.taken for step in taken), 0)
+    report.add(f"{words}: update", seconds, "s")
+    report.add(f"{words}: tokens", n_inputs / seconds, "1/s")
+    report.add(f"{words}: share of the peak", share)
+    report.add(f"{words}: peak memory", setup.peak() / 1e9, "GB")
+    return share
