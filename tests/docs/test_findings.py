@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lab.base.stats import with_interval
+from lab.base.stats import differences, estimate, with_interval
 from lab.compare.agreement import MEASURED, OTHER_HALF
 from sim.theory import lock_in
 
@@ -201,3 +201,24 @@ def test_the_measured_model(tool):
     )
     own, other = zip(*held_out, strict=True)
     assert "{}, {} and {} points ({}, {} and {})".format(*own, *other) in text
+
+
+def test_the_language_model_s_numbers(tool):
+    """The sentences of both pages, and the verdict's numbers, from the rows of the study."""
+    runs = pd.read_csv(ROOT / "docs" / "data" / "language-model.csv")
+    own = runs[runs["lr"] == 3e-5].set_index("seed")
+    final = {name: part["pass_final"] for name, part in own.groupby("arm")}
+    plain = own[own["arm"] == "ttrl"]
+    for page in ("README.md", "docs/findings.md"):
+        text = text_of(page)
+        falls = f"from {plain['pass_start'].mean():.1f} to {final['ttrl'].mean():.1f} %"
+        assert falls in text and f"{plain['leak'].mean():.0f} % of TTRL's last votes" in text
+        for name in ("guard", "memory"):
+            gap = estimate(differences(final[name], final["ttrl"]), 1 - 0.05 / 6)
+            assert gap.n == 4 and shown(gap).replace(" [", " points [") in text
+            assert f"{final[name].mean():.1f} %, {gap.mean:+.1f} points" in text
+    slow = runs[runs["lr"] == 1e-5].set_index("seed")
+    plain = slow[slow["arm"] == "ttrl"]["pass_final"]
+    for name in ("guard", "memory", "recommended"):
+        gap = estimate(differences(slow[slow["arm"] == name]["pass_final"], plain), 1 - 0.05 / 6)
+        assert gap.within_noise
