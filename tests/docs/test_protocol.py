@@ -188,6 +188,16 @@ def test_the_file_of_means_is_that_of_the_rows(tool):
         assert part.drop(columns="task").to_numpy().tolist() == made
 
 
+def test_the_bound_is_that_of_the_rows(tool):
+    page, text = tool("protocol_page"), " ".join((DOCS / "protocol.md").read_text().split())
+    first, second = (
+        page.oracle(page.read(f"confirm-{task}")).rows for task in ("arithmetic", "collatz")
+    )
+    assert f"corrected {float(first[-1][2]):.0f} and {float(second[-1][2]):.0f} %" in text
+    most = [max(float(row[2]) for row in rows[:-1]) for rows in (first, second)]
+    assert "corrects at most {:.0f} and {:.0f} %".format(*most) in text
+
+
 def test_the_secondary_outcomes_are_those_of_the_page(tool):
     page, text = tool("protocol_page"), " ".join((DOCS / "protocol.md").read_text().split())
     rows = page.read("readings-tiny")
