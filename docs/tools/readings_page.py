@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from lab.base.columns import select, where
 from lab.base.text_table import TextTable
@@ -31,8 +30,6 @@ _KINDS = {
 }
 HARDEST = "llama-math500"
 """The row in which the readings part."""
-_NUMBERS = ("step", "kappa_att", "kappa_corr", "neg_transfer", "ability_concentration")
-"""Of the attractor mechanism and its populations; no other mechanism fits the hardest row."""
 
 
 def readings(*words: str) -> TextTable:
@@ -68,22 +65,6 @@ def predictions() -> TextTable:
         lines.append(line)
     head = ["row", "mechanisms (effective)", "TTRL", "paper's guard"]
     return TextTable([*head, *READINGS.values()], lines)
-
-
-def parameters() -> TextTable:
-    """Weighted rank correlation of predicted Degraded with every number, given one TTRL row."""
-    own = weighted(HARDEST, False)
-    lines = [
-        [f"`{name}`", *(_rank_correlation(own, name, f"{r}: Degraded") for r in READINGS)]
-        for name in _NUMBERS
-    ]
-    return TextTable(["number", *READINGS.values()], lines)
-
-
-def _rank_correlation(own: pd.DataFrame, first: str, second: str) -> str:
-    ranks = np.stack([rankdata(own[name]) for name in (first, second)])
-    (a, b), (_, c) = np.cov(ranks, aweights=own["weight"])
-    return f"{b / np.sqrt(a * c):+.2f}"
 
 
 def _quantiles(values: pd.Series | NDArray[np.float64], w: NDArray[np.float64]) -> str:
@@ -141,6 +122,5 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "cells": cells,
     "errors": errors,
     "fits": fits,
-    "parameters": parameters,
     "predictions": predictions,
 }
