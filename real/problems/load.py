@@ -25,7 +25,7 @@ def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
     if config.problems is None:
         # Imported here: the package imports transformers, which reading a file does not need.
         from real.tiny import TASKS
-        from real.tiny.closed import closed
+        from real.tiny.tasks import closed
 
         is_closed = config.tiny_task == "closed"
         own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
@@ -35,7 +35,7 @@ def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
         name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
         name += "-verifying" if config.tiny_verifies else ""
         name += f"-{config.problem_seed}" if config.problem_seed else ""
-        return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
+        return ProblemSet(name, made)
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = config.n_problems or max(1, len(problems) - config.n_held_out)
     n_all = n_problems + config.n_held_out

@@ -21,9 +21,15 @@ from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems import ProblemSet
 from real.run import prepare
-from real.tiny import CHECKPOINT, VERIFYING, judging, verifying
-from real.tiny.measure import Accuracy, Judgement, measure, measure_judging
-from real.tiny.verifying import VerifyingRecipe, build_verifying
+from real.tiny import CHECKPOINT, VERIFYING, judging, pretrain
+from real.tiny.pretrain import (
+    Accuracy,
+    Judgement,
+    VerifyingRecipe,
+    build_verifying,
+    measure,
+    measure_judging,
+)
 from real.update.packing import Group
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
@@ -64,9 +70,9 @@ def test_it_judges_imperfectly(model: Any):
 
 @pytest.fixture
 def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "measure", partial(measure, n_problems=4, n_votes=4))
+    monkeypatch.setattr(pretrain, "measure", partial(measure, n_problems=4, n_votes=4))
     judged = partial(measure_judging, n_problems=8, n_votes=8)
-    monkeypatch.setattr(verifying, "measure_judging", judged)
+    monkeypatch.setattr(pretrain, "measure_judging", judged)
 
 
 @pytest.mark.usefixtures("few_votes")
@@ -86,7 +92,7 @@ def test_make_tiny(
 ):
     asked: list[Any] = []
     made = Accuracy(0.5, 0.6, 1, 0.4, 4, 4, 0.6), Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4, 0.6)
-    monkeypatch.setattr(verifying, "build_verifying", lambda *given: asked.append(given) or made)
+    monkeypatch.setattr(pretrain, "build_verifying", lambda *given: asked.append(given) or made)
     out = tmp_path / "m"
     assert main(["make-tiny", "--out", str(out), "--verifies", "--seed", "2", "--quiet"]) == 0
     assert asked == [(out, 2, False)]
