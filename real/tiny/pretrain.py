@@ -102,12 +102,7 @@ def build(
     Args:
         folder: must not exist.
         seed: fixes the initial weights and the training data.
-        progress: whether to draw a progress bar on stderr.
         recipe: the shipped checkpoint's if None.
-        task: a key of `real.tiny.TASKS`.
-
-    Raises:
-        UserError: if ``folder`` exists or cannot be written.
     """
     recipe = recipe or RECIPES[task]
     with _made(folder) as save:
@@ -124,7 +119,7 @@ def build_verifying(
     progress: bool = True,
     recipe: VerifyingRecipe | None = None,
 ) -> "tuple[Accuracy, Judgement]":
-    """Train the checkpoint that judges, and write it; arguments and errors as for `build`."""
+    """Train the checkpoint that judges, and write it; arguments as for `build`."""
     recipe = recipe or VerifyingRecipe()
     with _made(folder) as save:
         model = train_verifying(recipe, seed, progress)

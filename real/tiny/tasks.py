@@ -68,11 +68,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of prompt or response text, without the end token.
-
-    Raises:
-        KeyError: if ``text`` holds a character that the tasks do not have.
-    """
+    """Token ids of prompt or response text, without the end token; KeyError for other text."""
     return [IDS[piece] for piece in re.findall(r"\\boxed\{|.", text, flags=re.DOTALL)]
 
 
@@ -112,10 +108,8 @@ class Task:
     def sample_distinct(self, n: int, rng: np.random.Generator, held_out: bool) -> list[str]:
         """Return ``n`` distinct questions, all from the held-out part or all from the other.
 
-        The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed.
-
-        Raises:
-            UserError: there are not many more than ``n``.
+        The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed. There
+        must be somewhat more than ``n``.
         """
         part = self.n_questions * (1 if held_out else _HELD_OUT - 1) / _HELD_OUT
         if n > _MOST * part:

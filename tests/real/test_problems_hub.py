@@ -16,24 +16,15 @@ from problem_rows import PROBLEMS, ROWS, make_set, refusal
 from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import Problem, load_problems
-from real.problems.files import HubName
+from real.problems.load import HubName
 
 
 class FakeSplit:
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
 
-    def with_format(self, kind: str) -> dict[slice, pa.Table]:
+    def with_format(self, kind: str) -> pa.Table:
         assert kind == "arrow"
-        return _Everything(self.rows)
-
-
-class _Everything(dict):
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, key: slice) -> pa.Table:
-        assert key == slice(None)
         return pa.Table.from_pylist(self.rows)
 
 

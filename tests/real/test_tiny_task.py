@@ -105,7 +105,8 @@ def test_what_is_an_expression():
 
 def test_shares_are_a_distribution_that_covers_the_range_and_plants_both_misconceptions():
     patterns = ["".join(p) for p in np.stack(np.meshgrid(*[list("+-*")] * 4), -1).reshape(-1, 4)]
-    found = np.array([list(arithmetic.shares("0".join(f" {p} ")).values()) for p in patterns])
+    written = ["".join(f"0{sign}" for sign in pattern) + "0" for pattern in patterns]
+    found = np.array([list(arithmetic.shares(expression).values()) for expression in written])
     right, left_first, right_first = found.T
     assert found.shape == (81, 3) and found.min() >= 0
     assert found.sum(1) == pytest.approx(1) and right.min() >= 0.15
