@@ -82,7 +82,6 @@ def exact(text: str) -> Fraction | None:
 
 
 MAX_PARTS = 64
-_MAX_DEPTH = 6
 
 NUMBER, EXPRESSION = "number", "expression"
 _FREE_ORDER = _SET, _UNION = "set", "union"
@@ -111,11 +110,6 @@ class Form:
     parts: tuple[Form, ...] = ()
 
 
-def form_of(text: str) -> Form:
-    """Structure of a canonical string; its cost is linear in the text for each of few levels."""
-    return _form(text, _MAX_DEPTH)
-
-
 def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[Form]]:
     """A form's key, and its leaves in an order that is the same for forms of equal keys.
 
@@ -132,15 +126,16 @@ def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[F
     return key, [leaf for part in parts for leaf in part[1]]
 
 
-def _form(text: str, depth: int) -> Form:
+def form_of(text: str, depth: int = 6) -> Form:
+    """Structure of a canonical string; its cost is linear in the text for each of few levels."""
     value = exact(text)
     if value is not None:
         return Form(NUMBER, str(value))
     if depth == 0:
         return Form(EXPRESSION, text)
     readers = (_matrix, _union, _bracketed, _listed, _ranged)
-    structure = next((form for read in readers if (form := read(text, depth - 1))), None)
-    return Form(EXPRESSION, text) if structure is None else structure
+    forms = (read(text, depth - 1) for read in readers)
+    return next(filter(None, forms), Form(EXPRESSION, text))
 
 
 def _matrix(text: str, depth: int) -> Form | None:
@@ -165,9 +160,9 @@ def _bracketed(text: str, depth: int) -> Form | None:
     left, inside, right = match.groups()
     items = _split(inside, _COMMAS)
     if (left, right) == (r"\{", r"\}"):
-        return _listed(inside, depth) or _form(canonical(inside), depth)
+        return _listed(inside, depth) or form_of(canonical(inside), depth)
     if len(items) == 1:
-        return _form(canonical(inside), depth) if (left, right) == ("(", ")") else None
+        return form_of(canonical(inside), depth) if (left, right) == ("(", ")") else None
     return _form_of_parts(left + right, items, depth)
 
 
@@ -214,7 +209,7 @@ def _form_of_parts(kind: str, items: list[str], depth: int) -> Form | None:
 
 def _item(text: str, depth: int) -> Form:
     """A part of a larger answer has a canonical string of its own."""
-    return _form(canonical(text) or text, depth)
+    return form_of(canonical(text) or text, depth)
 
 
 def _signs(text: str) -> list[str]:

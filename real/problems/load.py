@@ -100,39 +100,10 @@ def load_problems(
     if isinstance(source, str) and text in NAMED:
         return _read_named(text, fields, data_dir, hub)
     if isinstance(source, str) and text.startswith(PREFIX):
-        name = HubName.parse(text)
-        return problem_set(text.removeprefix(PREFIX), str(name), _read_hub(name), fields)
+        return problem_set(text.removeprefix(PREFIX), text, _read_hub(text), fields)
     return problem_set(Path(text).stem, text, _read_file(Path(text)), fields)
 
 
-@dataclass(frozen=True, slots=True)
-class HubName:
-    """One split of one data set on the hub."""
-
-    path: str
-    """`owner/name`."""
-    config: str | None = None
-    split: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> HubName:
-        """The name in `hf:owner/name[:config][@split]`."""
-        match = _NAME.fullmatch(text.removeprefix(PREFIX))
-        if match is None:
-            raise UserError(
-                f"problems = {text}: not a hub name; write hf:owner/name[:config][@split]"
-            )
-        return cls(**match.groupdict())
-
-    def __str__(self) -> str:
-        config = "" if self.config is None else f":{self.config}"
-        split = "" if self.split is None else f"@{self.split}"
-        return f"{PREFIX}{self.path}{config}{split}"
-
-
-_NAME = re.compile(
-    r"(?P<path>\w[\w.-]*(?:/\w[\w.-]*)?)(?::(?P<config>[^:@\s]+))?(?:@(?P<split>[^@\s]+))?"
-)
 ENVIRONMENT = "GUARD_DATA"
 """Environment variable with the folder of the files, where `data_dir` is not given."""
 _SUFFIXES = (".json", ".jsonl", ".parquet")
@@ -147,27 +118,23 @@ class NamedSet:
     """Problems that the set must hold."""
     folder: str
     """The set's folder in the data of TTRL and of the paper's release."""
-    hub: HubName
+    hub: str
     """The problem set's name on the Hugging Face hub; ids and the writing of answers may differ."""
     home: str = ""
     """Source of the file, where it is not TTRL's repository."""
 
 
 NAMED = {
-    "aime24": NamedSet(
-        "AIME 2024", 30, "AIME-TTT", HubName("HuggingFaceH4/aime_2024", None, "train")
-    ),
+    "aime24": NamedSet("AIME 2024", 30, "AIME-TTT", "hf:HuggingFaceH4/aime_2024@train"),
     "aime25": NamedSet(
         "AIME 2025",
         30,
         "AIME25-TTT",
-        HubName("math-ai/aime25", None, "test"),
+        "hf:math-ai/aime25@test",
         "huggingface.co/datasets/math-ai/aime25, test.jsonl",
     ),
-    "amc": NamedSet("AMC", 83, "AMC-TTT", HubName("AI-MO/aimo-validation-amc", None, "train")),
-    "math500": NamedSet(
-        "MATH-500", 500, "MATH-TTT", HubName("HuggingFaceH4/MATH-500", None, "test")
-    ),
+    "amc": NamedSet("AMC", 83, "AMC-TTT", "hf:AI-MO/aimo-validation-amc@train"),
+    "math500": NamedSet("MATH-500", 500, "MATH-TTT", "hf:HuggingFaceH4/MATH-500@test"),
 }
 
 
@@ -185,7 +152,7 @@ def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) ->
     if path is not None:
         problems = problem_set(name, str(path), _read_file(path), fields)
     elif hub:
-        problems = problem_set(name, str(named.hub), _read_hub(named.hub), fields)
+        problems = problem_set(name, named.hub, _read_hub(named.hub), fields)
     else:
         what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
         home = named.home or f"github.com/PRIME-RL/TTRL, verl/data/{named.folder}/test.json"
@@ -287,8 +254,15 @@ def _parse(text: str, where: Callable[[int], str]) -> object:
         ) from error
 
 
-def _read_hub(name: HubName) -> Rows:
+_HUB_NAME = re.compile(rf"{PREFIX}(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([^:@\s]+))?(?:@([^@\s]+))?")
+
+
+def _read_hub(name: str) -> Rows:
     """Rows of a data set on the hub, downloaded or from the local cache."""
+    match = _HUB_NAME.fullmatch(name)
+    if match is None:
+        raise UserError(f"problems = {name}: not a hub name; write hf:owner/name[:config][@split]")
+    path, config, split = match.groups()
     try:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
@@ -301,7 +275,7 @@ def _read_hub(name: HubName) -> Rows:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        loaded = datasets.load_dataset(name.path, name.config, split=name.split)
+        loaded = datasets.load_dataset(path, config, split=split)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         # Unknown names, configurations and splits, or no network.
         raise UserError(
@@ -314,8 +288,8 @@ def _read_hub(name: HubName) -> Rows:
         splits = list(loaded)
         if len(splits) != 1:
             raise UserError(
-                f"{name}: holds several splits ({', '.join(splits)}); "
-                f"give one as in {replace(name, split=splits[0])}"
+                f"{name}: holds several splits ({', '.join(splits)}); give one as in "
+                f"{name}@{splits[0]}"
             )
         loaded = loaded[splits[0]]
     # As an Arrow table, so that no image or sound is decoded.

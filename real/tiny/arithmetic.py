@@ -128,11 +128,21 @@ def shares(expression: str) -> dict[EvaluationRule, float]:
     }
 
 
+def drawn_steps(
+    expression: str,
+    parts: dict[EvaluationRule, float],
+    slip_rate: float,
+    rng: np.random.Generator,
+) -> list[str]:
+    """The steps of one rule, drawn by its part, with slips."""
+    chances = np.array(list(parts.values()))
+    rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
+    return steps(expression, rule, slip_rate, rng)
+
+
 def example(expression: str, slip_rate: float, rng: np.random.Generator) -> str:
-    """A response to learn from: that of one rule, drawn by its part in `shares`, with slips."""
-    parts = shares(expression)
-    rule = list(parts)[rng.choice(len(parts), p=list(parts.values()))]
-    return response_text(steps(expression, rule, slip_rate, rng))
+    """A response to learn from, by a rule drawn from `shares`."""
+    return response_text(drawn_steps(expression, shares(expression), slip_rate, rng))
 
 
 def reworded(prompt: str) -> str | None:

@@ -24,11 +24,10 @@ from real.tiny.arithmetic import (
     ARITHMETIC,
     PROMPT_TOKENS,
     RESPONSE_TOKENS,
-    EvaluationRule,
+    drawn_steps,
     evaluate,
     response_text,
     shares,
-    steps,
 )
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, encode
 
@@ -88,11 +87,11 @@ def _conversation(
     expression: str, slip_rate: float, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
     prompt, parts = f"{expression}=", shares(expression)
-    attempt, judge_trace = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
+    attempt, judge_trace = (drawn_steps(expression, parts, slip_rate, rng) for _ in range(2))
     accepted = attempt[-1] == judge_trace[-1]
     others = {rule: p for rule, p in parts.items() if evaluate(expression, rule) != attempt[-1]}
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
-    retry = _drawn(expression, others, slip_rate, rng) if others else judge_trace
+    retry = drawn_steps(expression, others, slip_rate, rng) if others else judge_trace
     asked = encode(question(prompt, response_text(attempt)))
     answered = encode(verification(judge_trace, accepted))
     put, again = encode(f"={prompt}"), encode(response_text(retry))
@@ -102,15 +101,3 @@ def _conversation(
     if accepted:
         put, again, turn = [PAD_ID] * len(put), [PAD_ID] * len(again), [UNSCORED] * len(turn)
     return [*asked, *answered, *put, *again], targets + turn
-
-
-def _drawn(
-    expression: str,
-    parts: dict[EvaluationRule, float],
-    slip_rate: float,
-    rng: np.random.Generator,
-) -> list[str]:
-    """The work of one rule, drawn by its part."""
-    chances = np.array(list(parts.values()))
-    rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
-    return steps(expression, rule, slip_rate, rng)

@@ -105,11 +105,11 @@ def build(
         recipe: the shipped checkpoint's if None.
     """
     recipe = recipe or RECIPES[task]
-    with _made(folder) as save:
+    with _made(folder) as made:
         model = train_model(recipe, seed, progress, TASKS[task])
         accuracy = measure(model, task=TASKS[task])
-        made = {"task": task, "recipe": asdict(recipe), "seed": seed}
-        save(model, {**made, "measured": asdict(accuracy)})
+        record = {"task": task, "recipe": asdict(recipe), "seed": seed}
+        _save(model, made, **record, measured=asdict(accuracy))
     return accuracy
 
 
@@ -121,30 +121,27 @@ def build_verifying(
 ) -> "tuple[Accuracy, Judgement]":
     """Train the checkpoint that judges, and write it; arguments as for `build`."""
     recipe = recipe or VerifyingRecipe()
-    with _made(folder) as save:
+    with _made(folder) as made:
         model = train_verifying(recipe, seed, progress)
         accuracy, judgement = measure(model), measure_judging(model)
         measured = {"measured": asdict(accuracy), "judging": asdict(judgement)}
-        save(model, {"recipe": asdict(recipe), "seed": seed, **measured})
+        _save(model, made, recipe=asdict(recipe), seed=seed, **measured)
     return accuracy, judgement
 
 
 @contextmanager
-def _made(
-    folder: str | os.PathLike[str],
-) -> Iterator[Callable[[Qwen2ForCausalLM, dict[str, Any]], None]]:
-    """One torch thread, and a function that writes model, tokenizer and recipe.json."""
+def _made(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder, and one torch thread: at this size more only wait, and change the rounding."""
     if os.path.lexists(folder):
         raise UserError(f"{folder}: exists already; give a folder that does not")
-
-    def save(model: Qwen2ForCausalLM, record: dict[str, Any]) -> None:
-        model.save_pretrained(made)
-        build_tokenizer().save_pretrained(made)
-        (made / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
-
-    # At this size more threads only wait, and they change the rounding.
     with whole_folder(Path(folder)) as made, torch_threads(1), quiet():
-        yield save
+        yield made
+
+
+def _save(model: Qwen2ForCausalLM, folder: Path, **record: Any) -> None:
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    (folder / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def train_model(
