@@ -51,8 +51,7 @@ class Checker:
         self._n_asked = 0
         self.pid: int | None = None
         """Of the running process."""
-        self.n_started = 0
-        """Processes started so far."""
+        self.n_started = 0  # processes
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
         """One question.

@@ -47,13 +47,10 @@ _EXACT = re.compile(
 
 
 def exact(text: str) -> Fraction | None:
-    r"""The number that a canonical string writes, exactly.
+    r"""The number that a canonical string writes, exactly; None where it is no such number.
 
     Integers, decimals, `1e3`, `3/4`, `\frac{-3}{4}`, `1\frac{4}{5}`, `0.1\overline{6}` and
     `6.7\cdot10^{-5}`, with at most 40 digits per part and exponents below 1000.
-
-    Returns:
-        The number; None where the text is no such number.
     """
     match = _EXACT.fullmatch(text)
     if match is None:
@@ -254,8 +251,7 @@ def _is_one_group(text: str) -> bool:
     return False
 
 
-MAX_FORMULA = 200
-"""Characters."""
+MAX_FORMULA = 200  # characters
 MAX_POWER = 10_000
 """Bound on what exponents amount to, hence on the digits of the numbers that they make."""
 
@@ -286,12 +282,9 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def formula(text: str) -> str | None:
-    r"""A canonical scalar as the checker reads it.
+    r"""A canonical scalar as the checker reads it; None for what must not reach the checker.
 
     `i` becomes the imaginary unit `I`, and `\log_23` gets the braces that LaTeX implies.
-
-    Returns:
-        The formula; None for what must not reach the checker.
     """
     if len(text) > MAX_FORMULA or not _FORMULA.fullmatch(text) or text.count("=") > 1:
         return None
@@ -379,7 +372,6 @@ class Equality:
 
         Args:
             seconds: CPU time that the answers of one group may cost; one comparison a quarter.
-            checker: runs math-verify; an own one if None.
         """
         self.checker = Checker() if checker is None else checker
         self._seconds = seconds

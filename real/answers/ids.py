@@ -176,9 +176,6 @@ class AnswerIds:
 
         Args:
             equality: of the same kind as when they were written; takes over what it gave up.
-
-        Raises:
-            UserError: the values are not of that form.
         """
         try:
             read = msgspec.convert(values, _Values)

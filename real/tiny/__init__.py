@@ -36,10 +36,9 @@ __all__ = [
 
 
 def starting_checkpoint(task: str, verifies: bool = False) -> Path:
-    """The folder of a task's model before training; of the one that was taught to judge, if asked.
+    """The folder of a task's model before training; of the one that judges, if asked.
 
     Args:
-        task: a key of `TASKS`.
         verifies: only for the arithmetic.
     """
     return VERIFYING if verifies else TASKS[task].checkpoint

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -198,20 +197,6 @@ def test_book_keeps_ids_over_visits() -> None:
     assert [answer_ids.has_truth(problem) for problem in range(3)] == [True, False, False]
     assert answer_ids.n_answers == 3
     assert answer_ids.text(0, 2) == "7"
-
-
-@settings(deadline=None)
-@given(st.lists(st.lists(latex.map(box), max_size=6), min_size=1, max_size=4))
-def test_book_survives_json(visits: list[list[str]]) -> None:
-    answer_ids = AnswerIds(["7"] + [None] * (len(visits) - 1))
-    for problem, responses in enumerate(visits):
-        answer_ids.ids(problem, responses)
-    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())))
-    assert copy.to_values() == answer_ids.to_values()
-    for problem, responses in enumerate(visits):
-        more = [*responses, box("7"), box("new")]
-        assert np.array_equal(copy.ids(problem, more), answer_ids.ids(problem, more))
-        assert copy.truth_id(problem) == answer_ids.truth_id(problem)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hostile_answers import box
 
 from lab.base.errors import UserError
 from lab.trace.trace import Trace
@@ -20,17 +20,6 @@ from real.answers.equality import exact, form_of, formula
 from real.run_commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
-
-
-@pytest.fixture(scope="module")
-def equality() -> Iterator[Equality]:
-    made = Equality(seconds=20.0)
-    yield made
-    made.close()
-
-
-def box(answer: str) -> str:
-    return rf"\boxed{{{answer}}}"
 
 
 @pytest.mark.parametrize(

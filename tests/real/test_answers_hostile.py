@@ -11,15 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hostile_answers import CODE, TOWER, hostile
+from hostile_answers import CODE, TOWER, box, hostile
 
 import real.answers.equality
 from real.answers import AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
-
-
-def box(answer: str) -> str:
-    return rf"\boxed{{{answer}}}"
 
 
 def test_hostile_answers_cost_no_more_than_their_limit(

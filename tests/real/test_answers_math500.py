@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,13 +23,6 @@ def answers() -> list[str]:
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip("math500.json is not next to this checkout")
     return [problem["answer"] for problem in json.loads(path.read_text(encoding="utf-8"))]
-
-
-@pytest.fixture(scope="module")
-def equality() -> Iterator[Equality]:
-    made = Equality(seconds=20.0)
-    yield made
-    made.close()
 
 
 def box(answer: str) -> str:

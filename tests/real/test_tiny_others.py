@@ -20,24 +20,14 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems.load import read_problems
-from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task
+from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, tasks
 from real.tiny.pretrain import RECIPES, boxed_number, measure, training_tokens
-from real.tiny.tasks import (
-    EOS_ID,
-    IDS,
-    closed,
-    collatz_solution,
-    collatz_steps,
-    encode,
-    is_held_out,
-    lead,
-    vote_shares,
-)
+from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead, vote_shares
 from real.vote.tool import tool_verdicts
 
 QUICK = ["--tiny-task", "collatz", "--n-problems", "2", "--n-votes", "4", "--n-samples", "4"]
 QUICK += ["--epochs", "1"]
-DIGITS = [IDS[str(digit)] for digit in range(10)]
+DIGITS = [tasks.IDS[str(digit)] for digit in range(10)]
 RIGHT, WRONG = "733377377333", "737377377773"
 
 
@@ -49,7 +39,7 @@ def shipped(task: Task) -> Any:
 @given(st.integers(0, 99999))
 def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value: int):
     number = f"{value:05d}"
-    for step in collatz_steps(number):
+    for step in tasks.collatz_steps(number):
         value = (3 * value + 1) % 100000 if value % 2 else value // 2
         assert int(step) == value and len(step) == 5
     assert COLLATZ.answer(number) == f"{value:05d}"
@@ -125,7 +115,7 @@ def test_leads_follow_the_copies():
 def test_closed_examples_have_the_shares_and_one_token():
     texts = training_tokens(300, 0.0, seed=0, task=CLOSED)
     assert texts.shape == (300, CLOSED.prompt_tokens + CLOSED.response_tokens)
-    assert (texts[:, [-4, -2, -1]] == [*encode("\\boxed{}"), EOS_ID]).all()
+    assert (texts[:, [-4, -2, -1]] == [*encode("\\boxed{}"), tasks.EOS_ID]).all()
     rng = np.random.default_rng(0)
     drawn = [boxed_number(CLOSED.example(WRONG, 0.0, rng)) for _ in range(4000)]
     weights_A = vote_shares(WRONG) ** 0.6

@@ -14,7 +14,7 @@ from lab.base.errors import UserError
 from real.cli import main
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, arithmetic, build_tokenizer, pretrain
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
-from real.tiny.pretrain import Accuracy, Recipe, boxed_number, build, measure, sample_answers
+from real.tiny.pretrain import Recipe, boxed_number, build, measure, sample_answers
 from real.tiny.tasks import EOS_ID
 
 SHORT = Recipe(steps=4, batch_size=8, warmup_steps=2)
@@ -125,11 +125,6 @@ def model():
     ).eval()
 
 
-@pytest.fixture(scope="module")
-def accuracy(model) -> Accuracy:
-    return measure(model, seed=1)
-
-
 def test_the_model_is_the_one_of_the_design(model):
     names = {path.name for path in CHECKPOINT.iterdir()}
     assert {path.suffix for path in CHECKPOINT.iterdir()} == {".json", ".safetensors"}
@@ -139,7 +134,8 @@ def test_the_model_is_the_one_of_the_design(model):
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
-def test_the_start_lies_in_the_stated_band(accuracy: Accuracy):
+def test_the_start_lies_in_the_stated_band(model):
+    accuracy = measure(model, seed=1)
     assert 0.55 <= accuracy.pass_at_1 <= 0.65
     assert accuracy.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.02)
     assert 0.7 <= accuracy.maj_accuracy <= 0.85
@@ -154,14 +150,6 @@ def test_the_start_is_spread_over_the_whole_range(model):
     share_N = (answers_NV == truth_N[:, None]).mean(1)
     fifths = np.histogram(share_N, bins=5, range=(0, 1))[0]
     assert fifths.min() >= 3, f"problems per fifth of pass@1: {fifths}"
-
-
-def test_samples_follow_their_seed(model):
-    prompts = [p.prompt for p in ARITHMETIC.problems(4)]
-    first = sample_answers(model, prompts, 16, seed=3)
-    assert first.shape == (4, 16)
-    np.testing.assert_array_equal(first, sample_answers(model, prompts, 16, seed=3))
-    assert (first != sample_answers(model, prompts, 16, seed=4)).any()
 
 
 def test_the_boxed_number_is_read_only_from_a_whole_box():
