@@ -14,7 +14,7 @@ from real.settings.config import TinyTask, TrainConfig, check_tiny
 from real.settings.presets import require_torch, settings_of, table
 
 if TYPE_CHECKING:
-    from real.tiny.measure import Accuracy, Judgement
+    from real.tiny.pretrain import Accuracy, Judgement
 
 
 @dataclass(kw_only=True)
@@ -73,8 +73,7 @@ class MakeTinyCommand:
         print(f"model folder: {self.out}")
 
     def _build(self) -> tuple[Accuracy, Judgement | None]:
-        from real.tiny.pretrain import build
-        from real.tiny.verifying import build_verifying
+        from real.tiny.pretrain import build, build_verifying
 
         if self.verifies:
             check_tiny(None, self.task, verifies=True)

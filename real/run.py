@@ -45,7 +45,7 @@ from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import check_engine_tp
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import starting_checkpoint
-from real.tiny.vocabulary import VOCABULARY_SIZE
+from real.tiny.tasks import VOCABULARY_SIZE
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer

@@ -25,7 +25,7 @@ from real.ranks.distributed import end_rank
 from real.record.checkpoint import read_file
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
-from real.tiny.vocabulary import encode
+from real.tiny.tasks import encode
 from real.trainer import resume, train
 from real.update.grpo import backward
 from real.update.logprobs import Scorer, group_logprobs

@@ -30,7 +30,7 @@ from real.ranks.sharding import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
-from real.tiny.vocabulary import VOCABULARY_SIZE
+from real.tiny.tasks import VOCABULARY_SIZE
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group

@@ -21,7 +21,7 @@ from real.run import Run
 from real.settings.config import TrainConfig
 from real.settings.presets import installed
 from real.settings.seeds import batches
-from real.tiny.vocabulary import IDS, VOCABULARY_SIZE
+from real.tiny.tasks import IDS, VOCABULARY_SIZE
 from real.trainer import train_batch
 
 PHASES = ("rollout", "grade", "guard", "update", "sync", "step")

@@ -99,10 +99,6 @@ def _drop_unit(match: re.Match[str]) -> str:
     return "" if has_number and _UNIT.fullmatch(match[1].strip()) else match[1] + match[2]
 
 
-def _without_commas(match: re.Match[str]) -> str:
-    return match[0].replace(",", "")
-
-
 def _as_list(match: re.Match[str]) -> str:
     """`1, 234` is two numbers, `1,234` is one; without spaces only another mark separates them."""
     return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
@@ -161,7 +157,7 @@ _TIGHT = _rules(
     (r"(?:[.,;:]|(?<!\\)\\)+$", ""),
     # x=5, f(x)=5, \theta=5, x\in[0,1]: the name falls away where it is the only equation.
     (r"^(?:[A-Za-z]{1,2}|\\[a-z]{2,8})(?:_\w)?(?:\([a-z]\))?(?:=|\\in(?![a-z]))([^=]+)$", r"\1"),
-    (r"^[+-]?\d{1,3}(?:,\d{3})+(?=\.\d|$)", _without_commas),
+    (r"^[+-]?\d{1,3}(?:,\d{3})+(?=\.\d|$)", lambda match: match[0].replace(",", "")),
     (r"(?<![\d.])(?<!\d,)0+(?=\d)", ""),
     (r"(?<!\d)\.(?=\d)", "0."),
     (r"(\.\d*?[1-9])0++(?!\d|\\overline)", r"\1"),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import multiprocessing
 import os
-import selectors
 import signal
 import subprocess
 import sys
-import time
 import weakref
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,48 +43,36 @@ class Checker:
     """
 
     def __init__(self, memory_mib: int = 2048) -> None:
-        """Start nothing yet.
-
-        Args:
-            memory_mib: address space that the process may use.
-        """
+        """Start nothing yet; the process may use so much address space."""
         self._memory_mib = memory_mib
-        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Connection | None = None
         self._owner = 0
         self._stop: weakref.finalize[..., Any] | None = None
-        self._pending = b""
         self._n_asked = 0
-        self.n_started = 0
-        """Processes started so far."""
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running process."""
-        return None if self._process is None else self._process.pid
+        self.pid: int | None = None
+        """Of the running process."""
+        self.n_started = 0  # processes
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
         """One question.
 
         Args:
             do: `key` of one formula, or whether two are the `same`.
-            texts: formulas as `screen.formula` returns them.
+            texts: formulas as `equality.formula` returns them.
             limit: CPU seconds.
-
-        Raises:
-            UserError: math-verify is not installed or cannot start.
         """
-        process = self._running()
+        channel = self._running()
         self._n_asked += 1
         request = {"id": self._n_asked, "do": do, "texts": texts, "limit": limit}
+        patience = max(1.0, limit) * _PATIENCE
         try:
-            assert process.stdin is not None
-            self._drain()
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            reply = self._read(max(1.0, limit) * _PATIENCE)
+            while channel.poll():  # said unasked: a worker was killed while it had nothing to do
+                channel.recv_bytes()
+            channel.send_bytes(json.dumps(request).encode())
+            reply = self._read(patience)
             while reply.get("id", self._n_asked) != self._n_asked:
-                reply = self._read(max(1.0, limit) * _PATIENCE)
-        except (BrokenPipeError, TimeoutError, EOFError):
+                reply = self._read(patience)
+        except (OSError, EOFError):
             self.close()
             return Reply(None, limit, given_up=True)
         except BaseException:
@@ -100,30 +87,33 @@ class Checker:
         """End the process; the next question starts another."""
         if self._stop is not None:
             self._stop()
-        self._process, self._stop, self._pending = None, None, b""
+        self._channel = self._stop = self.pid = None
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._owner == os.getpid():
-            return self._process
-        self._pending = b""
+    def _running(self) -> Connection:
+        if self._channel is not None and self._owner == os.getpid():
+            return self._channel
+        self._channel, theirs = multiprocessing.Pipe()
         self._owner = os.getpid()
-        self._process = process = subprocess.Popen(
+        process = subprocess.Popen(
             # -P: modules in the script's folder must not hide others.
-            [sys.executable, "-P", str(_SCRIPT), str(self._memory_mib)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno()), str(self._memory_mib)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C goes to this process alone
         )
-        self._stop = weakref.finalize(self, _end, process, self._owner)
+        theirs.close()
+        self._stop = weakref.finalize(self, _end, process, self._channel, self._owner)
+        self.pid = process.pid
         self.n_started += 1
         self._await_start()
-        return process
+        return self._channel
 
     def _await_start(self) -> None:
         try:
             ready = self._read(_START_SECONDS)
-        except (TimeoutError, EOFError):
+        except (OSError, EOFError):
             ready = {"error": "its process did not start"}
         except BaseException:
             self.close()
@@ -135,45 +125,21 @@ class Checker:
                 "pip install 'ttrl-guard-lab[real]' or set answer_check = strings"
             )
 
-    def _drain(self) -> None:
-        """Pass over what was said unasked: that a worker was killed while it had nothing to do."""
-        with contextlib.suppress(TimeoutError):
-            while True:
-                self._read(0.0)
-
     def _read(self, seconds: float) -> dict[str, Any]:
-        """The next line of the process.
-
-        Raises:
-            TimeoutError: none came in time.
-            EOFError: the process has ended.
-        """
-        assert self._process is not None and self._process.stdout is not None
-        number, end = self._process.stdout.fileno(), time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(number, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise TimeoutError
-                received = os.read(number, 65536)
-                if not received:
-                    raise EOFError
-                self._pending += received
-        line, _, self._pending = self._pending.partition(b"\n")
-        return json.loads(line)
+        """What the process says next; TimeoutError if that is nothing, EOFError if it has ended."""
+        assert self._channel is not None
+        if not self._channel.poll(seconds):
+            raise TimeoutError
+        return json.loads(self._channel.recv_bytes())
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], channel: Connection, owner: int) -> None:
     """End a process and its worker, and wait for it; nothing in a fork of the owner."""
     if os.getpid() != owner:
         return
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+    channel.close()
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()

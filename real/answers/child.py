@@ -3,7 +3,7 @@
 Run as a script, it imports nothing of this project. It imports sympy once, then forks a worker
 that does the work; where the worker is killed another is forked within milliseconds. The kernel
 kills a worker that takes too much CPU time, whatever code it is in, and load on the machine
-makes no difference to that. Requests and replies are lines of JSON, one at a time:
+makes no difference to that. Requests and replies are JSON, one at a time:
 
     {"id": 1, "do": "key", "texts": ["2(k+1)"], "limit": 0.5}
     {"id": 1, "value": "4.87e+00", "cpu": 0.001}
@@ -24,6 +24,7 @@ import sys
 import time
 import zlib
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 EXAMPLES = (
@@ -37,26 +38,27 @@ CLOSE = 1e-10
 """Largest relative difference of two numbers that may be equal."""
 
 
-def main(memory_mib: int) -> int:
+def main(channel: Connection, memory_mib: int) -> int:
     """Import, warm up, and serve until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print must not look like replies
     try:
         _warm_up()
     except ImportError as error:
-        _reply(out, {"error": str(error)})
+        _send(channel, {"error": str(error)})
         return 1
-    _limit_resources(memory_mib)
-    _reply(out, {"ready": True})
+    # No core dumps, no file can be written.
+    for which, value in (("AS", memory_mib * 2**20), ("CORE", 0), ("FSIZE", 0)):
+        with contextlib.suppress(ValueError, OSError):  # a stricter limit is set already
+            resource.setrlimit(getattr(resource, f"RLIMIT_{which}"), (value, value))
+    _send(channel, {"ready": True})
     while True:
         worker = os.fork()
         if worker == 0:
-            _work(out)
+            _work(channel)
         _, status = os.waitpid(worker, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return 0
-        _reply(out, {"killed": os.WTERMSIG(status)})
+        _send(channel, {"killed": os.WTERMSIG(status)})
 
 
 def _warm_up() -> None:
@@ -67,25 +69,13 @@ def _warm_up() -> None:
     _parsed.cache_clear()
 
 
-def _limit_resources(memory_mib: int) -> None:
-    """Bounded memory, no core dumps, no file can be written."""
-    _set(resource.RLIMIT_AS, memory_mib * 2**20)
-    _set(resource.RLIMIT_CORE, 0)
-    _set(resource.RLIMIT_FSIZE, 0)
-
-
-def _set(which: int, value: int) -> None:
-    with contextlib.suppress(ValueError, OSError):  # a stricter limit is set already
-        resource.setrlimit(which, (value, value))
-
-
-def _work(out: int) -> NoReturn:
+def _work(channel: Connection) -> NoReturn:
     """Serve requests until the other end closes, and end the process; exit code 1 for errors."""
     code = 1
     try:
-        with open(0, "rb", closefd=False) as requests:
-            for line in requests:
-                _reply(out, _answer(json.loads(line)))
+        while True:
+            _send(channel, _answer(json.loads(channel.recv_bytes())))
+    except EOFError:
         code = 0
     finally:
         os._exit(code)
@@ -103,16 +93,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"id": request["id"], "value": value, "cpu": time.process_time() - start}
 
 
-def _reply(out: int, reply: dict[str, Any]) -> None:
-    os.write(out, json.dumps(reply).encode() + b"\n")
+def _send(channel: Connection, reply: dict[str, Any]) -> None:
+    channel.send_bytes(json.dumps(reply).encode())
 
 
 def _key(text: str) -> str | None:
-    """A number that equal formulas share, from fixed values for the letters.
+    """Nine digits that equal formulas share, from fixed values for the letters; None without.
 
-    Returns:
-        Nine digits; for an equation those of a ratio that no common factor changes. None for what
-        has no number.
+    For an equation those of a ratio that no common factor changes.
     """
     from sympy import Eq, Expr
 
@@ -151,11 +139,7 @@ def _parsed(text: str) -> Any:
 
 
 def _value(expression: Any, salt: str = "") -> Any:
-    """The expression at fixed values between 1 and 2 of its letters.
-
-    Raises:
-        ValueError: it has no finite value there.
-    """
+    """The expression at fixed values between 1 and 2 of its letters; ValueError without one."""
     from sympy import Float
 
     values = {
@@ -172,11 +156,7 @@ def _value(expression: Any, salt: str = "") -> Any:
 
 
 def _digits(value: Any) -> str:
-    """Nine digits, as the parent writes those of a plain number.
-
-    Raises:
-        ValueError: too large for a float, or no number.
-    """
+    """Nine digits, as the parent writes those of a plain number; ValueError if it has none."""
     try:
         number = complex(value)
     except (OverflowError, TypeError) as error:
@@ -191,4 +171,4 @@ def _digits(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    os._exit(main(int(sys.argv[1])))  # there is nothing to tear down
+    os._exit(main(Connection(int(sys.argv[1])), int(sys.argv[2])))  # there is nothing to tear down

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -44,26 +44,31 @@ def classes(
     return ids, (answer_ids.n_answers if truth_id == UNSEEN else truth_id)
 
 
+class _Class(msgspec.Struct, forbid_unknown_fields=True):
+    """One answer of a problem."""
+
+    writings: list[str]
+    """In order of appearance; later ones are compared with the first alone."""
+    key: str
+    """The equality's; empty where strings are compared."""
+
+
 @dataclass(slots=True)
 class _Problem:
     """The known answers of one problem."""
 
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
-    ids: dict[str, int] = field(default_factory=dict)
-    """Of every writing seen, in order of first appearance."""
-    first: list[str] = field(default_factory=list)
-    """First writing of each id; later writings are compared with it alone."""
-    by_key: dict[str, list[int]] = field(default_factory=dict)
-    """Ids by the equality's key, ascending; empty where strings are compared."""
+    classes: list[_Class] = field(default_factory=list)
+    """By id."""
     truth_id: int = UNSEEN
     n_compared: int = 0
     """So many ids were compared with the truth."""
+    ids: dict[str, int] = field(init=False)
+    """Of every writing seen."""
 
-
-class _Class(msgspec.Struct, forbid_unknown_fields=True):
-    writings: list[str]
-    key: str
+    def __post_init__(self) -> None:
+        self.ids = {text: i for i, one in enumerate(self.classes) for text in one.writings}
 
 
 class _Values(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,11 +106,11 @@ class AnswerIds:
     @property
     def n_answers(self) -> int:
         """Largest number of answers of any problem so far: the A of `counts_PA`."""
-        return max((len(known.first) for known in self._problems), default=0)
+        return max(map(self.n_answers_of, range(len(self))), default=0)
 
     def n_answers_of(self, problem: int) -> int:
         """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
-        return len(self._problems[problem].first)
+        return len(self._problems[problem].classes)
 
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
@@ -114,9 +119,6 @@ class AnswerIds:
 
         Args:
             extract: `strict` reads the last box, `flexible` the last number where there is none.
-
-        Raises:
-            UserError: answers have to be compared by math-verify and it cannot start.
         """
         known = self._problems[problem]
         budget = None if self._equality is None else self._equality.budget()
@@ -145,28 +147,24 @@ class AnswerIds:
         known = self._problems[problem]
         if not known.truth:
             return NO_TRUTH
-        if known.truth_id == UNSEEN and known.n_compared < len(known.first):
-            known.truth_id = self._find_truth(known, known.truth)
-            known.n_compared = len(known.first)
+        if known.truth_id == UNSEEN and known.n_compared < len(known.classes):
+            equal = known.ids.get(known.truth)
+            if equal is None and self._equality is not None:
+                equal, _ = self._match(known, known.truth, self._equality.budget())
+            known.truth_id = UNSEEN if equal is None else equal
+            known.n_compared = len(known.classes)
         return known.truth_id
 
     def text(self, problem: int, answer: int) -> str:
-        """Canonical text of an answer id, as it was written first.
-
-        Raises:
-            IndexError: the problem has no answer of that id.
-        """
-        known = self._problems[problem]
-        if not 0 <= answer < len(known.first):
-            raise IndexError(f"problem {problem} has no answer id {answer}")
-        return known.first[answer]
+        """Canonical text of an answer id, at least 0, as it was written first."""
+        return self._problems[problem].classes[answer].writings[0]
 
     def to_values(self) -> dict[str, object]:
         """Everything as plain JSON types, for checkpoints."""
         given_up = {"given_up": [], "postponed": 0}
         return {
             "truths": [known.truth for known in self._problems],
-            "classes": [_classes_of(known) for known in self._problems],
+            "classes": [msgspec.to_builtins(known.classes) for known in self._problems],
             **(given_up if self._equality is None else self._equality.to_values()),
         }
 
@@ -178,9 +176,6 @@ class AnswerIds:
 
         Args:
             equality: of the same kind as when they were written; takes over what it gave up.
-
-        Raises:
-            UserError: the values are not of that form.
         """
         try:
             read = msgspec.convert(values, _Values)
@@ -188,9 +183,8 @@ class AnswerIds:
             read = None
         if read is None or not _is_sound(read):
             raise UserError("answer ids: malformed values, use an undamaged checkpoint")
-        made = cls([None] * len(read.truths), equality)
-        pairs = zip(read.truths, read.classes, strict=True)
-        made._problems = [_problem(truth, classes) for truth, classes in pairs]
+        made = cls([], equality)
+        made._problems = list(map(_Problem, read.truths, read.classes))
         if equality is not None:
             equality.restore(read.given_up, read.postponed)
         return made
@@ -199,10 +193,9 @@ class AnswerIds:
         """Return the id of a writing that was not seen before."""
         equal, key = self._match(known, answer, budget)
         if equal is None:
-            equal = len(known.first)
-            known.first.append(answer)
-            if key:
-                known.by_key.setdefault(key, []).append(equal)
+            equal = len(known.classes)
+            known.classes.append(_Class([], key))
+        known.classes[equal].writings.append(answer)
         known.ids[answer] = equal
         return equal
 
@@ -211,41 +204,15 @@ class AnswerIds:
         if self._equality is None or budget is None:
             return None, ""
         key = self._equality.key(answer, budget)
-        for candidate in known.by_key.get(key, ()):
-            if self._equality.same(known.first[candidate], answer, budget):
-                return candidate, key
+        for i, one in enumerate(known.classes):
+            if one.key == key and self._equality.same(one.writings[0], answer, budget):
+                return i, key
         return None, key
-
-    def _find_truth(self, known: _Problem, truth: str) -> int:
-        equal = known.ids.get(truth)
-        if equal is None and self._equality is not None:
-            equal, _ = self._match(known, truth, self._equality.budget())
-        return UNSEEN if equal is None else equal
 
 
 def _read_truth(truth: str) -> str:
     box = last_box(truth)
     return canonical(truth if box is None else box)
-
-
-def _classes_of(known: _Problem) -> list[dict[str, Any]]:
-    keys = {answer: key for key, answers in known.by_key.items() for answer in answers}
-    classes: list[dict[str, Any]] = [
-        {"writings": [], "key": keys.get(answer, "")} for answer in range(len(known.first))
-    ]
-    for text, answer in known.ids.items():
-        classes[answer]["writings"].append(text)
-    return classes
-
-
-def _problem(truth: str | None, classes: list[_Class]) -> _Problem:
-    known = _Problem(truth)
-    for answer, one in enumerate(classes):
-        known.first.append(one.writings[0])
-        known.ids.update(dict.fromkeys(one.writings, answer))
-        if one.key:
-            known.by_key.setdefault(one.key, []).append(answer)
-    return known
 
 
 def _is_sound(read: _Values) -> bool:

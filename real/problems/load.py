@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import logging
 import os
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, first_line
 from real.model.folder import PREFIX
-from real.problems.files import HubName, read_hub, read_rows
-from real.problems.problem import Problem, ProblemSet, problem_set
+from real.problems.problem import Problem, ProblemSet, kind, problem_set
 from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
+
+Rows = Iterator[tuple[int, object]]
+"""Rows with their numbers, from 1; in JSON Lines the line."""
 
 
 def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
@@ -23,19 +31,7 @@ def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
         UserError: the source is wrong, has no such number of problems, or lacks needed answers.
     """
     if config.problems is None:
-        # Imported here: the package imports transformers, which reading a file does not need.
-        from real.tiny import TASKS
-        from real.tiny.closed import closed
-
-        is_closed = config.tiny_task == "closed"
-        own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
-        n_problems = config.n_problems or 64
-        made = own.problems(n_problems + config.n_held_out, config.problem_seed)
-        made = made[n_problems:] if held_out else made[:n_problems]
-        name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
-        name += "-verifying" if config.tiny_verifies else ""
-        name += f"-{config.problem_seed}" if config.problem_seed else ""
-        return ProblemSet(name, [Problem(p.id, p.prompt, p.answer) for p in made])
+        return _tiny_problems(config, held_out)
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = config.n_problems or max(1, len(problems) - config.n_held_out)
     n_all = n_problems + config.n_held_out
@@ -52,6 +48,21 @@ def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
             "add it or train on votes"
         )
     return chosen
+
+
+def _tiny_problems(config: TrainConfig, held_out: bool) -> ProblemSet:
+    # Imported here: the package imports transformers, which reading a file does not need.
+    from real.tiny import TASKS
+    from real.tiny.tasks import closed
+
+    is_closed = config.tiny_task == "closed"
+    own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
+    n_problems = config.n_problems or 64
+    made = own.problems(n_problems + config.n_held_out, config.problem_seed)
+    name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
+    name += "-verifying" if config.tiny_verifies else ""
+    name += f"-{config.problem_seed}" if config.problem_seed else ""
+    return ProblemSet(name, made[n_problems:] if held_out else made[:n_problems])
 
 
 def suffix_of(problem: Problem, suffix: str | None) -> str:
@@ -74,7 +85,7 @@ def load_problems(
             * `aime24`, `aime25`, `amc` or `math500`;
             * `hf:owner/name[:config][@split]`, which is fetched from the Hugging Face hub.
         fields: which fields to read; found by their usual names if None.
-        data_dir: folder of the named sets' files.
+        data_dir: folder of the named sets' files; the environment variable `GUARD_DATA` if None.
         hub: whether a named set without a file may be fetched from the hub.
 
     Returns:
@@ -87,16 +98,14 @@ def load_problems(
     text = str(source)
     fields = FieldMap() if fields is None else fields
     if isinstance(source, str) and text in NAMED:
-        return read_named(text, fields, data_dir, hub)
+        return _read_named(text, fields, data_dir, hub)
     if isinstance(source, str) and text.startswith(PREFIX):
-        name = HubName.parse(text)
-        return problem_set(text.removeprefix(PREFIX), str(name), read_hub(name), fields)
-    return problem_set(Path(text).stem, text, read_rows(text), fields)
+        return problem_set(text.removeprefix(PREFIX), text, _read_hub(text), fields)
+    return problem_set(Path(text).stem, text, _read_file(Path(text)), fields)
 
 
 ENVIRONMENT = "GUARD_DATA"
 """Environment variable with the folder of the files, where `data_dir` is not given."""
-_TTRL = "github.com/PRIME-RL/TTRL, verl/data"
 _SUFFIXES = (".json", ".jsonl", ".parquet")
 
 
@@ -109,70 +118,50 @@ class NamedSet:
     """Problems that the set must hold."""
     folder: str
     """The set's folder in the data of TTRL and of the paper's release."""
-    home: str
-    """Source of the file."""
-    hub: HubName
+    hub: str
     """The problem set's name on the Hugging Face hub; ids and the writing of answers may differ."""
-    hub_fields: FieldMap = field(
-        default_factory=lambda: FieldMap(prompt="problem", answer="answer", id="id")
-    )
+    home: str = ""
+    """Source of the file, where it is not TTRL's repository."""
 
 
 NAMED = {
-    "aime24": NamedSet(
-        "AIME 2024",
-        30,
-        "AIME-TTT",
-        f"{_TTRL}/AIME-TTT/test.json",
-        HubName("HuggingFaceH4/aime_2024", None, "train"),
-    ),
+    "aime24": NamedSet("AIME 2024", 30, "AIME-TTT", "hf:HuggingFaceH4/aime_2024@train"),
     "aime25": NamedSet(
         "AIME 2025",
         30,
         "AIME25-TTT",
+        "hf:math-ai/aime25@test",
         "huggingface.co/datasets/math-ai/aime25, test.jsonl",
-        HubName("math-ai/aime25", None, "test"),
     ),
-    "amc": NamedSet(
-        "AMC",
-        83,
-        "AMC-TTT",
-        f"{_TTRL}/AMC-TTT/test.json",
-        HubName("AI-MO/aimo-validation-amc", None, "train"),
-    ),
-    "math500": NamedSet(
-        "MATH-500",
-        500,
-        "MATH-TTT",
-        f"{_TTRL}/MATH-TTT/test.json",
-        HubName("HuggingFaceH4/MATH-500", None, "test"),
-        FieldMap(prompt="problem", answer="answer", id="unique_id"),
-    ),
+    "amc": NamedSet("AMC", 83, "AMC-TTT", "hf:AI-MO/aimo-validation-amc@train"),
+    "math500": NamedSet("MATH-500", 500, "MATH-TTT", "hf:HuggingFaceH4/MATH-500@test"),
 }
 
 
-def read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) -> ProblemSet:
-    """Read one of the named sets and count its problems.
-
-    Args:
-        name: a key of `NAMED`.
-        fields: for the file; the hub's fields are known.
-        data_dir: folder of the files; the environment variable `GUARD_DATA` if None.
-        hub: fetch the set from the Hugging Face hub where there is no file.
-
-    Raises:
-        UserError: there is no such file, or it holds another number of problems.
-    """
+def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) -> ProblemSet:
     named = NAMED[name]
-    path = _find(name, named, data_dir)
+    given = data_dir or os.environ.get(ENVIRONMENT)
+    if given and not Path(given).is_dir():
+        option = "data_dir" if data_dir else ENVIRONMENT
+        raise UserError(f"{option} = {given}: no such folder; give the one with {name}.json")
+    # As single files, or in the layout of the TTRL release.
+    stems = [Path(given, name), Path(given, named.folder, "test")] if given else []
+    files = [Path(f"{stem}{suffix}") for stem in stems for suffix in _SUFFIXES]
+    path = next(filter(Path.is_file, files), None)
+    source = named.hub if path is None else path
     if path is not None:
-        problems = problem_set(name, str(path), read_rows(str(path)), fields)
+        problems = problem_set(name, str(path), _read_file(path), fields)
     elif hub:
-        problems = problem_set(name, str(named.hub), read_hub(named.hub), named.hub_fields)
+        problems = problem_set(name, named.hub, _read_hub(named.hub), fields)
     else:
-        raise UserError(_where_to_get(name, named, data_dir))
+        what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
+        home = named.home or f"github.com/PRIME-RL/TTRL, verl/data/{named.folder}/test.json"
+        raise UserError(
+            f"problems = {name}: {what}; get it ({home}), save it as {name}.json and give its "
+            f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {named.hub} with "
+            "--hub"
+        )
     if len(problems) != named.n_problems:
-        source = named.hub if path is None else path
         raise UserError(
             f"{source}: holds {len(problems)} problems, {named.title} has {named.n_problems}; "
             "give the whole set, or another one by its path with --problems"
@@ -180,24 +169,128 @@ def read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) -> 
     return problems
 
 
-def _find(name: str, named: NamedSet, data_dir: str | None) -> Path | None:
-    """Return the set's file, from a folder of such files or in the TTRL release's layout."""
-    given = data_dir or os.environ.get(ENVIRONMENT)
-    if not given:
-        return None
-    folder = Path(given)
-    if not folder.is_dir():
-        option = "data_dir" if data_dir else ENVIRONMENT
-        raise UserError(f"{option} = {given}: no such folder; give the one with {name}.json")
-    places = [*(name + suffix for suffix in _SUFFIXES)]
-    places += [f"{named.folder}/test{suffix}" for suffix in _SUFFIXES]
-    return next((folder / file for file in places if (folder / file).is_file()), None)
+def _read_file(path: Path) -> Rows:
+    """Rows of a file, which are not looked into."""
+    kind_of_file = path.suffix.lower()
+    if kind_of_file not in _SUFFIXES:
+        raise UserError(f"{path}: unknown kind of problem file, use one of {', '.join(_SUFFIXES)}")
+    if kind_of_file == ".parquet":
+        return _read_parquet(path)
+    text = _text(path)
+    # `datasets` and pandas write one object a line into .json files, too.
+    return _lines(path, text) if kind_of_file == ".jsonl" or _has_lines(text) else _list(path, text)
 
 
-def _where_to_get(name: str, named: NamedSet, data_dir: str | None) -> str:
-    given = data_dir or os.environ.get(ENVIRONMENT)
-    what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
-    return (
-        f"problems = {name}: {what}; get it ({named.home}), save it as {name}.json and give its "
-        f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {named.hub} with --hub"
-    )
+def _list(path: Path, text: str) -> Rows:
+    rows = _parse(text, lambda line: f"{path}, line {line}")
+    if not isinstance(rows, list):
+        raise UserError(
+            f"{path}: holds {kind(rows)}, not a list; write [{{...}}, ...] or use .jsonl"
+        )
+    return enumerate(rows, start=1)
+
+
+def _lines(path: Path, text: str) -> Rows:
+    # Not splitlines(): JSON text may hold U+2028 and other characters that it would cut at.
+    for row, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield row, _parse(line, lambda _, row=row: f"{path}, row {row}")
+
+
+def _has_lines(text: str) -> bool:
+    """Return whether the first line with text is a whole object and more lines follow."""
+    first, _, following = text.strip().partition("\n")
+    try:
+        return bool(following.strip()) and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _read_parquet(path: Path) -> Rows:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Opened here: pyarrow's own messages on a missing file or a folder are long and vary.
+        with path.open("rb") as file:
+            rows = pq.ParquetFile(file).read().to_pylist()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except pa.ArrowException as error:
+        reason = first_line(error)
+        raise UserError(f"{path}: cannot be read as a table ({reason}); save it again") from error
+    return enumerate(rows, start=1)
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}), save it as UTF-8") from error
+    if not text.strip():
+        raise UserError(f"{path}: the file is empty, give at least one object with a prompt")
+    return text
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    reason = (error.strerror or type(error).__name__).lower()
+    return UserError(f"{path}: cannot be read ({reason}), check the path")
+
+
+def _parse(text: str, where: Callable[[int], str]) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{where(error.lineno)}, column {error.colno}: malformed JSON ({error.msg.lower()}), "
+            "mend it there or just before"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, or brackets nested thousands deep.
+        raise UserError(
+            f"{where(1)}: JSON too large to read, shorten the number or list"
+        ) from error
+
+
+_HUB_NAME = re.compile(rf"{PREFIX}(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([^:@\s]+))?(?:@([^@\s]+))?")
+
+
+def _read_hub(name: str) -> Rows:
+    """Rows of a data set on the hub, downloaded or from the local cache."""
+    match = _HUB_NAME.fullmatch(name)
+    if match is None:
+        raise UserError(f"problems = {name}: not a hub name; write hf:owner/name[:config][@split]")
+    path, config, split = match.groups()
+    try:
+        datasets: Any = importlib.import_module("datasets")
+    except ImportError as error:
+        raise UserError(
+            f"{name}: needs the library datasets, install it with pip install "
+            "'ttrl-guard-lab[hf]', or give a local .json, .jsonl or .parquet file"
+        ) from error
+    # The hub's client logs every retry; the final error is raised anyway.
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        loaded = datasets.load_dataset(path, config, split=split)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        # Unknown names, configurations and splits, or no network.
+        raise UserError(
+            f"{name}: could not be loaded ({first_line(error)}); check name, "
+            "configuration, split and network, or give a local file"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    if hasattr(loaded, "keys"):
+        splits = list(loaded)
+        if len(splits) != 1:
+            raise UserError(
+                f"{name}: holds several splits ({', '.join(splits)}); give one as in "
+                f"{name}@{splits[0]}"
+            )
+        loaded = loaded[splits[0]]
+    # As an Arrow table, so that no image or sound is decoded.
+    return enumerate(loaded.with_format("arrow")[:].to_pylist(), start=1)

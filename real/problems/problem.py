@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -12,7 +13,6 @@ from decimal import Decimal
 from typing import Any
 
 from lab.base.errors import UserError
-from real.problems.files import kind
 from real.settings.config import FieldMap
 
 
@@ -75,20 +75,13 @@ class ProblemSet:
         return iter(self.problems)
 
 
-def content_hash(prompt: str, before: Sequence[Turn] = ()) -> str:
-    """Return 16 hexadecimal digits that depend on the prompt alone, not on its row."""
-    turns = [[turn.role, turn.content] for turn in before]
-    return _digest([*turns, prompt])[:16]
-
-
 def fingerprint(problems: Sequence[Problem]) -> str:
     """Return the SHA-256 of ids, prompts and answers in order, to compare two sets."""
-    return _digest(
-        [
-            [p.id, p.prompt, p.answer, *([turn.role, turn.content] for turn in p.before)]
-            for p in problems
-        ]
-    )
+    return _digest([[p.id, p.prompt, p.answer, *_pairs(p.before)] for p in problems])
+
+
+def _pairs(turns: Iterable[Turn]) -> list[list[str]]:
+    return [[turn.role, turn.content] for turn in turns]
 
 
 def _digest(values: object) -> str:
@@ -96,25 +89,13 @@ def _digest(values: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptSet:
+class PromptSet(ProblemSet):
     """N problems with their prompts."""
 
-    name: str
-    """The task's name, for readers."""
-    problems: list[Problem]
-    tokens: list[list[int]]
+    tokens: list[list[int]] = field(default_factory=list)
     """N prompts as token ids."""
-    left_out: list[str]
+    left_out: list[str] = field(default_factory=list)
     """Ids of problems whose prompts are too long."""
-    fields: dict[str, str]
-    """Maps what was read to the field of the problem file it was read from."""
-    by_usual_name: tuple[str, ...] = ()
-    """Those of `fields` that nobody named, and that have one of the usual names."""
-    notices: tuple[str, ...] = ()
-    """Notes for readers, one sentence each."""
-
-    def __len__(self) -> int:
-        return len(self.problems)
 
     @property
     def truths(self) -> list[str | None]:
@@ -141,78 +122,68 @@ _WORKED_SOLUTION_MARK = "####"
 def problem_set(
     name: str, source: str, rows: Iterable[tuple[int, object]], names: FieldMap
 ) -> ProblemSet:
-    """Read problems from numbered rows.
-
-    Args:
-        name: of the set, for readers.
-        source: of the rows, named in errors.
-        rows: row numbers and rows.
-
-    Raises:
-        UserError: there are none, or a row is wrong; the message names source, row and remedy.
-    """
+    """Read problems from numbered rows; a UserError names source, row and remedy."""
     numbered = [(row, _object(source, row, values)) for row, values in rows]
     if not numbered:
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
-    fields = settle(source, [values for _, values in numbered], names)
+    fields = _settle(source, [values for _, values in numbered], names)
     problems = [_problem(source, row, values, fields) for row, values in numbered]
-    if fields.id is None:
+    if "id" not in fields:
         problems = _number_equal(problems)
     _check_distinct(source, [row for row, _ in numbered], problems)
-    read = {"prompt": fields.prompt, "answer": fields.answer, "id": fields.id}
-    taken = {what: field for what, field in read.items() if field is not None}
-    return ProblemSet(
-        name, problems, taken, fields.by_usual_name, tuple(_notices(problems, fields))
-    )
+    by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
+    return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems, fields)))
 
 
 def _object(source: str, row: int, values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise UserError(
-            f"{_where(source, row)}: holds {kind(values)}, write an object with a prompt"
-        )
+        raise UserError(f"{source}, row {row}: holds {kind(values)}, write an object with a prompt")
     return values
 
 
-def _problem(source: str, row: int, values: dict[str, Any], fields: Fields) -> Problem:
-    identity = None if fields.id is None else _identity(source, row, values, fields.id)
-    where = _where(source, row, identity)
-    prompt, before = _prompt(where, fields.prompt, value_at(values, fields.prompt))
-    answer = None
-    if fields.answer is not None:
-        answer = _answer(where, fields.answer, value_at(values, fields.answer))
-    return Problem(identity or content_hash(prompt, before), prompt, answer, before)
+def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, str]) -> Problem:
+    with _at(source, row):
+        identity = _identity(values, fields["id"]) if "id" in fields else None
+    with _at(source, row, identity):
+        prompt, before = _prompt(values, fields["prompt"])
+        answer = _answer(values, fields["answer"]) if "answer" in fields else None
+    # Without an id, 16 hexadecimal digits that depend on the prompt alone, not on its row.
+    return Problem(identity or _digest([*_pairs(before), prompt])[:16], prompt, answer, before)
 
 
-def _prompt(where: str, field: str, value: object) -> tuple[str, tuple[Turn, ...]]:
+@contextlib.contextmanager
+def _at(source: str, row: int, identity: str | None = None) -> Iterator[None]:
+    """Put the place in front of errors."""
+    try:
+        yield
+    except UserError as error:
+        shown = ""
+        if identity is not None:
+            shown = identity if len(identity) <= 60 else identity[:57] + "..."
+            shown = f" (id {shown!r})"
+        raise UserError(f"{source}, row {row}{shown}: {error}") from error
+
+
+def _prompt(values: dict[str, Any], name: str) -> tuple[str, tuple[Turn, ...]]:
+    value, before = _value_at(values, name), ()
     if value is None:
         raise UserError(
-            f"{where}: field '{field}' is missing, add the problem's text "
-            "or name its field with --fields.prompt"
+            f"field '{name}' is missing, add the problem's text or name its field with "
+            "--fields.prompt"
         )
     if isinstance(value, list):
-        *before, last = _turns(where, field, value)
+        if not value:
+            raise UserError(f"{name} is a list of no messages, add the user's")
+        turns = [_turn(f"message {n} of {name}", turn) for n, turn in enumerate(value, start=1)]
+        *before, last = turns
         if last.role != "user":
             raise UserError(
-                f"{where}: the last message of {field} is by {last.role!r}, end it with the user's"
+                f"the last message of {name} is by {last.role!r}, end it with the user's"
             )
-        return _checked_prompt(where, field, last.content), tuple(before)
+        value = last.content
     if not isinstance(value, str):
-        raise UserError(f"{where}: {field} is {kind(value)}, write it as text")
-    return _checked_prompt(where, field, value), ()
-
-
-def _checked_prompt(where: str, field: str, text: str) -> str:
-    if not text.strip():
-        raise UserError(f"{where}: empty {field}, write the problem's text or remove the row")
-    _check_unicode(where, field, text)
-    return text
-
-
-def _turns(where: str, field: str, messages: list[Any]) -> list[Turn]:
-    if not messages:
-        raise UserError(f"{where}: {field} is a list of no messages, add the user's")
-    return [_turn(f"{where}: message {n} of {field}", m) for n, m in enumerate(messages, start=1)]
+        raise UserError(f"{name} is {kind(value)}, write it as text")
+    return _text(name, value, "write the problem's text or remove the row"), tuple(before)
 
 
 def _turn(where: str, message: object) -> Turn:
@@ -223,35 +194,49 @@ def _turn(where: str, message: object) -> Turn:
         raise UserError(f"{where} has the role {role!r}, use one of {', '.join(ROLES)}")
     if not isinstance(content, str):
         raise UserError(f"{where} has {kind(content)} as content, write text")
-    _check_unicode(where, "content", content)
-    return Turn(role, content)
+    return Turn(role, _text(where, content))
 
 
-def _identity(source: str, row: int, values: dict[str, Any], field: str) -> str:
-    value = value_at(values, field)
-    where = _where(source, row)
+def _identity(values: dict[str, Any], name: str) -> str:
+    value, remedy = _value_at(values, name), "give each row an id of its own"
     if value is None:
-        raise UserError(f"{where}: field '{field}' is missing, give each row an id of its own")
+        raise UserError(f"field '{name}' is missing, {remedy}")
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise UserError(f"{where}: {field} is {kind(value)}, write text or a whole number")
-    if not str(value).strip():
-        raise UserError(f"{where}: empty {field}, give each row an id of its own")
-    _check_unicode(where, field, str(value))
-    return str(value)
+        raise UserError(f"{name} is {kind(value)}, write text or a whole number")
+    return _text(name, str(value), remedy)
 
 
-def _answer(where: str, field: str, value: object) -> str | None:
+def _answer(values: dict[str, Any], name: str) -> str | None:
+    value = _value_at(values, name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
-        raise UserError(f"{where}: {field} is {kind(value)}, write text or a number")
+        raise UserError(f"{name} is {kind(value)}, write text or a number")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{where}: {field} is {value}, write a finite number or text")
-    text = str(value).rpartition(_WORKED_SOLUTION_MARK)[2]
-    if not text.strip():
-        raise UserError(f"{where}: empty {field}, write it or leave the field out")
-    _check_unicode(where, field, text)
-    return text if text == str(value) else text.strip()
+        raise UserError(f"{name} is {value}, write a finite number or text")
+    _, mark, text = str(value).rpartition(_WORKED_SOLUTION_MARK)
+    text = _text(name, text, "write it or leave the field out")
+    return text.strip() if mark else text
+
+
+def _text(name: str, text: str, remedy: str | None = None) -> str:
+    """The text, which must be Unicode, and not blank if there is a remedy."""
+    if remedy is not None and not text.strip():
+        raise UserError(f"empty {name}, {remedy}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{name} holds half a surrogate pair (character {error.start + 1}), remove it"
+        ) from error
+    return text
+
+
+def kind(value: object) -> str:
+    """The kind of a value in plain words, for error messages."""
+    names = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
+    names |= {bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def _number_equal(problems: list[Problem]) -> list[Problem]:
@@ -261,8 +246,7 @@ def _number_equal(problems: list[Problem]) -> list[Problem]:
     for problem in problems:
         seen[problem.id] += 1
         n = seen[problem.id]
-        identity = problem.id if n == 1 else f"{problem.id}-{n}"
-        numbered.append(Problem(identity, problem.prompt, problem.answer, problem.before))
+        numbered.append(problem if n == 1 else replace(problem, id=f"{problem.id}-{n}"))
     return numbered
 
 
@@ -270,48 +254,27 @@ def _check_distinct(source: str, rows: list[int], problems: list[Problem]) -> No
     first_row: dict[str, int] = {}
     for row, problem in zip(rows, problems, strict=True):
         first = first_row.setdefault(problem.id, row)
-        if first != row:
-            raise UserError(
-                f"{_where(source, row, problem.id)}: duplicate id, row {first} has it too; "
-                "give each row its own, or --fields.id '' to make ids from the prompts"
-            )
+        with _at(source, row, problem.id):
+            if first != row:
+                raise UserError(
+                    f"duplicate id, row {first} has it too; give each row its own, or "
+                    "--fields.id '' to make ids from the prompts"
+                )
 
 
-def _notices(problems: list[Problem], fields: Fields) -> Iterable[str]:
+def _notices(problems: list[Problem], fields: dict[str, str]) -> Iterable[str]:
     unknown = sum(problem.answer is None for problem in problems)
-    if 0 < unknown < len(problems) and fields.answer is not None:
+    if 0 < unknown < len(problems) and "answer" in fields:
         yield f"{unknown} of {len(problems)} problems have no reference answer"
     distinct = len({(problem.before, problem.prompt) for problem in problems})
     if distinct < len(problems):
         yield f"{len(problems) - distinct} problems repeat the prompt of another"
 
 
-def _check_unicode(where: str, field: str, text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: {field} holds half a surrogate pair (character {error.start + 1}), remove it"
-        ) from error
-
-
-def _where(source: str, row: int, identity: str | None = None) -> str:
-    if identity is None:
-        return f"{source}, row {row}"
-    shown = identity if len(identity) <= 60 else identity[:57] + "..."
-    return f"{source}, row {row} (id {shown!r})"
-
-
-USUAL = {
+_VERL = "reward_model.ground_truth"
+_USUAL = {
     "prompt": ("prompt", "problem", "question", "input"),
-    "answer": (
-        "answer",
-        "solution",
-        "ground_truth",
-        "target",
-        "label",
-        "reward_model.ground_truth",
-    ),
+    "answer": ("answer", "solution", "ground_truth", "target", "label", _VERL),
     "id": ("id", "unique_id", "idx"),
 }
 """Usual names of the fields. The first is this project's and wins; only one other may occur."""
@@ -320,68 +283,49 @@ _SHOWN = 12
 """Largest number of field names in an error message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The fields of one source that are read."""
-
-    prompt: str
-    answer: str | None
-    """None: there are no reference answers."""
-    id: str | None
-    """None: a hash of the prompt is the id."""
-    by_usual_name: tuple[str, ...]
-    """Those of the three that nobody named, and that have one of the usual names."""
-
-
-def value_at(row: dict[str, Any], name: str) -> Any:
-    """Return the value of a field, None if the row lacks it; a dot reaches into objects."""
+def _value_at(row: dict[str, Any], name: str) -> Any:
+    """The value of a field, None if the row lacks it; a dot reaches into objects."""
     if name in row:
         return row[name]
     head, dot, inner_path = name.partition(".")
     inner = row.get(head)
-    return value_at(inner, inner_path) if dot and isinstance(inner, dict) else None
+    return _value_at(inner, inner_path) if dot and isinstance(inner, dict) else None
 
 
-def settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> Fields:
-    """Return the fields to read.
+def _settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> dict[str, str]:
+    """The fields to read; without an answer there are no truths, without an id it is a hash.
 
-    Args:
-        rows: all rows of the source; a field exists if some row has a value in it.
-
-    Raises:
-        UserError: a named field is nowhere, or several usual names could be meant.
+    A field exists if some row has a value in it.
     """
-    chosen = {name: _choose(source, rows, name, getattr(names, name)) for name in USUAL}
-    unnamed = tuple(n for n in USUAL if getattr(names, n) is None and chosen[n] is not None)
+    chosen = {what: _choose(source, rows, what, getattr(names, what)) for what in _USUAL}
     # Without any prompt the rows themselves are refused, each by name.
-    return Fields(chosen["prompt"] or "prompt", chosen["answer"], chosen["id"], unnamed)
+    chosen["prompt"] = chosen["prompt"] or "prompt"
+    return {what: name for what, name in chosen.items() if name is not None}
 
 
 def _choose(
-    source: str, rows: Sequence[dict[str, Any]], name: str, chosen: str | None
+    source: str, rows: Sequence[dict[str, Any]], what: str, named: str | None
 ) -> str | None:
-    if chosen == "":
+    if named == "":
         return None
-    if chosen is not None:
-        if not _present(rows, chosen):
-            raise UserError(
-                f"{source}: fields.{name} = {chosen!r}: no row has it; fields are {_names(rows)}"
-            )
-        return chosen
-    preferred, *others = USUAL[name]
+    preferred, *others = (named,) if named else _USUAL[what]
     if _present(rows, preferred):
         return preferred
+    if named:
+        raise UserError(
+            f"{source}: fields.{what} = {named!r}: no row has it; fields are {_names(rows)}"
+        )
     present = [other for other in others if _present(rows, other)]
     if len(present) > 1:
         raise UserError(
-            f"{source}: fields {', '.join(present)} could each be the {name}; "
-            f"name one with --fields.{name}"
+            f"{source}: fields {', '.join(present)} could each be the {what}; "
+            f"name one with --fields.{what}"
         )
     return present[0] if present else None
 
 
 def _present(rows: Sequence[dict[str, Any]], name: str) -> bool:
-    return any(value_at(row, name) is not None for row in rows)
+    return any(_value_at(row, name) is not None for row in rows)
 
 
 def _names(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,22 +1,18 @@
 """The embedded tiny tasks: arithmetic with planted rivals, Collatz steps, and ten closed answers.
 
-Generators (`arithmetic`, `collatz`, `closed`), their 32 tokens (`vocabulary`), the supervised
-recipes that make the starting checkpoints (`pretrain`), and those checkpoints themselves (local
-Hugging Face folders). `VERIFYING` was also taught to judge responses of the arithmetic (`judging`,
-`verifying`).
+Generators (`arithmetic`, `tasks`), the supervised recipes that make the starting checkpoints
+(`pretrain`), and those checkpoints themselves (local Hugging Face folders). `VERIFYING` was also
+taught to judge responses of the arithmetic (`judging`).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from real.problems.problem import Problem
 from real.tiny.arithmetic import ARITHMETIC
-from real.tiny.closed import CLOSED
-from real.tiny.collatz import COLLATZ
-from real.tiny.task import PROBLEM_SEED, Problem, Task
-from real.tiny.vocabulary import build_tokenizer
+from real.tiny.tasks import CLOSED, COLLATZ, PROBLEM_SEED, Task, build_tokenizer
 
-TASKS: Mapping[str, Task[Any]] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ, "closed": CLOSED}
+TASKS: Mapping[str, Task] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ, "closed": CLOSED}
 """By the names that the setting `tiny_task` has."""
 
 problems = ARITHMETIC.problems
@@ -40,10 +36,9 @@ __all__ = [
 
 
 def starting_checkpoint(task: str, verifies: bool = False) -> Path:
-    """The folder of a task's model before training; of the one that was taught to judge, if asked.
+    """The folder of a task's model before training; of the one that judges, if asked.
 
     Args:
-        task: a key of `TASKS`.
         verifies: only for the arithmetic.
     """
     return VERIFYING if verifies else TASKS[task].checkpoint

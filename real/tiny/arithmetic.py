@@ -17,14 +17,16 @@ arithmetic or about language models.
 """
 
 import hashlib
-from dataclasses import dataclass
+import operator
+import re
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from real.tiny.rewording import reworded
-from real.tiny.task import Task
+from real.tiny.tasks import BOX, Task
 
 OPERATORS = "+-*"
 N_DIGITS = 5
@@ -32,6 +34,7 @@ PROMPT_TOKENS = 10
 """Nine characters and ``=``."""
 RESPONSE_TOKENS = 22
 """Three scratch steps, the box, the end-of-sequence token."""
+_CARRY_OUT = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 class EvaluationRule(StrEnum):
@@ -42,126 +45,79 @@ class EvaluationRule(StrEnum):
     RIGHT_TO_LEFT = "right_to_left"
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """Digits and the operators between them; ``operators`` is one shorter than ``digits``."""
-
-    digits: tuple[int, ...]
-    operators: str
-
-    def __str__(self) -> str:
-        """The expression as the model reads it, ``3+0-1*6+0``."""
-        tail = (f"{op}{digit}" for op, digit in zip(self.operators, self.digits[1:], strict=True))
-        return f"{self.digits[0]}{''.join(tail)}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Expression":
-        """The expression in ``text``, with or without a final ``=``.
-
-        Raises:
-            ValueError: if ``text`` does not alternate single digits and operators.
-        """
-        body = text.removesuffix("=")
-        digits, operators = body[::2], body[1::2]
-        well_formed = len(body) % 2 == 1 and digits.isascii() and digits.isdigit()
-        if not well_formed or set(operators) - set(OPERATORS):
-            raise ValueError(f"{text!r} is not digits with one of {OPERATORS} between them")
-        return cls(tuple(int(d) for d in digits), operators)
+def is_expression(text: str) -> bool:
+    """Return whether a text is digits with operators between them, perhaps with a final ``=``."""
+    return re.fullmatch(r"\d(?:[+\-*]\d)*=?", text, re.ASCII) is not None
 
 
-def sample_expression(rng: np.random.Generator) -> Expression:
+def sample_expression(rng: np.random.Generator) -> str:
     """One expression, uniform over the 8.1 million of them."""
     digits = rng.integers(0, 10, N_DIGITS)
     operators = rng.integers(0, len(OPERATORS), N_DIGITS - 1)
-    return Expression(tuple(digits.tolist()), "".join(OPERATORS[i] for i in operators))
+    tail = (f"{OPERATORS[i]}{digit}" for i, digit in zip(operators, digits[1:], strict=True))
+    return f"{digits[0]}{''.join(tail)}"
 
 
-def apply(left: int, operator: str, right: int) -> int:
-    """``left operator right`` modulo 10; a negative value wraps, so ``3-6`` is 7.
+def reduction_index(expression: str, rule: EvaluationRule) -> int:
+    """Index, among the operators, of the one that ``rule`` reduces next."""
+    if rule is EvaluationRule.RIGHT:
+        return max(expression.find("*"), 0) // 2
+    return 0 if rule is EvaluationRule.LEFT_TO_RIGHT else len(expression) // 2 - 1
 
-    Raises:
-        ValueError: if ``operator`` is not one of ``OPERATORS``.
+
+def reduce_once(expression: str, index: int, slip: int = 0) -> str:
+    """The expression with the operator at ``index`` carried out, ``slip`` added to its result.
+
+    All modulo 10; a negative value wraps, so ``3-6`` is 7.
     """
-    match operator:
-        case "+":
-            return (left + right) % 10
-        case "-":
-            return (left - right) % 10
-        case "*":
-            return (left * right) % 10
-    raise ValueError(f"operator {operator!r} is not one of {OPERATORS}")
-
-
-def reduction_index(operators: str, rule: EvaluationRule) -> int:
-    """Index of the operator that ``rule`` reduces next."""
-    match rule:
-        case EvaluationRule.RIGHT:
-            return max(operators.find("*"), 0)
-        case EvaluationRule.LEFT_TO_RIGHT:
-            return 0
-        case EvaluationRule.RIGHT_TO_LEFT:
-            return len(operators) - 1
-
-
-def reduce_once(expression: Expression, index: int, slip: int = 0) -> Expression:
-    """The expression with the operator at ``index`` carried out, ``slip`` added to its result."""
-    digits, operators = expression.digits, expression.operators
-    value = (apply(digits[index], operators[index], digits[index + 1]) + slip) % 10
-    return Expression(
-        (*digits[:index], value, *digits[index + 2 :]),
-        operators[:index] + operators[index + 1 :],
-    )
+    start = 2 * index
+    left, sign, right = expression[start : start + 3]
+    value = (_CARRY_OUT[sign](int(left), int(right)) + slip) % 10
+    return f"{expression[:start]}{value}{expression[start + 3 :]}"
 
 
 def steps(
-    expression: Expression,
+    expression: str,
     rule: EvaluationRule,
     slip_rate: float = 0.0,
     rng: np.random.Generator | None = None,
-) -> list[Expression]:
-    """Every reduction of ``expression`` by ``rule``; the last holds one digit, the answer.
+) -> list[str]:
+    """Every reduction of ``expression`` by ``rule``; the last is one digit, the answer.
 
     With probability ``slip_rate`` a step writes a wrong digit (uniform over the nine) and goes on
-    from it.
-
-    Raises:
-        ValueError: if ``slip_rate`` is above 0 without ``rng``.
+    from it; never without ``rng``.
     """
-    if slip_rate > 0 and rng is None:
-        raise ValueError("slip_rate above 0 needs rng")
-    trace: list[Expression] = []
-    while expression.operators:
+    trace: list[str] = []
+    while len(expression) > 1:
         slips = rng is not None and rng.random() < slip_rate
         slip = int(rng.integers(1, 10)) if rng is not None and slips else 0
-        index = reduction_index(expression.operators, rule)
-        expression = reduce_once(expression, index, slip)
+        expression = reduce_once(expression, reduction_index(expression, rule), slip)
         trace.append(expression)
     return trace
 
 
-def evaluate(expression: Expression, rule: EvaluationRule) -> int:
+def evaluate(expression: str, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
     """The answer of ``expression`` under ``rule``, a digit."""
-    return steps(expression, rule)[-1].digits[0]
+    return steps(expression, rule)[-1]
 
 
-def response_text(trace: list[Expression]) -> str:
+def response_text(trace: Sequence[str]) -> str:
     """The response that shows ``trace``: scratch steps, then the boxed digit, no end token."""
-    scratch = "".join(f"{step}>" for step in trace[:-1])
-    return f"{scratch}\\boxed{{{trace[-1]}}}"
+    return f"{''.join(f'{step}>' for step in trace[:-1])}{BOX}{trace[-1]}}}"
 
 
-def solution(expression: Expression, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
+def solution(expression: str, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
     """The faultless response under ``rule``."""
     return response_text(steps(expression, rule))
 
 
-def shares(operators: str) -> dict[EvaluationRule, float]:
+def shares(expression: str) -> dict[EvaluationRule, float]:
     """Part of each rule in the pretraining mixture for one pattern of operators; they sum to 1.
 
     A hash of the pattern spreads the right rule's part evenly over [.15, 1] and picks the
     misconception that gets three fifths of the rest; the other one gets two fifths.
     """
-    digest = hashlib.sha256(operators.encode()).digest()
+    digest = hashlib.sha256(expression[1::2].encode()).digest()
     right = 0.15 + 0.85 * int.from_bytes(digest[:4]) / 2**32
     major, minor = 0.6 * (1 - right), 0.4 * (1 - right)
     left_first = digest[4] % 2 == 0
@@ -172,11 +128,82 @@ def shares(operators: str) -> dict[EvaluationRule, float]:
     }
 
 
-def example(expression: Expression, slip_rate: float, rng: np.random.Generator) -> str:
-    """A response to learn from: that of one rule, drawn by its part in `shares`, with slips."""
-    parts = shares(expression.operators)
-    rule = list(parts)[rng.choice(len(parts), p=list(parts.values()))]
-    return response_text(steps(expression, rule, slip_rate, rng))
+def drawn_steps(
+    expression: str,
+    parts: dict[EvaluationRule, float],
+    slip_rate: float,
+    rng: np.random.Generator,
+) -> list[str]:
+    """The steps of one rule, drawn by its part, with slips."""
+    chances = np.array(list(parts.values()))
+    rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
+    return steps(expression, rule, slip_rate, rng)
+
+
+def example(expression: str, slip_rate: float, rng: np.random.Generator) -> str:
+    """A response to learn from, by a rule drawn from `shares`."""
+    return response_text(drawn_steps(expression, shares(expression), slip_rate, rng))
+
+
+def reworded(prompt: str) -> str | None:
+    """Expression rewritten with swapped operands; None where nothing can be swapped.
+
+    The digits of the first product whose two differ change places; without one, the first term and
+    the first other that is added. Value and length stay as they are under the usual precedence,
+    while the misconceptions often read the two writings differently.
+
+    Args:
+        prompt: such as `3+0-1*6+0=`.
+    """
+    for match in re.finditer(r"(?=(\d)\*(\d))", prompt):
+        left, right = match.groups()
+        if left != right:
+            return f"{prompt[: match.start()]}{right}*{left}{prompt[match.start() + 3 :]}"
+    first, *others = re.findall(r"[+-]?[^+\-=]+", prompt)
+    for i, term in enumerate(others):
+        if term[0] == "+" and term[1:] != first:
+            others[i] = f"+{first}"
+            return term[1:] + "".join(others) + "=" * prompt.endswith("=")
+    return None
+
+
+MOST_OPERATORS = 40
+_SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)
+
+
+def is_scratch(text: str) -> bool:
+    """Return whether a text is scratch work only, steps such as `3-6+0>`, then the box."""
+    return text.endswith("}") and _SCRATCH.fullmatch(text) is not None
+
+
+def scratch_holds(text: str, problem: str | None = None) -> bool:
+    """Return whether each step follows from the last by one operation, right modulo 10.
+
+    This checks arithmetic and nothing else. Any operator may be carried out first, so a response
+    that follows a wrong order of evaluation without a slip passes as the right one does: the check
+    is no oracle of the answer, and cannot tell the planted rivals from the truth.
+
+    Args:
+        text: of a response, see `is_scratch`.
+        problem: expression that the first step follows from; without it the first step is taken
+            as it stands.
+
+    Returns:
+        False also where there is nothing to check.
+    """
+    match = _SCRATCH.fullmatch(text)
+    if match is None:
+        return False
+    shown = [*match[1].split(">")[:-1], match[2]]
+    if problem is not None:
+        shown.insert(0, problem.strip().removesuffix("="))
+    if len(shown) < 2 or len(shown[0]) > 2 * MOST_OPERATORS + 1:
+        return False
+    return all(
+        len(after) + 2 == len(before)
+        and any(reduce_once(before, index) == after for index in range(len(before) // 2))
+        for before, after in pairwise(shown)
+    )
 
 
 ARITHMETIC = Task(
@@ -186,7 +213,7 @@ ARITHMETIC = Task(
     response_tokens=RESPONSE_TOKENS,
     n_questions=10**N_DIGITS * len(OPERATORS) ** (N_DIGITS - 1),
     draw=sample_expression,
-    answer=lambda expression: str(evaluate(expression, EvaluationRule.RIGHT)),
+    answer=evaluate,
     example=example,
     reworded=reworded,
 )

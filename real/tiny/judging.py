@@ -20,16 +20,24 @@ import numpy as np
 import torch
 
 from real.answers.canonical import last_box
-from real.tiny import arithmetic
-from real.tiny.vocabulary import EOS_ID, PAD_ID, encode
+from real.tiny.arithmetic import (
+    ARITHMETIC,
+    PROMPT_TOKENS,
+    RESPONSE_TOKENS,
+    drawn_steps,
+    evaluate,
+    response_text,
+    shares,
+)
+from real.tiny.tasks import BOX, EOS_ID, PAD_ID, encode
 
 VERDICTS = {"+": 1, "-": 0}
 """Texts of the box; answers of the task are digits."""
-VERIFICATION_TOKENS = arithmetic.RESPONSE_TOKENS + 1
+VERIFICATION_TOKENS = RESPONSE_TOKENS + 1
 """Scratch work, the judge's own answer, the box, the end token."""
 UNSCORED = -100
 """Target of tokens that no loss is taken of, as torch has it."""
-FIRST_TURNS = arithmetic.RESPONSE_TOKENS + arithmetic.PROMPT_TOKENS + VERIFICATION_TOKENS - 1
+FIRST_TURNS = RESPONSE_TOKENS + PROMPT_TOKENS + VERIFICATION_TOKENS - 1
 """Tokens to read of question and verification."""
 SIGN = FIRST_TURNS - 3
 """Position at which the verdict is predicted."""
@@ -42,9 +50,9 @@ def question(prompt: str, attempt: str) -> str:
     return f"{attempt}={prompt}"
 
 
-def verification(trace: list[arithmetic.Expression], right: bool) -> str:
+def verification(trace: list[str], right: bool) -> str:
     """The judge's own work and its verdict."""
-    return f"{'>'.join(map(str, trace))}\\boxed{{{'+' if right else '-'}}}"
+    return f"{'>'.join(trace)}{BOX}{'+' if right else '-'}}}"
 
 
 def request(prompt: str, attempt: str, answered: str) -> str:
@@ -61,7 +69,6 @@ def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, to
     """Tokens to read and to predict of `n` distinct problems, one attempt and one judge each.
 
     Args:
-        n: conversations.
         slip_rate: as in `arithmetic.steps`, of attempts and judges.
         seed: fixes them; `pretrain.training_tokens` draws others.
 
@@ -70,44 +77,27 @@ def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, to
         judge is; the first `FIRST_TURNS` columns hold question and verification.
     """
     rng = np.random.default_rng([seed, 1])
-    made = [
-        _conversation(e, slip_rate, rng)
-        for e in arithmetic.ARITHMETIC.sample_distinct(n, rng, held_out=False)
-    ]
+    expressions = ARITHMETIC.sample_distinct(n, rng, held_out=False)
+    made = [_conversation(expression, slip_rate, rng) for expression in expressions]
     read, targets = zip(*made, strict=True)
     return torch.tensor(read), torch.tensor(targets)
 
 
 def _conversation(
-    expression: arithmetic.Expression, slip_rate: float, rng: np.random.Generator
+    expression: str, slip_rate: float, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    prompt, parts = f"{expression}=", arithmetic.shares(expression.operators)
-    attempt, judge_trace = (_drawn(expression, parts, slip_rate, rng) for _ in range(2))
+    prompt, parts = f"{expression}=", shares(expression)
+    attempt, judge_trace = (drawn_steps(expression, parts, slip_rate, rng) for _ in range(2))
     accepted = attempt[-1] == judge_trace[-1]
-    rejected = attempt[-1].digits[0]
-    others = {
-        rule: p for rule, p in parts.items() if arithmetic.evaluate(expression, rule) != rejected
-    }
+    others = {rule: p for rule, p in parts.items() if evaluate(expression, rule) != attempt[-1]}
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
-    retry = _drawn(expression, others, slip_rate, rng) if others else judge_trace
-    asked = encode(question(prompt, arithmetic.response_text(attempt)))
+    retry = drawn_steps(expression, others, slip_rate, rng) if others else judge_trace
+    asked = encode(question(prompt, response_text(attempt)))
     answered = encode(verification(judge_trace, accepted))
-    put, again = encode(f"={prompt}"), encode(arithmetic.response_text(retry))
+    put, again = encode(f"={prompt}"), encode(response_text(retry))
     # A turn ends with the end token; the next one is put behind its text.
     targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
     turn = [UNSCORED] * (len(put) - 1) + [*again, EOS_ID]
     if accepted:
         put, again, turn = [PAD_ID] * len(put), [PAD_ID] * len(again), [UNSCORED] * len(turn)
     return [*asked, *answered, *put, *again], targets + turn
-
-
-def _drawn(
-    expression: arithmetic.Expression,
-    parts: dict[arithmetic.EvaluationRule, float],
-    slip_rate: float,
-    rng: np.random.Generator,
-) -> list[arithmetic.Expression]:
-    """The work of one rule, drawn by its part."""
-    chances = np.array(list(parts.values()))
-    rule = list(parts)[rng.choice(len(parts), p=chances / chances.sum())]
-    return arithmetic.steps(expression, rule, slip_rate, rng)

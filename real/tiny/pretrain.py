@@ -1,4 +1,4 @@
-"""The supervised recipes that make the starting checkpoints of the tiny tasks.
+"""The supervised recipes that make the starting checkpoints of the tiny tasks, and their accuracy.
 
 One small Qwen2 model is trained on responses. Of the arithmetic part follows the right rule and
 part two misconceptions (`real.tiny.arithmetic.shares`), with slips; `real.tiny.arithmetic` says how
@@ -6,33 +6,36 @@ many of the wrong answers that a majority vote later meets come from them. Of th
 is right, and training ends before the model masters them. Closed answers are drawn by the shares
 that votes are to have. Questions of the problem sets are held out.
 
+The model that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, so it solves
+much as that one does. Every step has further examples of solving, lest that be forgotten, and
+conversations of `real.tiny.judging`.
+
 The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
 the weights agree only roughly and accuracy is what can be compared.
 """
 
 import json
 import os
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch.nn import functional
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lab.base.errors import UserError
+from lab.base.files import whole_folder
 from lab.progress import Bar
-from real.tiny import TASKS
-from real.tiny.arithmetic import ARITHMETIC
-from real.tiny.measure import Accuracy, measure
-from real.tiny.task import Task
-from real.tiny.vocabulary import EOS_ID, PAD_ID, VOCABULARY_SIZE, build_tokenizer, encode
+from real.model.policy import quiet
+from real.model.prepare import torch_threads
+from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, Task, build_tokenizer, judging
+from real.tiny.tasks import BOX, EOS_ID, PAD_ID, TEMPERATURE, VOCABULARY_SIZE, encode
 
 Batch = TypeVar("Batch")
 
@@ -43,6 +46,7 @@ class Schedule:
 
     steps: int = 900
     batch_size: int = 64
+    """Examples of solving a step."""
     learning_rate: float = 4e-3
     """Peak; linear warm-up, then cosine to zero."""
     warmup_steps: int = 50
@@ -72,78 +76,112 @@ RECIPES = {
 """Of the shipped checkpoints, by task."""
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyingRecipe(Schedule):
+    """Everything but seed and starting checkpoint that the weights of the judge depend on."""
+
+    steps: int = 600
+    batch_size: int = 32
+    n_conversations: int = 24
+    """Conversations a step; about as many tokens of the judge as of solving."""
+    learning_rate: float = 2e-3
+
+
 def build(
     folder: str | os.PathLike[str],
     seed: int = 0,
     progress: bool = True,
     recipe: Recipe | None = None,
-    overwrite: bool = False,
     task: str = "arithmetic",
-) -> Accuracy:
+) -> "Accuracy":
     """Train the checkpoint of a task and write it to ``folder`` as a local Hugging Face model.
 
     Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
     recipe.json (task, recipe, seed, accuracy). The folder appears whole or not at all.
 
     Args:
-        folder: where to write; must not exist unless ``overwrite``.
+        folder: must not exist.
         seed: fixes the initial weights and the training data.
-        progress: whether to draw a progress bar on stderr.
-        recipe: sizes and rates; the shipped checkpoint's where left out.
-        overwrite: replace an existing checkpoint folder.
-        task: a key of `real.tiny.TASKS`.
-
-    Raises:
-        UserError: if ``folder`` exists and may not be replaced, or cannot be written.
+        recipe: the shipped checkpoint's if None.
     """
     recipe = recipe or RECIPES[task]
-    with published(folder, overwrite) as publish:
+    with _made(folder) as made:
         model = train_model(recipe, seed, progress, TASKS[task])
         accuracy = measure(model, task=TASKS[task])
-        made = {"task": task, "recipe": asdict(recipe), "seed": seed}
-        publish(model, {**made, "measured": asdict(accuracy)})
+        record = {"task": task, "recipe": asdict(recipe), "seed": seed}
+        _save(model, made, **record, measured=asdict(accuracy))
     return accuracy
 
 
-@contextmanager
-def published(
-    folder: str | os.PathLike[str], overwrite: bool
-) -> Iterator[Callable[[Qwen2ForCausalLM, dict[str, Any]], None]]:
-    """One torch thread, and a function that writes model and recipe.json to `folder` at once.
+def build_verifying(
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    progress: bool = True,
+    recipe: VerifyingRecipe | None = None,
+) -> "tuple[Accuracy, Judgement]":
+    """Train the checkpoint that judges, and write it; arguments as for `build`."""
+    recipe = recipe or VerifyingRecipe()
+    with _made(folder) as made:
+        model = train_verifying(recipe, seed, progress)
+        accuracy, judgement = measure(model), measure_judging(model)
+        measured = {"measured": asdict(accuracy), "judging": asdict(judgement)}
+        _save(model, made, recipe=asdict(recipe), seed=seed, **measured)
+    return accuracy, judgement
 
-    Raises:
-        UserError: as for `build`.
-    """
-    target = Path(folder)
-    _check_target(target, overwrite)
-    with _scratch_beside(target) as scratch, _one_thread():
-        yield lambda model, record: _publish(model, record, scratch, target)
+
+@contextmanager
+def _made(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder, and one torch thread: at this size more only wait, and change the rounding."""
+    if os.path.lexists(folder):
+        raise UserError(f"{folder}: exists already; give a folder that does not")
+    with whole_folder(Path(folder)) as made, torch_threads(1), quiet():
+        yield made
+
+
+def _save(model: Qwen2ForCausalLM, folder: Path, **record: Any) -> None:
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    (folder / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def train_model(
-    recipe: Recipe, seed: int, progress: bool = False, task: Task[Any] = ARITHMETIC
+    recipe: Recipe, seed: int, progress: bool = False, task: Task = ARITHMETIC
 ) -> Qwen2ForCausalLM:
     """The model after ``recipe.steps`` supervised steps; same arguments, same bits."""
-    model = initial_model(recipe, seed)
     tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed, task)
     batches = torch.from_numpy(tokens).split(recipe.batch_size)
     loss_of = partial(response_loss, prompt_tokens=task.prompt_tokens)
-    return fit(model, recipe, batches, loss_of, progress)
+    return _fit(initial_model(recipe, seed), recipe, batches, loss_of, progress)
 
 
-def fit(
+def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
+    """The judge after the recipe's steps; same arguments, same bits."""
+    with quiet():
+        model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
+    model.config.max_position_embeddings = judging.POSITIONS
+    n_solved, n_judged = recipe.steps * recipe.batch_size, recipe.steps * recipe.n_conversations
+    # The starting checkpoint has seen the examples of seed 0.
+    solved = training_tokens(n_solved, recipe.slip_rate, seed + 1)
+    read, targets = judging.conversations(n_judged, recipe.slip_rate, seed)
+    batches = zip(
+        torch.from_numpy(solved).split(recipe.batch_size),
+        read.split(recipe.n_conversations),
+        targets.split(recipe.n_conversations),
+        strict=True,
+    )
+    return _fit(model, recipe, list(batches), _verifying_loss, progress)
+
+
+def _fit(
     model: Qwen2ForCausalLM,
     schedule: Schedule,
     batches: Sequence[Batch],
     loss_of: Callable[[Qwen2ForCausalLM, Batch], torch.Tensor],
-    progress: bool = False,
+    progress: bool,
 ) -> Qwen2ForCausalLM:
     """One optimizer step on the loss of every batch; the model is left in evaluation mode."""
     optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=schedule.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=schedule.weight_decay,
+        model.parameters(), betas=(0.9, 0.95), weight_decay=schedule.weight_decay
     )
     model.train()
     bar = Bar(batches, desc="pretraining", unit="step", disable=not progress)
@@ -182,9 +220,7 @@ def initial_model(recipe: Recipe, seed: int) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config).float()
 
 
-def training_tokens(
-    n: int, slip_rate: float, seed: int, task: Task[Any] = ARITHMETIC
-) -> np.ndarray:
+def training_tokens(n: int, slip_rate: float, seed: int, task: Task = ARITHMETIC) -> np.ndarray:
     """(n, T) int64 ids: ``n`` distinct prompts, each with one response and the end token."""
     rng = np.random.default_rng(seed)
     questions = task.sample_distinct(n, rng, held_out=False)
@@ -199,8 +235,24 @@ def response_loss(
 ) -> torch.Tensor:
     """Mean cross-entropy of the response tokens of ``batch`` (B, T), a scalar in nats."""
     logits = model(input_ids=batch[:, :-1]).logits[:, prompt_tokens - 1 :]
-    targets = batch[:, prompt_tokens:]
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), batch[:, prompt_tokens:].flatten())
+
+
+def _verifying_loss(
+    model: Qwen2ForCausalLM, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Mean cross-entropies in nats, summed: of responses, verifications, and second responses.
+
+    The sign alone once more: it is one token in 23, and the one that takes a comparison.
+    """
+    solved, read, targets = batch
+    logits, end, sign = model(input_ids=read).logits, judging.FIRST_TURNS, judging.SIGN
+    parts = (slice(0, end), slice(end, None), slice(sign, sign + 1))
+    judged = [
+        functional.cross_entropy(logits[:, part].flatten(0, 1), targets[:, part].flatten())
+        for part in parts
+    ]
+    return response_loss(model, solved) + torch.stack(judged).sum()
 
 
 def _learning_rate(schedule: Schedule, step: int) -> float:
@@ -211,62 +263,146 @@ def _learning_rate(schedule: Schedule, step: int) -> float:
     return schedule.learning_rate * 0.5 * float(1 + np.cos(np.pi * done))
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
-    exists = os.path.lexists(target)
-    if exists and not overwrite:
-        raise UserError(f"{target} exists already: choose another folder or ask to overwrite it")
-    if exists and not (target / "recipe.json").is_file():
-        raise UserError(f"{target} is not a tiny checkpoint (no recipe.json), so it is left alone")
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Measurements of a checkpoint on the problem set before any reinforcement learning."""
+
+    pass_at_1: float
+    """Mean over problems and samples."""
+    maj_accuracy: float
+    """Share of problems whose majority answer is right; a tie counts as its part."""
+    parseable: float
+    """Share of responses that end in a box with a number."""
+    strong_rivals: float
+    """Share of problems in which one wrong answer holds at least a quarter of the votes."""
+    n_problems: int
+    n_votes: int
+    temperature: float = TEMPERATURE
 
 
-@contextmanager
-def _scratch_beside(target: Path) -> Iterator[Path]:
-    """A folder on the target's file system, made before training so that a bad path fails first."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".tiny-")
-    except OSError as error:
-        raise _unwritable(target, error) from error
-    with scratch as name:
-        yield Path(name)
+def measure(
+    model: PreTrainedModel,
+    n_problems: int = 64,
+    n_votes: int = 64,
+    seed: int = 0,
+    task: Task = ARITHMETIC,
+) -> Accuracy:
+    """Sample a problem set of the task and count; ``seed`` is that of the samples."""
+    records = task.problems(n_problems)
+    prompts = [p.prompt for p in records]
+    answers_NV = sample_answers(model, prompts, n_votes, seed, task.response_tokens)
+    truths = [int(task.answer(prompt[:-1])) for prompt in prompts]
+    counted = [_count(row, truth) for row, truth in zip(answers_NV.tolist(), truths, strict=True)]
+    right_N, majority_N, rival_N = np.array(counted).T
+    return Accuracy(
+        pass_at_1=float(right_N.mean() / n_votes),
+        maj_accuracy=float(majority_N.mean()),
+        parseable=float((answers_NV >= 0).mean()),
+        strong_rivals=float((rival_N >= n_votes / 4).mean()),
+        n_problems=n_problems,
+        n_votes=n_votes,
+    )
 
 
-def _publish(model: Qwen2ForCausalLM, record: dict[str, Any], scratch: Path, target: Path) -> None:
-    """Write everything in ``scratch``, then rename: no half-written checkpoint is ever seen."""
-    fresh = scratch / "checkpoint"
-    try:
-        _save_model(model, fresh)
-        build_tokenizer().save_pretrained(fresh)
-        (fresh / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
-        if target.exists():
-            target.rename(scratch / "replaced")
-        fresh.rename(target)
-    except OSError as error:
-        raise _unwritable(target, error) from error
+def _count(answers: Sequence[int], truth: int) -> tuple[int, float, int]:
+    """Votes for the truth, its part in the majority, and most votes for a wrong number."""
+    counts = Counter(answer for answer in answers if answer >= 0)
+    most = max(counts.values(), default=0)
+    leading = [answer for answer, n in counts.items() if n == most]
+    rival = max((n for answer, n in counts.items() if answer != truth), default=0)
+    return counts[truth], (truth in leading) / max(len(leading), 1), rival
 
 
-def _unwritable(target: Path, error: OSError) -> UserError:
-    reason = error.strerror or error
-    return UserError(f"cannot write {target}: {reason}; choose a folder that you may write to")
+def sample_answers(
+    model: PreTrainedModel,
+    prompts: list[str],
+    n_votes: int,
+    seed: int = 0,
+    max_tokens: int = ARITHMETIC.response_tokens,
+) -> np.ndarray:
+    """(N, V) boxed numbers of ``n_votes`` sampled responses to each prompt, -1 without a box."""
+    rows = [prompt for prompt in prompts for _ in range(n_votes)]
+    texts = _sample_texts(model, rows, max_tokens, seed)
+    return np.array([boxed_number(text) for text in texts]).reshape(len(prompts), n_votes)
 
 
-def _save_model(model: Qwen2ForCausalLM, folder: Path) -> None:
-    """Write the files of ``save_pretrained`` for a tied model, without a progress bar on stderr."""
-    model.config.dtype = torch.float32
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(folder)
-    assert model.generation_config is not None
-    model.generation_config.save_pretrained(folder)
-    tensors = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+@torch.no_grad()
+def _sample_texts(
+    model: PreTrainedModel, prompts: list[str], max_tokens: int, seed: int
+) -> list[str]:
+    """One response to each prompt; prompts of one length are sampled together."""
+    responses = [""] * len(prompts)
+    ids = [encode(prompt) for prompt in prompts]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for length in sorted(set(map(len, ids))):
+            rows = [row for row, prompt in enumerate(ids) if len(prompt) == length]
+            read = torch.tensor([ids[row] for row in rows])
+            tokens = cast(Any, model).generate(
+                read,
+                attention_mask=torch.ones_like(read),
+                do_sample=True,
+                temperature=TEMPERATURE,
+                top_k=0,
+                max_new_tokens=max_tokens,
+            )
+            texts = build_tokenizer().batch_decode(tokens[:, length:], skip_special_tokens=True)
+            for row, text in zip(rows, texts, strict=True):
+                responses[row] = text
+    return responses
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One torch thread: at this size more threads only wait, and they change the rounding."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def boxed_number(response: str) -> int:
+    """The number in the box that ends ``response``, -1 where there is none."""
+    _, box, tail = response.rpartition(BOX)
+    number = tail.removesuffix("}")
+    is_number = box and tail != number and number.isascii() and number.isdigit()
+    return int(number) if is_number else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Verdicts of a checkpoint about its own responses to the problem set, one each."""
+
+    true_positive_rate: float
+    """Share of right responses that are judged right; NaN without any."""
+    false_positive_rate: float
+    """Share of wrong responses that are judged right; NaN without any."""
+    readable: float
+    """Share of verdicts that can be read; the others are in neither rate's numerator."""
+    right: float
+    """Share of the judged responses that are right."""
+    own_agrees: float
+    """Share of verdicts that follow from comparing the attempt with the judge's own answer."""
+    n_problems: int
+    n_votes: int
+    temperature: float = TEMPERATURE
+
+
+def measure_judging(
+    model: PreTrainedModel, n_problems: int = 64, n_votes: int = 16, seed: int = 0
+) -> Judgement:
+    """Sample responses and a verdict on each; those without a box are not asked about."""
+    rows = [problem for problem in ARITHMETIC.problems(n_problems) for _ in range(n_votes)]
+    first = _sample_texts(model, [p.prompt for p in rows], ARITHMETIC.response_tokens, seed)
+    tried = [(p, text) for p, text in zip(rows, first, strict=True) if boxed_number(text) >= 0]
+    answers = np.array([str(boxed_number(text)) for _, text in tried])
+    right = answers == np.array([problem.answer for problem, _ in tried])
+    asked = [judging.question(problem.prompt, text) for problem, text in tried]
+    said = _sample_texts(model, asked, judging.VERIFICATION_TOKENS, seed + 1)
+    verdicts = np.array([judging.read_verdict(text) for text in said])
+    own = np.array([text.rpartition(BOX)[0][-1:] for text in said])  # the digit in front of the box
+    return Judgement(
+        true_positive_rate=_share(verdicts[right] == 1),
+        false_positive_rate=_share(verdicts[~right] == 1),
+        readable=float((verdicts >= 0).mean()),
+        right=float(right.mean()),
+        own_agrees=float(((own == answers) == (verdicts == 1)).mean()),
+        n_problems=n_problems,
+        n_votes=n_votes,
+    )
+
+
+def _share(values: np.ndarray) -> float:
+    """Share of True; NaN where there is nothing."""
+    return float(values.mean()) if values.size else float("nan")

@@ -33,8 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from real.tiny.arithmetic import Expression
-from real.tiny.scratch import is_scratch, scratch_holds
+from real.tiny.arithmetic import is_expression, is_scratch, scratch_holds
 
 MOST_TOKENS = 200
 MOST_DEPTH = 20
@@ -357,12 +356,12 @@ def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[n
     Args:
         texts: (n,) responses; equal ones are looked at once.
         problem: that they all answer. Only scratch work of the tiny task is held against it, see
-            `real.tiny.scratch`.
+            `real.tiny.arithmetic.scratch_holds`.
 
     Returns:
         (n,) bool.
     """
-    start = problem if problem is not None and _is_expression(problem) else None
+    start = problem if problem is not None and is_expression(problem.strip()) else None
     verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
     return np.array([verdict_of[text] for text in texts], dtype=bool)
 
@@ -377,11 +376,3 @@ def _holds(text: str, problem: str | None) -> bool:
             return False
         has_claim = True
     return has_claim
-
-
-def _is_expression(text: str) -> bool:
-    try:
-        Expression.parse(text.strip())
-    except ValueError:
-        return False
-    return True

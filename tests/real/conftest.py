@@ -26,3 +26,13 @@ def rank_server() -> Iterator[Any]:
 def ranks(rank_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """As `rank_server`, in a place of the module's own."""
     return partial(rank_server, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def equality() -> Iterator[Any]:
+    """Of answers, by math-verify, with time for a busy machine."""
+    from real.answers import Equality
+
+    made = Equality(seconds=20.0)
+    yield made
+    made.close()

@@ -28,6 +28,10 @@ PIECES = (
 )  # fmt: skip
 
 
+def box(answer: str) -> str:
+    return rf"\boxed{{{answer}}}"
+
+
 def tower(rng: random.Random) -> str:
     base = [str(rng.randint(2, 99)) for _ in range(rng.randint(3, 12))]
     return rng.choice(["^{", "^(", "^", "**"]).join(base) + "}" * rng.choice([0, len(base) - 1])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -105,14 +104,8 @@ def test_a_quadratic_scan_of_hostile_text_would_never_end(text: str, expected: s
     [
         ("25", "025", "25.0", "25.", "$25$", r"\(25\)", "+25", r"25^\circ", r"25^{\circ}", "25°"),
         ("25", "x=25", "x = 25", r"\text{25}", r"25\%", "25%", r"\$25", "{25}", r"\boxed{25}"),
-        (
-            "25",
-            r"25\text{ cm}^2",
-            r"25 \mbox{ inches}",
-            "25 degrees",
-            r"\theta = 25^\circ",
-            "25\\,",
-        ),
+        ("25", r"25\text{ cm}^2", r"25 \mbox{ inches}", "25 degrees", r"\theta = 25^\circ"),
+        ("25", "25\\,"),
         ("142", "142.0", "142.00"),
         ("0", "-0", "0.0", "00"),
         ("1/2", r"\frac12", r"\dfrac12", r"\tfrac{1}{2}", r"\frac 12", r"\frac{1}2", "1 / 2"),
@@ -125,10 +118,7 @@ def test_a_quadratic_scan_of_hostile_text_would_never_end(text: str, expected: s
         ("evelyn", r"\text{Evelyn}", "Evelyn"),
         ("(-2,7]", r"\left(-2, 7\right]", r"x \in (-2,7]"),
         (r"(3,\pi/2)", r"\left( 3, \frac{\pi}{2} \right)"),
-        (
-            r"\begin{pmatrix}1/5\\0\end{pmatrix}",
-            r"\begin{bmatrix} \frac{1}{5} \\ 0 \\ \end{bmatrix}",
-        ),
+        (r"\begin{pmatrix}1/5\\0\end{pmatrix}", r"\begin{bmatrix}\frac{1}{5}\\ 0 \\ \end{bmatrix}"),
         (r"11\sqrt{2}", r"11 \sqrt2", "11√2"),
         ("p-q", "p - q"),
         ("x^2", "x^{2}"),
@@ -166,7 +156,6 @@ def test_canonical_comes_to_rest(text: str) -> None:
 
 def test_over_long_and_empty_answers_are_unparseable() -> None:
     answers = ["1" * MAX_LENGTH, "1" * (MAX_LENGTH + 1), "", " $ $ ", r"\text{}", r"\text{" * 90]
-    assert [bool(canonical(answer)) for answer in answers[:5]] == [True] + [False] * 4
     ids, _ = classes([box(answer) for answer in answers])
     assert ids.tolist() == [0, -1, -1, -1, -1, -1]
 
@@ -208,23 +197,6 @@ def test_book_keeps_ids_over_visits() -> None:
     assert [answer_ids.has_truth(problem) for problem in range(3)] == [True, False, False]
     assert answer_ids.n_answers == 3
     assert answer_ids.text(0, 2) == "7"
-    for wrong in (-1, 3):
-        with pytest.raises(IndexError):
-            answer_ids.text(0, wrong)
-
-
-@settings(deadline=None)
-@given(st.lists(st.lists(latex.map(box), max_size=6), min_size=1, max_size=4))
-def test_book_survives_json(visits: list[list[str]]) -> None:
-    answer_ids = AnswerIds(["7"] + [None] * (len(visits) - 1))
-    for problem, responses in enumerate(visits):
-        answer_ids.ids(problem, responses)
-    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())))
-    assert copy.to_values() == answer_ids.to_values()
-    for problem, responses in enumerate(visits):
-        more = [*responses, box("7"), box("new")]
-        assert np.array_equal(copy.ids(problem, more), answer_ids.ids(problem, more))
-        assert copy.truth_id(problem) == answer_ids.truth_id(problem)
 
 
 @pytest.mark.parametrize(

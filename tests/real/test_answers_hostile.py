@@ -11,14 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hostile_answers import CODE, TOWER, hostile
+from hostile_answers import CODE, TOWER, box, hostile
 
+import real.answers.equality
 from real.answers import AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
-
-
-def box(answer: str) -> str:
-    return rf"\boxed{{{answer}}}"
 
 
 def test_hostile_answers_cost_no_more_than_their_limit(
@@ -32,9 +29,9 @@ def test_hostile_answers_cost_no_more_than_their_limit(
     answer_ids = AnswerIds(["7"] * len(groups), equality)
     spent: list[float] = []
     for problem, group in enumerate(groups):
-        start, asked = time.process_time(), Spent(equality.checker)
+        before = spent_by(checker)
         ids = answer_ids.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
-        spent.append(time.process_time() - start + asked.seconds())
+        spent.append(spent_by(checker) - before)
         assert ids[-1] == ids[-2] == answer_ids.truth_id(problem) >= 0
         assert ids.min() >= -1
     assert max(spent) < 10  # a group's limit is 2 s; 100 answers of 2 s each would be 200
@@ -42,33 +39,21 @@ def test_hostile_answers_cost_no_more_than_their_limit(
     assert list(tmp_path.iterdir()) == []
     ids, truth_id = classes([box("2k+2"), box("2(k+1)"), box("k")], "k+k+2", equality)
     assert (ids.tolist(), truth_id) == ([0, 0, 1], 0)
-    print(f"{sum(spent):.1f} CPU s, worst group {max(spent):.2f} s, given up {equality.n_given_up}")
 
 
-class Spent:
-    """CPU seconds of a checker's processes since it was made."""
-
-    def __init__(self, checker: Checker) -> None:
-        self._checker, self._before = checker, self._now(checker)
-
-    def seconds(self) -> float:
-        return self._now(self._checker) - self._before
-
-    @staticmethod
-    def _now(checker: Checker) -> float:
-        if checker.pid is None:
-            return 0.0
-        root = psutil.Process(checker.pid)
-        times = [process.cpu_times() for process in (root, *root.children())]
-        # The children_* share counts workers that were killed.
-        return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+def spent_by(checker: Checker) -> float:
+    """CPU seconds of this process and the checker's."""
+    times = [process.cpu_times() for process in tree(checker)]
+    # The children_* share counts workers that were killed.
+    asked = sum(t.user + t.system + t.children_user + t.children_system for t in times)
+    return time.process_time() + asked
 
 
 class Watched(Checker):
     """Keeps what was asked and answered."""
 
-    def __init__(self, memory_mib: int = 2048) -> None:
-        super().__init__(memory_mib)
+    def __init__(self) -> None:
+        super().__init__()
         self.seen: list[tuple[tuple[str, ...], Reply]] = []
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
@@ -90,13 +75,15 @@ def checker(shared: Watched) -> Watched:
     return shared
 
 
-def unscreened(seconds: float, checker: Checker) -> Equality:
+@pytest.fixture
+def unscreened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything reaches the checker."""
-    return Equality(seconds, checker, screen=lambda text: text)
+    monkeypatch.setattr(real.answers.equality, "formula", lambda text: text)
 
 
+@pytest.mark.usefixtures("unscreened")
 def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
-    equality = unscreened(2.0, checker)
+    equality = Equality(2.0, checker)
     answer_ids = AnswerIds([None, TOWER], equality)
     group = list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))
     assert answer_ids.ids(0, group).tolist() == [0, 1, 0, 1]
@@ -107,17 +94,16 @@ def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> Non
     # Another problem, its truth, and a resumed run ask no more.
     assert answer_ids.ids(1, [box("k+2"), box(TOWER)]).tolist() == [0, 1]
     assert answer_ids.truth_id(1) == 1
-    later = unscreened(2.0, checker)
-    AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), later).ids(
-        0, [box(TOWER)]
-    )
+    later, values = Equality(2.0, checker), json.loads(json.dumps(answer_ids.to_values()))
+    AnswerIds.from_values(values, later).ids(0, [box(TOWER)])
     assert AnswerIds([None], later).ids(0, [box(TOWER)]).tolist() == [0]
     assert later.n_given_up == 1
     assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
 
 
+@pytest.mark.usefixtures("unscreened")
 def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
-    equality = unscreened(1.0, checker)
+    equality = Equality(1.0, checker)
     towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
     ids = AnswerIds([None], equality).ids(0, list(map(box, towers)))
     assert ids.tolist() == list(range(30))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from real.answers import AnswerIds, Equality, canonical, classes
-from real.answers.forms import exact, form_of
+from real.answers.equality import exact, form_of
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 TERM = re.compile(r"[+-]?[^+-]+")
@@ -24,13 +23,6 @@ def answers() -> list[str]:
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip("math500.json is not next to this checkout")
     return [problem["answer"] for problem in json.loads(path.read_text(encoding="utf-8"))]
-
-
-@pytest.fixture(scope="module")
-def equality() -> Iterator[Equality]:
-    made = Equality(seconds=20.0)
-    yield made
-    made.close()
 
 
 def box(answer: str) -> str:
@@ -55,11 +47,8 @@ def writings(answer: str) -> list[str]:
         found += [text.replace("pmatrix", "bmatrix"), text.replace(r"\\", r" \\ ")]
         found += [re.sub(r"(\d+)/(\d+)", r"\\dfrac{\1}{\2}", text)]
     elif form.kind in ("()", "(]", "[)", "[]"):
-        inner = text[1:-1].replace(",", ", ")
-        found += [
-            rf"\left{text[0]}{inner}\right{text[-1]}",
-            rf"\big{text[0]} {inner} \big{text[-1]}",
-        ]
+        (left, *_, right), inner = text, text[1:-1].replace(",", ", ")
+        found += [rf"\left{left}{inner}\right{right}", rf"\big{left} {inner} \big{right}"]
     elif "=" not in text:
         found += expressions(text)
     return [*found, *equations(answer, text, form.kind)]
@@ -82,22 +71,11 @@ def numbers(text: str, number: Fraction) -> list[str]:
     if bottom > 1 and size > bottom:
         whole, rest = divmod(size, bottom)
         found += [rf"{sign}{whole}\frac{{{rest}}}{{{bottom}}}", f"{sign}{whole} {rest}/{bottom}"]
-    if not set(primes(bottom)) - {2, 5}:
+    if 10**12 % bottom == 0:
         decimal = f"{float(number):.12f}".rstrip("0").rstrip(".")
-        if bottom > 1:
-            found += [
-                decimal,
-                f"{decimal}0",
-                decimal.replace("0.", ".", 1) if size < bottom else text,
-            ]
+        found += [decimal, f"{decimal}0"] if bottom > 1 else []
+        found += [decimal.replace("0.", ".", 1)] if size < bottom else []
     return found
-
-
-def primes(n: int) -> Iterator[int]:
-    for factor in range(2, n + 1):
-        while n % factor == 0:
-            n //= factor
-            yield factor
 
 
 def words(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from lab.base.errors import UserError
 from real.cli import main
 from real.model.gguf import import_gguf
 from real.tiny import CHECKPOINT
-from real.tiny.vocabulary import TOKENS
+from real.tiny.tasks import TOKENS
 
 gguf: Any = pytest.importorskip("gguf")
 

@@ -19,7 +19,7 @@ from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import ARITHMETIC, CHECKPOINT
-from real.tiny.vocabulary import encode
+from real.tiny.tasks import encode
 from real.vote.observe import (
     BUCKET_BITS,
     ngrams,

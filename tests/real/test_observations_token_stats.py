@@ -20,7 +20,7 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
 from real.tiny import ARITHMETIC, CHECKPOINT
-from real.tiny.vocabulary import encode
+from real.tiny.tasks import encode
 from real.update.logprobs import Scorer
 from real.vote.observe import token_stats
 

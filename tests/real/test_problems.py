@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,8 @@ from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_pr
 from real.problems.load import read_problems
 from real.settings.config import FieldMap, TrainConfig
 
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
-
-
-def data_file(name: str) -> Path:
-    path = DATA / f"{name}.json"
-    if not path.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{path.name} is not next to this checkout")
-    return path
+DATA = Path(__file__).parents[3] / "shared" / "data"
+Rows = list[dict[str, Any]]
 
 
 def write(folder: Path, text: str, name: str = "problems.json") -> Path:
@@ -34,27 +29,22 @@ def write(folder: Path, text: str, name: str = "problems.json") -> Path:
     return path
 
 
-def message(path: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        load_problems(path)
-    text = str(caught.value)
-    assert "\n" not in text
+def message(path: Path, **fields: str) -> str:
+    text = refusal(path, FieldMap(**fields))
     assert str(path) in text
     return text
 
 
+def load(folder: Path, rows: Rows, **fields: str) -> ProblemSet:
+    return load_problems(write(folder, json.dumps(rows)), FieldMap(**fields))
+
+
+def rows_refused(folder: Path, rows: Rows, **fields: str) -> str:
+    return message(write(folder, json.dumps(rows)), **fields)
+
+
 def row(**fields: object) -> dict[str, object]:
     return {"id": "a", "prompt": "1+1=", "answer": "2", **fields}
-
-
-@pytest.mark.parametrize(
-    ("name", "n"), [("math500", 500), ("amc", 83), ("aime24", 30), ("aime25", 30)]
-)
-def test_public_sets_load_whole(name: str, n: int) -> None:
-    problems = load_problems(data_file(name))
-    assert len(problems) == n
-    assert len({problem.id for problem in problems}) == n
-    assert all(problem.prompt.strip() and problem.answer for problem in problems)
 
 
 def test_json_and_jsonl_give_the_same_problems(tmp_path: Path) -> None:
@@ -121,44 +111,33 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, expected: str) -
     ],
 )
 def test_wrong_rows_are_named(tmp_path: Path, fields: dict[str, object], expected: str) -> None:
-    rows = [row(id="first"), row(**fields)]
-    assert expected in message(write(tmp_path, json.dumps(rows)))
+    assert expected in rows_refused(tmp_path, [row(id="first"), row(**fields)])
 
 
-def test_jsonl_errors_name_the_line(tmp_path: Path) -> None:
-    text = json.dumps(row()) + "\n\n{broken\n"
-    assert "row 3, column 2: malformed JSON" in message(write(tmp_path, text, "p.jsonl"))
-    text = json.dumps(row()) + "\n\n" + json.dumps(row())
-    assert "row 3 (id 'a'): duplicate id, row 1" in message(write(tmp_path, text, "q.jsonl"))
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    assert "no such file" in message(tmp_path / "absent.json")
-    assert "use one of .json, .jsonl, .parquet" in message(write(tmp_path, "id,prompt\n", "p.csv"))
-    folder = tmp_path / "folder.json"
-    folder.mkdir()
-    assert "cannot be read" in message(folder)
-    text = '{"id": "a", "prompt": "x"}\n{"id": "b"\n'
-    assert "row 2, column 11: malformed JSON" in message(write(tmp_path, text, "lines.json"))
-    latin = tmp_path / "latin.json"
-    latin.write_bytes('[{"id": "a", "prompt": "é"}]'.encode("latin-1"))
-    assert "not UTF-8" in message(latin)
-
-
-Rows = list[dict[str, Any]]
-
-
-def load(folder: Path, rows: Rows, **fields: str) -> ProblemSet:
-    path = folder / "set.json"
-    path.write_text(json.dumps(rows))
-    return load_problems(path, FieldMap(**fields))
-
-
-def rows_refused(folder: Path, rows: Rows, **fields: str) -> str:
-    with pytest.raises(UserError) as found:
-        load(folder, rows, **fields)
-    assert "\n" not in str(found.value) and "set.json" in str(found.value)
-    return str(found.value)
+@pytest.mark.parametrize(
+    ("name", "make", "expected"),
+    [
+        ("p.jsonl", '{"prompt": "x"}\n\n{broken\n', "row 3, column 2: malformed JSON"),
+        ("p.json", '{"prompt": "x"}\n{"id": "b"\n', "row 2, column 11: malformed JSON"),
+        ("p.jsonl", '{"id": "a", "prompt": "x"}\n\n' * 2, "row 3 (id 'a'): duplicate id, row 1"),
+        ("p.csv", "id,prompt\n", "use one of .json, .jsonl, .parquet"),
+        ("p.json", b'[{"id": "a", "prompt": "\xe9"}]', "not UTF-8"),
+        ("p.parquet", "no table", "cannot be read as a table"),
+        ("p.json", None, "cannot be read (no such file"),
+        ("p.parquet", None, "cannot be read (no such file"),
+        ("p.json", Path.mkdir, "cannot be read (is a directory"),
+        ("p.parquet", Path.mkdir, "cannot be read (is a directory"),
+    ],
+)
+def test_unreadable_files_are_refused(
+    tmp_path: Path, name: str, make: str | bytes | Callable[[Path], None] | None, expected: str
+) -> None:
+    path = tmp_path / name
+    if callable(make):
+        make(path)
+    elif make is not None:
+        path.write_bytes(make.encode() if isinstance(make, str) else make)
+    assert expected in message(path)
 
 
 @pytest.mark.parametrize("prompt", ["prompt", "problem", "question", "input"])
@@ -186,16 +165,9 @@ def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path: Path):
 
 
 def test_verl_s_rows_are_understood(tmp_path: Path):
-    row = {
-        "data_source": "math",
-        "prompt": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "1+1?"},
-        ],
-        "reward_model": {"style": "rule", "ground_truth": "2"},
-        "extra_info": {"index": 0},
-    }
-    found = load(tmp_path, [row])
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    answer = {"style": "rule", "ground_truth": "2"}
+    found = load(tmp_path, [{"data_source": "math", "prompt": turns, "reward_model": answer}])
     (problem,) = found.problems
     assert (problem.prompt, problem.answer) == ("1+1?", "2")
     assert problem.before == (Turn("system", "Be brief."),)
@@ -206,10 +178,7 @@ def test_verl_s_rows_are_understood(tmp_path: Path):
     ("row", "expected"),
     [
         ({"problem": "a", "question": "b"}, "problem, question could each be the prompt; name one"),
-        (
-            {"problem": "a", "solution": "b", "target": "c"},
-            "solution, target could each be the answer; name one with --fields.answer",
-        ),
+        ({"input": "a", "solution": "b", "target": "c"}, "solution, target could each be the ans"),
         ({"problem": "a", "idx": 1, "unique_id": 2}, "unique_id, idx could each be the id"),
     ],
 )
@@ -217,20 +186,14 @@ def test_ambiguous_names_are_refused(tmp_path: Path, row: dict[str, Any], expect
     assert expected in rows_refused(tmp_path, [row])
 
 
-def test_a_named_field_that_no_row_has_is_refused(tmp_path: Path):
+def test_a_field_that_no_row_has_is_refused(tmp_path: Path):
     row = {"problem": "a", "level": 1}
     expected = "fields.answer = 'gold': no row has it; fields are problem, level"
     assert expected in rows_refused(tmp_path, [row], answer="gold")
     many = {f"f{i}": i for i in range(40)}
     assert "f11, ... (40 in all)" in rows_refused(tmp_path, [many], prompt="text")
-
-
-def test_no_prompt_field_names_the_remedy(tmp_path: Path):
-    assert "row 1: field 'prompt' is missing" in rows_refused(tmp_path, [{"text": "1+1?"}])
-    assert "--fields.prompt" in rows_refused(tmp_path, [{"text": "1+1?"}])
-
-
-def test_fields_of_wrong_type_and_empty_prompt_are_refused():
+    text = rows_refused(tmp_path, [{"text": "1+1?"}])
+    assert "row 1: field 'prompt' is missing" in text and "--fields.prompt" in text
     with pytest.raises(UserError, match=r"fields.answer = 3: must be of type str"):
         FieldMap(answer=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"fields.prompt = ''"):
@@ -274,19 +237,12 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path):
         assert fingerprint(load(tmp_path, changed).problems) != same
 
 
-DATA_PROBLEMS_SOURCES = Path(__file__).parents[3] / "shared" / "data"
-
-
-def test_parquet_gives_the_same_problems(tmp_path: Path):
+def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path: Path):
     path = tmp_path / "set.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
     found = load_problems(path)
     assert found.problems == PROBLEMS and found.name == "set"
     assert found.fields == {"prompt": "problem", "answer": "answer", "id": "unique_id"}
-
-
-def test_parquet_types_become_text(tmp_path: Path):
-    path = tmp_path / "set.parquet"
     rows = [
         {"idx": 3, "prompt": [{"role": "user", "content": "x"}], "answer": Decimal("1.50")},
         {"idx": 4, "prompt": [{"role": "user", "content": "y"}], "answer": Decimal("2.00")},
@@ -295,16 +251,6 @@ def test_parquet_types_become_text(tmp_path: Path):
     assert load_problems(path).problems == [Problem("3", "x", "1.50"), Problem("4", "y", "2.00")]
     pq.write_table(pa.Table.from_pylist([{"prompt": "x", "answer": b"2"}]), path)
     assert "row 1: answer is binary data" in refusal(path)
-
-
-def test_damaged_and_missing_tables_are_refused(tmp_path: Path):
-    path = tmp_path / "set.parquet"
-    assert "cannot be read (no such file" in refusal(path)
-    path.write_bytes(b"no table")
-    assert f"{path}: cannot be read as a table" in refusal(path)
-    path.unlink()
-    path.mkdir()
-    assert f"{path}: cannot be read (is a directory" in refusal(path)
 
 
 def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
@@ -317,14 +263,13 @@ def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
 
 @pytest.mark.parametrize("name", list(NAMED))
 def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest.MonkeyPatch):
-    path = DATA_PROBLEMS_SOURCES / f"{name}.json"
-    if not path.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{path.name} is not next to this checkout")
+    if not (DATA / f"{name}.json").exists() and not os.environ.get("CI"):
+        pytest.skip(f"{name}.json is not next to this checkout")
     monkeypatch.delenv("GUARD_DATA", raising=False)
-    found = load_problems(name, data_dir=str(DATA_PROBLEMS_SOURCES))
-    assert len(found) == NAMED[name].n_problems and found.name == name
-    assert all(problem.answer for problem in found)
-    monkeypatch.setenv("GUARD_DATA", str(DATA_PROBLEMS_SOURCES))
+    found = load_problems(name, data_dir=str(DATA))
+    assert len({p.id for p in found}) == NAMED[name].n_problems and found.name == name
+    assert all(problem.prompt.strip() and problem.answer for problem in found)
+    monkeypatch.setenv("GUARD_DATA", str(DATA))
     assert load_problems(name) == found
     config = TrainConfig(problems=name, model="m", n_problems=4)
     assert read_problems(config).problems == found.problems[:4]

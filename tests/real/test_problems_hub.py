@@ -16,24 +16,14 @@ from problem_rows import PROBLEMS, ROWS, make_set, refusal
 from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import Problem, load_problems
-from real.problems.files import HubName
 
 
 class FakeSplit:
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
 
-    def with_format(self, kind: str) -> dict[slice, pa.Table]:
+    def with_format(self, kind: str) -> pa.Table:
         assert kind == "arrow"
-        return _Everything(self.rows)
-
-
-class _Everything(dict):
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, key: slice) -> pa.Table:
-        assert key == slice(None)
         return pa.Table.from_pylist(self.rows)
 
 
@@ -53,21 +43,26 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ..
     return calls
 
 
-def test_hub_names_are_parsed():
-    assert HubName.parse("hf:owner/name:main@test") == HubName("owner/name", "main", "test")
-    assert HubName.parse("hf:owner/na-me_1.0") == HubName("owner/na-me_1.0")
-    assert str(HubName("owner/name", None, "test[:10%]")) == "hf:owner/name@test[:10%]"
-    assert HubName.parse("hf:owner/name@test[:10%]").split == "test[:10%]"
-    for wrong in ("hf:", "hf:a/b/c", "hf:a b", "hf:a/b@", "hf:a/b:", "hf:../a"):
-        with pytest.raises(UserError, match="not a hub name"):
-            HubName.parse(wrong)
-
-
-def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("owner/name:main@test", ("owner/name", "main", "test")),
+        ("owner/na-me_1.0", ("owner/na-me_1.0", None, None)),
+        ("owner/name@test[:10%]", ("owner/name", None, "test[:10%]")),
+    ],
+)
+def test_hub_sets_are_read_by_name_configuration_and_split(
+    monkeypatch: pytest.MonkeyPatch, name: str, call: tuple[str | None, ...]
+):
     calls = fake_hub(monkeypatch, FakeSplit(ROWS))
-    found = load_problems("hf:owner/name:main@test")
-    assert calls == [("owner/name", "main", "test")]
-    assert found.problems == PROBLEMS and found.name == "owner/name:main@test"
+    found = load_problems(f"hf:{name}")
+    assert calls == [call]
+    assert found.problems == PROBLEMS and found.name == name
+
+
+def test_what_is_no_hub_name_is_refused():
+    for wrong in ("hf:", "hf:a/b/c", "hf:a b", "hf:a/b@", "hf:a/b:", "hf:../a"):
+        assert "not a hub name" in refusal(wrong)
 
 
 def test_hub_sets_with_several_splits_need_one(monkeypatch: pytest.MonkeyPatch):

@@ -64,13 +64,13 @@ def policy(folder: Path) -> Policy:
     return load_policy(folder, "cpu")
 
 
-def text(folder: Path, problem: Problem, **changes: Any) -> str:
-    found = prompts(folder, problem, **changes)
-    return policy(folder).tokenizer.decode(found.tokens[0]).replace(" ", "")
-
-
 def squeezed(wanted: str) -> str:
     return wanted.replace(" ", "")
+
+
+def text(folder: Path, problem: Problem, **changes: Any) -> str:
+    found = prompts(folder, problem, **changes)
+    return squeezed(policy(folder).tokenizer.decode(found.tokens[0]))
 
 
 def test_chats_are_put_into_the_template(chat: Path):
@@ -126,28 +126,26 @@ def test_who_asks_for_a_box_is_not_asked_again(base: Path):
     plain = Problem("b", "1+2?", "3")
     found = prompts(base, asks, plain, chat_template="off")
     assert found.notices == ("1 prompts ask for a boxed answer themselves and got no suffix",)
-    written = policy(base).tokenizer.decode(found.tokens[0]).replace(" ", "")
-    assert written == squeezed(asks.prompt)
+    assert text(base, asks, chat_template="off") == squeezed(asks.prompt)
     assert text(base, plain, chat_template="off") == squeezed(plain.prompt + BOX_REQUEST)
     # A suffix that was given is put behind every prompt.
     assert text(base, asks, chat_template="off", prompt_suffix="!").endswith("{}.!")
 
 
 @pytest.mark.parametrize("in_template", [False, True])
-def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_template: bool):
+def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(
+    in_template: bool, monkeypatch: pytest.MonkeyPatch
+):
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
     logger = logging.getLogger("transformers")
-    logger.addHandler(handler)
-    try:
-        long = Problem("l", "x" * 200, None)
-        assert len(encode(tokenizer(CHAT), long, "", in_template)) >= 200
-        assert not heard
-        tokenizer()("x" * 200)
-        assert "longer than the specified maximum" in heard[0]  # so the test can hear
-    finally:
-        logger.removeHandler(handler)
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
+    long = Problem("l", "x" * 200, None)
+    assert len(encode(tokenizer(CHAT), long, "", in_template)) >= 200
+    assert not heard
+    tokenizer()("x" * 200)
+    assert "longer than the specified maximum" in heard[0]  # so the test can hear
 
 
 def test_a_prompt_without_tokens_is_refused():
@@ -165,18 +163,8 @@ def run(folder: Path, base: Path, *words: str) -> int:
     (folder / "set.json").write_text(json.dumps(rows))
     given = ["run", "--model", str(base), "--problems", str(folder / "set.json"), "--quiet"]
     given += ["--out", str(folder / "run"), "--max-response-tokens", "4", "--n-votes", "4"]
-    given += [
-        "--max-unread",
-        "1",
-        "--n-samples",
-        "2",
-        "--epochs",
-        "8",
-        "--threads",
-        "1",
-        "--max-prompt-tokens",
-        "300",
-    ]
+    given += ["--max-unread", "1", "--n-samples", "2", "--epochs", "8", "--threads", "1"]
+    given += ["--max-prompt-tokens", "300"]
     return main([*given, "--save-model", "False", *words])
 
 
@@ -248,11 +236,8 @@ DATED = (
 
 
 def test_base_models_get_plain_text_and_it_is_said(base: Path):
-    found = prompts(base, SYSTEM, prompt_suffix="!")
-    assert found.notices == (
-        "the tokenizer has no chat template: prompts are plain text, as for a base model "
-        "(--chat-template require refuses such a model, off accepts it silently)",
-    )
+    (notice,) = prompts(base, SYSTEM, prompt_suffix="!").notices
+    assert "the tokenizer has no chat template: prompts are plain text" in notice
     assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
 
 
@@ -292,7 +277,7 @@ def test_a_template_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     start = time.monotonic()
     with pytest.raises(UserError, match="takes longer than"):
-        templates.chat_text(tokenizer_of_templates(loop), [{"role": "user", "content": "1+1?"}])
+        encode(tokenizer_of_templates(loop), SYSTEM, "", in_template=True)
     assert time.monotonic() - start < 60
 
 

@@ -7,16 +7,14 @@ import pytest
 
 from real.problems import Problem
 from real.problems.problem import Turn
-from real.tiny import arithmetic, judging
-from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
-from real.tiny.task import is_held_out
-from real.tiny.vocabulary import EOS_ID, PAD_ID, decode, encode
+from real.tiny import arithmetic, build_tokenizer, judging
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
+from real.tiny.tasks import EOS_ID, PAD_ID, encode, is_held_out
 from real.vote.judge import TinyWording, Wording
 
 PROMPT = "3+0-1*6+0="
-EXPRESSION = arithmetic.Expression.parse(PROMPT)
-ATTEMPT = arithmetic.solution(EXPRESSION)
-WORK = arithmetic.steps(EXPRESSION, arithmetic.EvaluationRule.LEFT_TO_RIGHT)
+ATTEMPT = arithmetic.solution(PROMPT[:-1])
+WORK = arithmetic.steps(PROMPT[:-1], EvaluationRule.LEFT_TO_RIGHT)
 
 
 def test_three_turns_in_the_tasks_own_tokens():
@@ -67,20 +65,17 @@ def test_conversations_plant_the_shares():
     assert (targets[:, : PROMPT_TOKENS + RESPONSE_TOKENS - 1] == judging.UNSCORED).all()
     expected_sum = spread = n_accepted = 0.0
     for row, target in zip(read.tolist(), targets.tolist(), strict=True):
-        attempt, prompt, own, accepted = _first_turns(row)
-        expression = arithmetic.Expression.parse(prompt)
+        attempt, expression, own, accepted = first_turns(row)
         assert not is_held_out(expression)
-        answers = {
-            rule: arithmetic.evaluate(expression, rule) for rule in arithmetic.EvaluationRule
-        }
+        answers = {rule: arithmetic.evaluate(expression, rule) for rule in EvaluationRule}
         assert accepted == (attempt == own)
         # A judge's answer is that of a rule drawn by its share, whatever the attempt was.
-        parts = arithmetic.shares(expression.operators)
+        parts = arithmetic.shares(expression)
         chance = sum(part for rule, part in parts.items() if answers[rule] == attempt)
         expected_sum += chance
         spread += chance * (1 - chance)
         n_accepted += accepted
-        _check_second_turn(row, target, attempt, accepted, set(answers.values()))
+        check_second_turn(row, target, attempt, accepted, set(answers.values()))
     assert abs(n_accepted - expected_sum) < 4 * np.sqrt(spread)
 
 
@@ -89,18 +84,20 @@ def test_conversations_follow_their_seed():
     assert (first == again).all() and (first != other).any()
 
 
-def _first_turns(row: list[int]) -> tuple[int, str, int, bool]:
+def decode(ids: list[int]) -> str:
+    return str(build_tokenizer().decode(ids, skip_special_tokens=True))
+
+
+def first_turns(row: list[int]) -> tuple[str, str, str, bool]:
     """Attempted answer, problem, the judge's answer, whether it accepts."""
-    text = decode(row[: judging.FIRST_TURNS])
-    attempt, _, rest = text.partition("=")
-    prompt, _, verification = rest.partition("=")
-    assert verification[-2] in judging.VERDICTS
-    own = int(verification[: -len(r"\boxed{+}")][-1])
-    return int(attempt[-2]), f"{prompt}=", own, verification[-2] == "+"
+    attempt, problem, verification = decode(row[: judging.FIRST_TURNS]).split("=")
+    own, sign = verification.removesuffix("}").split(r"\boxed{")
+    assert sign in judging.VERDICTS
+    return attempt[-2], problem, own[-1], sign == "+"
 
 
-def _check_second_turn(
-    row: list[int], target: list[int], attempt: int, accepted: bool, answers: set[int]
+def check_second_turn(
+    row: list[int], target: list[int], attempt: str, accepted: bool, answers: set[str]
 ) -> None:
     assert target[judging.FIRST_TURNS - 1] == EOS_ID
     assert target[judging.SIGN] == row[judging.SIGN + 1] == encode("+" if accepted else "-")[0]
@@ -110,4 +107,4 @@ def _check_second_turn(
         return
     retry = decode(rest)[1 + PROMPT_TOKENS :]
     assert scored[-RESPONSE_TOKENS:] == [*encode(retry), EOS_ID]
-    assert int(retry[-2]) in answers - {attempt}
+    assert retry[-2] in answers - {attempt}

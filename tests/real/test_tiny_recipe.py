@@ -1,4 +1,4 @@
-"""The supervised recipe: same seed, same bits; a full rebuild is as accurate as what is shipped."""
+"""The supervised recipes and the shipped checkpoints: same seed, same bits; the stated start."""
 
 import json
 from dataclasses import asdict
@@ -11,13 +11,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lab.base.errors import UserError
-from real.tiny import CHECKPOINT, arithmetic, pretrain
-from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
-from real.tiny.measure import measure
-from real.tiny.pretrain import Recipe, build
-from real.tiny.vocabulary import EOS_ID, decode
+from real.cli import main
+from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, arithmetic, build_tokenizer, pretrain
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
+from real.tiny.pretrain import Recipe, boxed_number, build, measure, sample_answers
+from real.tiny.tasks import EOS_ID
 
 SHORT = Recipe(steps=4, batch_size=8, warmup_steps=2)
+RECORD = json.loads((CHECKPOINT / "recipe.json").read_text())
 
 
 @pytest.fixture
@@ -27,48 +28,42 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
-    for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
+@pytest.mark.parametrize("task", list(TASKS))
+def test_the_same_seed_gives_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+):
+    small = Recipe(steps=4, batch_size=8, warmup_steps=2, layers=1, heads=8, slip_rate=0)
+    monkeypatch.setitem(pretrain.RECIPES, task, small)
+    for name, seed in [("a", "3"), ("b", "3"), ("c", "4")]:
         torch.rand(1)
-        build(tmp_path / name, seed=seed, progress=False, recipe=SHORT)
+        words = ["make-tiny", "--task", task, "--seed", seed, "--quiet"]
+        assert main([*words, "--out", str(tmp_path / name)]) == 0
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
     records = {name: (tmp_path / name / "recipe.json").read_text() for name in "ab"}
     assert records["a"] == records["b"]
+    made = json.loads(records["a"])
+    assert (made["task"], made["recipe"]) == (task, asdict(small))
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_a_built_folder_loads_and_tells_its_recipe(tmp_path: Path):
-    accuracy = build(tmp_path / "new" / "tiny", seed=3, progress=False, recipe=SHORT)
-    record = json.loads((tmp_path / "new" / "tiny" / "recipe.json").read_text())
+def test_a_built_folder_loads_and_is_never_replaced(tmp_path: Path):
+    target = tmp_path / "new" / "tiny"
+    accuracy = build(target, seed=3, progress=False, recipe=SHORT)
+    record = json.loads((target / "recipe.json").read_text())
     made = {"task": "arithmetic", "recipe": asdict(SHORT), "seed": 3}
     assert record == {**made, "measured": asdict(accuracy)}
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "tiny", use_safetensors=True)
+    assert {p.name for p in target.iterdir()} == {p.name for p in CHECKPOINT.iterdir()}
+    loaded = AutoModelForCausalLM.from_pretrained(target, use_safetensors=True)
     trained = pretrain.train_model(SHORT, seed=3)
     for (name, ours), theirs in zip(trained.named_parameters(), loaded.parameters(), strict=True):
         assert ours.dtype == theirs.dtype == torch.float32
         assert torch.equal(ours, theirs), name
-
-
-@pytest.mark.usefixtures("few_votes")
-def test_an_existing_folder_is_not_replaced_unasked(tmp_path: Path):
-    target = tmp_path / "tiny"
-    build(target, seed=3, progress=False, recipe=SHORT)
     before = (target / "model.safetensors").read_bytes()
     with pytest.raises(UserError, match="exists already"):
         build(target, seed=4, progress=False, recipe=SHORT)
     assert (target / "model.safetensors").read_bytes() == before
-    build(target, seed=4, progress=False, recipe=SHORT, overwrite=True)
-    assert (target / "model.safetensors").read_bytes() != before
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
-
-
-def test_a_folder_that_is_no_tiny_checkpoint_is_never_replaced(tmp_path: Path):
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
-    with pytest.raises(UserError, match="not a tiny checkpoint"):
-        build(tmp_path / "thesis", progress=False, recipe=SHORT, overwrite=True)
-    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_bad_path_fails_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,7 +72,7 @@ def test_a_bad_path_fails_before_training(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pretrain, "train_model", train_model)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .*choose a folder"):
+    with pytest.raises(UserError, match=r"cannot be written .*choose"):
         build(tmp_path / "file" / "tiny", progress=False)
 
 
@@ -91,51 +86,82 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_training_text_is_the_planted_mixture():
-    tokens = pretrain.training_tokens(3000, slip_rate=0.0, seed=0)
-    assert tokens.shape == (3000, PROMPT_TOKENS + RESPONSE_TOKENS)
+def texts(n: int, slip_rate: float) -> list[tuple[str, str, dict[EvaluationRule, str]]]:
+    """Expression, response, and faultless responses by rule."""
+    tokens = pretrain.training_tokens(n, slip_rate, seed=0)
+    assert tokens.shape == (n, PROMPT_TOKENS + RESPONSE_TOKENS)
     assert (tokens[:, -1] == EOS_ID).all()
-    expected = dict.fromkeys(arithmetic.EvaluationRule, 0.0)
-    seen = dict.fromkeys(arithmetic.EvaluationRule, 0)
-    for row in tokens.tolist():
-        prompt, response = decode(row[:PROMPT_TOKENS]), decode(row[PROMPT_TOKENS:])
-        expression = arithmetic.Expression.parse(prompt)
-        by_rule = {
-            rule: arithmetic.solution(expression, rule) for rule in arithmetic.EvaluationRule
-        }
+    written = build_tokenizer().batch_decode(tokens, skip_special_tokens=True)
+    pairs = [text.split("=") for text in written]
+    return [
+        (q, r, {rule: arithmetic.solution(q, rule) for rule in EvaluationRule}) for q, r in pairs
+    ]
+
+
+def test_training_text_is_the_planted_mixture():
+    expected = dict.fromkeys(EvaluationRule, 0.0)
+    seen = dict.fromkeys(EvaluationRule, 0)
+    for expression, response, by_rule in texts(3000, 0.0):
         assert response in by_rule.values()
         if len(set(by_rule.values())) == len(by_rule):
-            for rule, share in arithmetic.shares(expression.operators).items():
+            for rule, share in arithmetic.shares(expression).items():
                 expected[rule] += share
                 seen[rule] += response == by_rule[rule]
-    for rule in arithmetic.EvaluationRule:
+    for rule in EvaluationRule:
         # About four standard deviations of a count of this size.
         assert abs(seen[rule] - expected[rule]) < 4 * np.sqrt(expected[rule]), rule
 
 
 def test_slips_come_at_their_rate():
-    faultless = pretrain.training_tokens(2000, slip_rate=0.0, seed=0)
-    assert np.array_equal(faultless, pretrain.training_tokens(2000, slip_rate=0.0, seed=0))
-    rows = pretrain.training_tokens(2000, slip_rate=0.1, seed=0).tolist()
-    texts = [(decode(r[:PROMPT_TOKENS]), decode(r[PROMPT_TOKENS:])) for r in rows]
-    slipped = np.mean(
-        [
-            response
-            not in {
-                arithmetic.solution(arithmetic.Expression.parse(prompt), r)
-                for r in arithmetic.EvaluationRule
-            }
-            for prompt, response in texts
-        ]
-    )
+    slipped = np.mean([r not in by_rule.values() for _, r, by_rule in texts(2000, 0.1)])
     # A response stays faultless if none of its four steps slips; four standard errors.
     assert abs(slipped - (1 - 0.9**4)) < 0.045
 
 
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(
+        CHECKPOINT, local_files_only=True, use_safetensors=True
+    ).eval()
+
+
+def test_the_model_is_the_one_of_the_design(model):
+    names = {path.name for path in CHECKPOINT.iterdir()}
+    assert {path.suffix for path in CHECKPOINT.iterdir()} == {".json", ".safetensors"}
+    assert "recipe.json" in names and (CHECKPOINT / "model.safetensors").stat().st_size < 500_000
+    assert model.config.model_type == "qwen2"
+    assert sum(p.numel() for p in model.parameters()) == 109_248
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_the_start_lies_in_the_stated_band(model):
+    accuracy = measure(model, seed=1)
+    assert 0.55 <= accuracy.pass_at_1 <= 0.65
+    assert accuracy.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.02)
+    assert 0.7 <= accuracy.maj_accuracy <= 0.85
+    assert 0.25 <= accuracy.strong_rivals <= 0.45
+    assert accuracy.parseable > 0.95
+
+
+def test_the_start_is_spread_over_the_whole_range(model):
+    records = ARITHMETIC.problems()
+    answers_NV = sample_answers(model, [p.prompt for p in records], 64, seed=1)
+    truth_N = np.array([int(p.answer or "") for p in records])
+    share_N = (answers_NV == truth_N[:, None]).mean(1)
+    fifths = np.histogram(share_N, bins=5, range=(0, 1))[0]
+    assert fifths.min() >= 3, f"problems per fifth of pass@1: {fifths}"
+
+
+def test_the_boxed_number_is_read_only_from_a_whole_box():
+    whole = {"3+4>\\boxed{7}": 7, "\\boxed{1}>\\boxed{0}": 0, "\\boxed{012}": 12}
+    torn = ("3+4>7", "\\boxed{", "\\boxed{7", "\\boxed{+}", "\\boxed{7}>", "")
+    for response, number in {**whole, **dict.fromkeys(torn, -1)}.items():
+        assert boxed_number(response) == number
+
+
 @pytest.mark.slow
 def test_a_rebuild_is_as_accurate_as_the_shipped_checkpoint(tmp_path: Path):
-    shipped = json.loads((CHECKPOINT / "recipe.json").read_text())
-    assert shipped["recipe"] == asdict(Recipe())
-    rebuilt = build(tmp_path / "tiny", seed=shipped["seed"], progress=False)
-    assert rebuilt.pass_at_1 == pytest.approx(shipped["measured"]["pass_at_1"], abs=0.05)
+    assert RECORD["recipe"] == asdict(Recipe())
+    rebuilt = build(tmp_path / "tiny", seed=RECORD["seed"], progress=False)
+    assert rebuilt.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.05)
     assert rebuilt.parseable > 0.95

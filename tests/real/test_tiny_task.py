@@ -1,25 +1,21 @@
-"""The generator of the tiny task: arithmetic, shape, and what is kept apart."""
+"""The arithmetic of the tiny task: its rules, shapes and tokens, and what is kept apart."""
 
 from functools import reduce
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from real.tiny import ARITHMETIC, arithmetic
-from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule, Expression
-from real.tiny.task import is_held_out
-from real.tiny.vocabulary import encode
+from real.tiny import ARITHMETIC, CHECKPOINT, arithmetic, build_tokenizer, tasks
+from real.tiny.arithmetic import N_DIGITS, OPERATORS, PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
+from real.tiny.tasks import encode, is_held_out
 
-expressions = st.builds(
-    Expression,
-    st.tuples(*[st.integers(0, 9)] * arithmetic.N_DIGITS),
-    st.text(
-        arithmetic.OPERATORS, min_size=arithmetic.N_DIGITS - 1, max_size=arithmetic.N_DIGITS - 1
-    ),
-)
+digits, signs = st.sampled_from("0123456789"), st.sampled_from(OPERATORS)
+expressions = st.tuples(digits, *[signs, digits] * (N_DIGITS - 1)).map("".join)
 rules = st.sampled_from(list(EvaluationRule))
 seeds = st.integers(0, 2**32 - 1)
 
@@ -52,35 +48,19 @@ VALUES = {
 }
 
 
-def scratch_steps(response: str) -> list[str]:
-    """The expressions that a response shows, the boxed digit last."""
-    *steps, box = response.split(">")
-    assert box.startswith("\\boxed{")
-    return [*steps, box.removeprefix("\\boxed{").removesuffix("}")]
-
-
 def test_the_example_of_the_design():
-    expression = Expression.parse("3+0-1*6+0=")
-    assert arithmetic.solution(expression) == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
-    assert arithmetic.evaluate(expression, EvaluationRule.RIGHT) == 7
-    assert arithmetic.evaluate(expression, EvaluationRule.LEFT_TO_RIGHT) == 2
+    assert arithmetic.solution("3+0-1*6+0") == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
 
 
 @settings(deadline=None)
 @given(expressions, rules)
-def test_every_step_keeps_the_value_that_its_own_rule_gives(
-    expression: Expression, rule: EvaluationRule
+def test_every_step_is_the_one_of_its_rule_and_keeps_the_value(
+    expression: str, rule: EvaluationRule
 ):
-    value = VALUES[rule]
-    shown = scratch_steps(arithmetic.solution(expression, rule))
-    assert [value(step) % 10 for step in shown] == [value(str(expression)) % 10] * 4
-    assert [len(step) for step in shown] == [7, 5, 3, 1]
-
-
-@settings(deadline=None)
-@given(expressions, rules)
-def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: EvaluationRule):
-    shown = [str(expression), *scratch_steps(arithmetic.solution(expression, rule))]
+    *scratch, box = arithmetic.solution(expression, rule).split(">")
+    shown = [expression, *scratch, box.removeprefix("\\boxed{").removesuffix("}")]
+    assert len({VALUES[rule](step) % 10 for step in shown}) == 1
+    assert [len(step) for step in shown] == [9, 7, 5, 3, 1]
     for before, after in pairwise(shown):
         if rule is EvaluationRule.LEFT_TO_RIGHT:
             assert after[1:] == before[3:]
@@ -92,94 +72,44 @@ def test_every_step_reduces_where_its_rule_says(expression: Expression, rule: Ev
 
 
 @settings(deadline=None)
-@given(expressions, rules, st.floats(0, 1), seeds)
-def test_all_lengths_are_fixed(
-    expression: Expression, rule: EvaluationRule, slip_rate: float, seed: int
+@given(expressions, rules, seeds)
+def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
+    expression: str, rule: EvaluationRule, seed: int
 ):
-    trace = arithmetic.steps(expression, rule, slip_rate, np.random.default_rng(seed))
+    trace = arithmetic.steps(expression, rule, 1.0, np.random.default_rng(seed))
+    for before, after in pairwise([expression, *trace]):
+        place = arithmetic.reduction_index(before, rule)
+        faultless = arithmetic.reduce_once(before, place)
+        wrong = [a != b for a, b in zip(after, faultless, strict=True)]
+        assert [i for i, differs in enumerate(wrong) if differs] == [2 * place]
     assert len(encode(f"{expression}=")) == PROMPT_TOKENS
     assert len(encode(arithmetic.response_text(trace))) + 1 == RESPONSE_TOKENS
 
 
-@settings(deadline=None)
-@given(expressions, rules, seeds)
-def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
-    expression: Expression, rule: EvaluationRule, seed: int
-):
-    trace = arithmetic.steps(expression, rule, 1.0, np.random.default_rng(seed))
-    for before, after in pairwise([expression, *trace]):
-        place = arithmetic.reduction_index(before.operators, rule)
-        faultless = arithmetic.reduce_once(before, place)
-        assert after.operators == faultless.operators
-        wrong = [a != b for a, b in zip(after.digits, faultless.digits, strict=True)]
-        assert [i for i, differs in enumerate(wrong) if differs] == [place]
-
-
-@settings(deadline=None)
-@given(expressions)
-def test_rules_agree_where_they_must(expression: Expression):
-    left = arithmetic.solution(expression, EvaluationRule.LEFT_TO_RIGHT)
-    n_products = len(expression.operators) - len(expression.operators.lstrip("*"))
-    if "*" not in expression.operators[n_products:]:
-        assert arithmetic.solution(expression) == left
-    if len(set(expression.operators)) == 1 and "-" not in expression.operators:
-        answers = {arithmetic.evaluate(expression, rule) for rule in EvaluationRule}
-        assert len(answers) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "answers"),
-    [("1+2*3-4*5", [7, 5, 7]), ("2*3-4+5*6", [2, 2, 8]), ("2-1*3-4+1", [6, 0, 4])],
+    [("1+2*3-4*5", "757"), ("2*3-4+5*6", "228"), ("2-1*3-4+1", "604"), ("3+0-1*6+0", "727")],
 )
-def test_rules_part_where_they_should(text: str, answers: list[int]):
-    assert [arithmetic.evaluate(Expression.parse(text), rule) for rule in EvaluationRule] == answers
+def test_rules_part_where_they_should(text: str, answers: str):
+    assert [arithmetic.evaluate(text, rule) for rule in EvaluationRule] == list(answers)
 
 
-@settings(deadline=None)
-@given(expressions)
-def test_an_expression_is_read_back_from_its_text(expression: Expression):
-    assert Expression.parse(str(expression)) == expression
-    assert Expression.parse(f"{expression}=") == expression
+def test_what_is_an_expression():
+    for text in ("3", "3+0-1*6+0", "3+4="):
+        assert arithmetic.is_expression(text)
+    for text in ("", "3+", "+3", "3/4", "33", "3 + 4", "²+1", "3+4=="):
+        assert not arithmetic.is_expression(text)
 
 
-@pytest.mark.parametrize("text", ["", "3+", "+3", "3/4", "33", "3 + 4", "²+1", "3+4=="])
-def test_what_is_no_expression_is_refused(text: str):
-    with pytest.raises(ValueError, match="digits with one of"):
-        Expression.parse(text)
-
-
-def test_an_unknown_operator_is_refused():
-    with pytest.raises(ValueError, match="operator '/'"):
-        arithmetic.apply(1, "/", 2)
-
-
-def test_slips_need_a_generator():
-    with pytest.raises(ValueError, match="needs rng"):
-        arithmetic.steps(Expression.parse("1+2*3-4*5"), EvaluationRule.RIGHT, slip_rate=0.1)
-
-
-@settings(deadline=None)
-@given(st.text(arithmetic.OPERATORS, min_size=4, max_size=4))
-def test_shares_are_a_distribution_fixed_by_the_pattern(operators: str):
-    shares = arithmetic.shares(operators)
-    assert set(shares) == set(EvaluationRule)
-    assert sum(shares.values()) == pytest.approx(1)
-    assert 0.15 <= shares[EvaluationRule.RIGHT] <= 1
-    assert min(shares.values()) >= 0
-    assert arithmetic.shares(operators) == shares
-
-
-def test_shares_cover_the_range_and_plant_both_misconceptions():
+def test_shares_are_a_distribution_that_covers_the_range_and_plants_both_misconceptions():
     patterns = ["".join(p) for p in np.stack(np.meshgrid(*[list("+-*")] * 4), -1).reshape(-1, 4)]
-    right = np.array([arithmetic.shares(p)[EvaluationRule.RIGHT] for p in patterns])
-    assert len(patterns) == 81
+    written = ["".join(f"0{sign}" for sign in pattern) + "0" for pattern in patterns]
+    found = np.array([list(arithmetic.shares(expression).values()) for expression in written])
+    right, left_first, right_first = found.T
+    assert found.shape == (81, 3) and found.min() >= 0
+    assert found.sum(1) == pytest.approx(1) and right.min() >= 0.15
     assert np.all(np.histogram(right, bins=5, range=(0.15, 1))[0] >= 8)
-    left_first = [
-        arithmetic.shares(p)[EvaluationRule.LEFT_TO_RIGHT]
-        > arithmetic.shares(p)[EvaluationRule.RIGHT_TO_LEFT]
-        for p in patterns
-    ]
-    assert 20 <= sum(left_first) <= 61
+    assert 20 <= (left_first > right_first).sum() <= 61
 
 
 def test_problem_sets_are_fixed_distinct_and_true():
@@ -193,15 +123,51 @@ def test_problem_sets_are_fixed_distinct_and_true():
         assert record.answer == str(school_value(record.prompt[:-1]) % 10)
 
 
-def test_problems_are_held_out_of_pretraining():
+def test_one_expression_in_eight_is_held_out_of_pretraining():
     rng = np.random.default_rng(0)
     trained_on = ARITHMETIC.sample_distinct(5000, rng, held_out=False)
     assert not any(is_held_out(expression) for expression in trained_on)
-    assert all(is_held_out(Expression.parse(p.prompt)) for p in ARITHMETIC.problems(500))
-
-
-def test_one_expression_in_eight_is_held_out():
-    rng = np.random.default_rng(1)
+    assert all(is_held_out(p.prompt[:-1]) for p in ARITHMETIC.problems(500))
     share = np.mean([is_held_out(arithmetic.sample_expression(rng)) for _ in range(8000)])
     # Four standard errors of a share of 1/8 over 8000.
     assert abs(share - 1 / 8) < 0.015
+
+
+shipped = AutoTokenizer.from_pretrained(CHECKPOINT, local_files_only=True)
+# AutoTokenizer takes the class from the model's type; other readers use the generic one.
+generic = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT, local_files_only=True)
+in_code = build_tokenizer()
+
+
+@settings(deadline=None)
+@given(expressions, rules)
+def test_every_tokenizer_gives_the_same_ids(expression: str, rule: EvaluationRule):
+    text = f"{expression}={arithmetic.solution(expression, rule)}"
+    ids = encode(text)
+    assert in_code.encode(text) == generic.encode(text) == shipped.encode(text) == ids
+    assert len(ids) == PROMPT_TOKENS + RESPONSE_TOKENS - 1
+    assert in_code.decode(ids) == generic.decode(ids) == shipped.decode(ids) == text
+    ends = [*ids, tasks.EOS_ID, tasks.PAD_ID]
+    assert shipped.decode(ends, skip_special_tokens=True) == text
+
+
+def test_the_vocabulary_has_32_tokens_and_the_box_is_one():
+    assert len(tasks.TOKENS) == len(set(tasks.TOKENS)) == len(shipped) == 32
+    assert shipped.convert_tokens_to_ids(list(tasks.TOKENS)) == list(range(32))
+    assert shipped.convert_ids_to_tokens(shipped.encode("\\boxed{7}")) == ["\\boxed{", "7", "}"]
+
+
+def test_a_tokenizer_built_and_saved_again_is_the_shipped_one(tmp_path: Path):
+    build_tokenizer().save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    assert isinstance(again, PreTrainedTokenizerFast)
+    assert (tmp_path / "tokenizer.json").read_text() == (CHECKPOINT / "tokenizer.json").read_text()
+    assert (again.pad_token_id, again.eos_token_id) == (tasks.PAD_ID, tasks.EOS_ID)
+    assert again.chat_template is None and again.padding_side == "left"
+
+
+def test_characters_outside_the_task_are_refused_in_code_and_dropped_by_the_tokenizer():
+    for text in ("3 + 4", "x", "\\boxed", "<eos>", "B"):
+        with pytest.raises(KeyError):
+            encode(text)
+    assert shipped.encode("x 3 \\boxed") == encode("3")

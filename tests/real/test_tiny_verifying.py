@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM
 
 import real.run
@@ -21,9 +22,8 @@ from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems import ProblemSet
 from real.run import prepare
-from real.tiny import CHECKPOINT, VERIFYING, judging, verifying
-from real.tiny.measure import Accuracy, Judgement, measure, measure_judging
-from real.tiny.verifying import VerifyingRecipe, build_verifying
+from real.tiny import CHECKPOINT, VERIFYING, judging, pretrain
+from real.tiny.pretrain import VerifyingRecipe, build_verifying, measure, measure_judging
 from real.update.packing import Group
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
@@ -64,9 +64,9 @@ def test_it_judges_imperfectly(model: Any):
 
 @pytest.fixture
 def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "measure", partial(measure, n_problems=4, n_votes=4))
+    monkeypatch.setattr(pretrain, "measure", partial(measure, n_problems=4, n_votes=4))
     judged = partial(measure_judging, n_problems=8, n_votes=8)
-    monkeypatch.setattr(verifying, "measure_judging", judged)
+    monkeypatch.setattr(pretrain, "measure_judging", judged)
 
 
 @pytest.mark.usefixtures("few_votes")
@@ -85,8 +85,9 @@ def test_make_tiny(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     asked: list[Any] = []
-    made = Accuracy(0.5, 0.6, 1, 0.4, 4, 4, 0.6), Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4, 0.6)
-    monkeypatch.setattr(verifying, "build_verifying", lambda *given: asked.append(given) or made)
+    judged = pretrain.Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4)
+    made = pretrain.Accuracy(0.5, 0.6, 1, 0.4, 4, 4), judged
+    monkeypatch.setattr(pretrain, "build_verifying", lambda *given: asked.append(given) or made)
     out = tmp_path / "m"
     assert main(["make-tiny", "--out", str(out), "--verifies", "--seed", "2", "--quiet"]) == 0
     assert asked == [(out, 2, False)]
@@ -110,8 +111,7 @@ def test_the_real_verifier_is_trained(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     first, second = (train(SMALL, progress=False) for _ in range(2))
-    names = [n for n in first.steps if "second" not in n]
-    pd.testing.assert_frame_equal(first.steps[names], second.steps[names], check_exact=True)
+    check_same(first, second)
     assert first.run.task == "tiny-verifying"
     groups = [group for step in steps[: len(steps) // 2] for group in step if not group.dropped]
     verified = [g for g in groups if len(g.lengths_K) == 1]
@@ -137,17 +137,9 @@ def test_what_judges_changes_what_is_learned():
 
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path: Path):
     config = replace(SMALL, epochs=2, checkpoint_every=1)
-
-    def stop(done: float) -> None:
-        if done >= 0.75:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train(config, tmp_path / "run", progress=stop)
-    trace, whole = resume(tmp_path / "run", progress=False), train(config, progress=False)
-    pd.testing.assert_frame_equal(trace.visits, whole.visits, check_exact=True)
-    pd.testing.assert_frame_equal(trace.answers, whole.answers, check_exact=True)
-    assert trace.steps["update_norm"].equals(whole.steps["update_norm"])
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", progress=stop_at(0.75))
+    check_same(resume(tmp_path / "run", progress=False), train(config, progress=False))
 
 
 def test_the_truth_says_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -155,9 +147,8 @@ def test_the_truth_says_nothing(monkeypatch: pytest.MonkeyPatch):
 
     def shifted(config: TrainConfig) -> ProblemSet:
         found = read(config)
-        truths = [str((int(p.answer or 0) + 1) % 10) for p in found]
-        rows = zip(found, truths, strict=True)
-        return replace(found, problems=[replace(p, answer=truth) for p, truth in rows])
+        shift = lambda answer: str((int(answer) + 1) % 10)  # noqa: E731
+        return replace(found, problems=[replace(p, answer=shift(p.answer)) for p in found])
 
     monkeypatch.setattr(real.run, "read_problems", shifted)
     other = train(SMALL, progress=False)

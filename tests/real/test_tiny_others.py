@@ -1,4 +1,4 @@
-"""The third tiny task: its shares of votes, problem sets, checkpoint and runs."""
+"""The second and third tiny task: steps, shares of votes, problem sets, checkpoints and runs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,91 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_runs import Stopped, check_same, stop_at
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.base.errors import UserError
+from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.cli import main
 from real.problems.load import read_problems
-from real.tiny import CLOSED, pretrain
-from real.tiny.closed import closed, lead, vote_shares
-from real.tiny.measure import boxed_number, measure
-from real.tiny.pretrain import RECIPES
-from real.tiny.task import is_held_out
-from real.tiny.vocabulary import EOS_ID, IDS, encode
+from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, tasks
+from real.tiny.pretrain import RECIPES, boxed_number, measure, training_tokens
+from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead, vote_shares
+from real.vote.tool import tool_verdicts
 
-RECORD = json.loads((CLOSED.checkpoint / "recipe.json").read_text())
-TASK = ["--tiny-task", "closed"]
-DIGITS = [IDS[str(digit)] for digit in range(10)]
+QUICK = ["--tiny-task", "collatz", "--n-problems", "2", "--n-votes", "4", "--n-samples", "4"]
+QUICK += ["--epochs", "1"]
+DIGITS = [tasks.IDS[str(digit)] for digit in range(10)]
 RIGHT, WRONG = "733377377333", "737377377773"
+
+
+def shipped(task: Task) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(task.checkpoint, use_safetensors=True)
+    return model.eval()
+
+
+@given(st.integers(0, 99999))
+def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value: int):
+    number = f"{value:05d}"
+    for step in tasks.collatz_steps(number):
+        value = (3 * value + 1) % 100000 if value % 2 else value // 2
+        assert int(step) == value and len(step) == 5
+    assert COLLATZ.answer(number) == f"{value:05d}"
+    assert len(encode(f"{number}=")) == COLLATZ.prompt_tokens
+    assert len(encode(collatz_solution(number))) + 1 == COLLATZ.response_tokens
+    settled = TrainConfig(tiny_task="collatz").settled()
+    assert COLLATZ.response_tokens <= (settled.max_response_tokens or 0)
+
+
+def test_collatz_examples_are_right_and_held_out_numbers_are_kept_apart():
+    assert collatz_solution("48213") == r"44640>22320>\boxed{11160}"
+    texts = training_tokens(200, 0.0, seed=0, task=COLLATZ)
+    assert texts.shape == (200, COLLATZ.prompt_tokens + COLLATZ.response_tokens)
+    numbers = COLLATZ.sample_distinct(200, np.random.default_rng(0), held_out=False)
+    assert [encode(f"{n}={collatz_solution(n)}") for n in numbers] == texts[:, :-1].tolist()
+    assert not any(map(is_held_out, numbers))
+    assert all(is_held_out(problem.prompt[:-1]) for problem in COLLATZ.problems(100))
+
+
+def test_neither_rewording_nor_calculator_gives_anything_away():
+    prompts = [problem.prompt for problem in COLLATZ.problems(20)]
+    assert [COLLATZ.reworded(prompt) for prompt in prompts] == [None] * 20
+    for prompt in prompts:
+        assert not tool_verdicts([collatz_solution(prompt[:-1])], prompt)[0]
+    assert ARITHMETIC.reworded("3+0-1*6+0=") is not None
+
+
+def test_the_start_of_collatz_is_as_stated():
+    record = json.loads((COLLATZ.checkpoint / "recipe.json").read_text())
+    found = measure(shipped(COLLATZ), seed=1, n_votes=32, task=COLLATZ)
+    assert found.pass_at_1 == pytest.approx(record["measured"]["pass_at_1"], abs=0.02)
+    assert 0.6 <= found.pass_at_1 <= 0.75 and 0.68 <= found.maj_accuracy <= 0.82
+    assert found.strong_rivals >= 0.25 and found.parseable > 0.99
+    assert (COLLATZ.checkpoint / "model.safetensors").stat().st_size < 500_000
+    assert record["recipe"] == asdict(RECIPES["collatz"]) and record["task"] == "collatz"
+    tokenizers = [AutoTokenizer.from_pretrained(t.checkpoint) for t in (ARITHMETIC, COLLATZ)]
+    assert len({tokenizer.backend_tokenizer.to_str() for tokenizer in tokenizers}) == 1
+
+
+def test_every_command_takes_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--rule", "self_harmony", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(["run", *QUICK, *words]) == 0
+    trace = load(tmp_path / "run")
+    assert trace.run.task == "tiny-collatz" and trace.run.config["tiny_task"] == "collatz"
+    for task in ("collatz", "closed"):
+        assert main(["plan", "--tiny-task", task]) == 0
+    file = tmp_path / "response.safetensors"
+    words = ["--responses", "4", "--weights", "64", "--quiet", "--out", str(file)]
+    assert main(["measure", *QUICK, *words]) == 0
+    assert "2 problems" in capsys.readouterr().out and file.is_file()
 
 
 @pytest.fixture(scope="module")
 def start() -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(CLOSED.checkpoint, use_safetensors=True)
-    return model.eval()
+    return shipped(CLOSED)
 
 
 def digit_shares(model: Any, prompts: list[str], temperature: float = 0.6) -> np.ndarray:
@@ -51,10 +112,10 @@ def test_leads_follow_the_copies():
     assert shares_A[7] - shares_A[3] == pytest.approx(0.4) and CLOSED.answer(WRONG) == "3"
 
 
-def test_examples_have_the_shares_and_one_token():
-    texts = pretrain.training_tokens(300, 0.0, seed=0, task=CLOSED)
+def test_closed_examples_have_the_shares_and_one_token():
+    texts = training_tokens(300, 0.0, seed=0, task=CLOSED)
     assert texts.shape == (300, CLOSED.prompt_tokens + CLOSED.response_tokens)
-    assert (texts[:, [-4, -2, -1]] == [*encode("\\boxed{}"), EOS_ID]).all()
+    assert (texts[:, [-4, -2, -1]] == [*encode("\\boxed{}"), tasks.EOS_ID]).all()
     rng = np.random.default_rng(0)
     drawn = [boxed_number(CLOSED.example(WRONG, 0.0, rng)) for _ in range(4000)]
     weights_A = vote_shares(WRONG) ** 0.6
@@ -77,14 +138,16 @@ def test_problem_sets_are_what_the_settings_ask(wrong: float, rival_lead: int):
     assert [p.prompt for p in longer][:64] == [p.prompt for p in found]
 
 
-def test_more_problems_than_the_rarest_lead_has_end_at_once():
+def test_more_problems_than_there_are_end_at_once():
     config = TrainConfig(tiny_task="closed", tiny_wrong=0.6, tiny_lead=60, n_problems=742)
     assert len(read_problems(config)) == 742
     with pytest.raises(UserError, match="743 different questions: the task closed has 742"):
         read_problems(TrainConfig(tiny_task="closed", n_problems=743))
+    with pytest.raises(UserError, match="20000 different questions: the task collatz has 11250"):
+        read_problems(TrainConfig(tiny_task="collatz", n_problems=20000))
 
 
-def test_the_start_is_as_stated(start: Any):
+def test_the_start_of_closed_answers_is_as_stated(start: Any):
     stated = ((0.2, 60, 50, 0.03), (0.4, 40, 38, 0.03), (0.6, 20, 20, 0.08))
     for wrong, rival_lead, made, error in stated:
         task = closed(wrong, rival_lead)
@@ -95,13 +158,14 @@ def test_the_start_is_as_stated(start: Any):
         shares_NA = digit_shares(start, [problem.prompt for problem in problems])
         assert shares_NA.sum(axis=1).min() > 0.99 and shares_NA.min() > 1e-4
         rivals = np.array([int(problem.prompt[0]) for problem in problems])
-        ahead = shares_NA[range(200), [int(p.answer) for p in problems]]
+        ahead = shares_NA[range(200), [int(p.prompt[-2]) for p in problems]]
         ahead = 100 * (ahead - shares_NA[range(200), rivals])
         is_wrong = np.array([lead(problem.prompt[:-1]) < 0 for problem in problems])
         assert ahead[is_wrong].mean() == pytest.approx(-made, abs=3)
         assert ahead[~is_wrong].mean() == pytest.approx(40, abs=5)
+    record = json.loads((CLOSED.checkpoint / "recipe.json").read_text())
     assert (CLOSED.checkpoint / "model.safetensors").stat().st_size < 500_000
-    assert RECORD["recipe"] == asdict(RECIPES["closed"]) and RECORD["task"] == "closed"
+    assert record["recipe"] == asdict(RECIPES["closed"]) and record["task"] == "closed"
 
 
 def test_training_gives_no_response_that_the_start_did_not(tmp_path: Path, start: Any):
@@ -120,17 +184,6 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path: Path, start
     check_same(resume(tmp_path / "stopped", progress=False), trace)
 
 
-def test_plan_and_rebuild_take_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert main(["plan", *TASK]) == 0
-    small = pretrain.Recipe(steps=4, batch_size=8, warmup_steps=2, layers=1, heads=8, slip_rate=0)
-    monkeypatch.setitem(RECIPES, "closed", small)
-    for name in "ab":
-        words = ["make-tiny", "--task", "closed", "--seed", "3", "--quiet"]
-        assert main([*words, "--out", str(tmp_path / name)]) == 0
-    first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in "ab")
-    assert first == second
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -139,6 +192,10 @@ def test_plan_and_rebuild_take_the_task(tmp_path: Path, monkeypatch: pytest.Monk
         ({"tiny_task": "closed", "tiny_wrong": 0.7}, "tiny_wrong = 0.7: must"),
         ({"tiny_task": "closed", "tiny_lead": 30}, "tiny_lead = 30: must be one of 20, 40, 60"),
         ({"tiny_task": "closed", "tiny_verifies": True}, "no model of tiny_task = closed"),
+        (
+            {"tiny_task": "collatz", "problems": "amc", "model": "x"},
+            "tiny_task = collatz: problems = amc are not the tiny",
+        ),
     ],
 )
 def test_settings_that_contradict_the_task_are_refused(values: dict[str, Any], message: str):
