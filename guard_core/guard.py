@@ -1,14 +1,9 @@
-"""The guard as a pure function, (state, votes, draws) -> (state, decision).
-
-The law stands in `labels`, `frs`, `mps`, `rcsu`, `advantages` and in `decide` here, as functions on
-one problem's numbers: they take Python's numbers and lists, or rows of arrays in compiled code
-(`sim.engine.kernel`).
-"""
+"""The guard's memory of every problem."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +22,98 @@ from guard_core.rcsu import (
     skip_cap,
     skip_key,
 )
-from guard_core.state import GuardState
 from guard_core.votes import Array, Draws, Votes, widen
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guard's memory; `(..., N)` for all problems, `(..., P)` for the rows of a batch."""
+
+    label: Array
+    """(..., N) integers; the last label, -1 for none yet."""
+    visits: Array
+    """(..., N) integers; |H|, how often the problem was in a batch."""
+    flips: Array
+    """(..., N, W) integers; 1 where the label changed, newest last, 0 where there is no history."""
+    match_rates: Array
+    """(..., N, W) floats; newest last, 0 where there is no history."""
+    had_competition: Array
+    """(..., N) bool; the flip rate once exceeded `tau_FR`."""
+    c2_fired: Array
+    """(..., N) integers; visits at which condition C2 fired, never reset."""
+    mps_active: Array
+    """(..., N) bool; minority protection is on."""
+    steady: Array
+    """(..., N) integers; visits in a row with a flip rate of at most `tau_FR`."""
+    memory: Array
+    """(..., N, A) floats; discounted votes of all visits; A is 0 unless `label_from="memory"`."""
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
+        """The state of (..., N) = `shape` problems before any visit.
+
+        Args:
+            config: `W` and `label_from` set the widths.
+            n_answers: width of the memory to begin with; it grows as answers appear.
+        """
+        width = n_answers if config.label_from == "memory" else 0
+
+        def zeros(dtype: Any, *tail: int) -> Array:
+            return np.zeros((*shape, *tail), dtype)
+
+        return cls(
+            label=zeros(np.int32) - 1,
+            visits=zeros(np.int32),
+            flips=zeros(np.int16, config.W),
+            match_rates=zeros(np.float64, config.W),
+            had_competition=zeros(np.bool_),
+            c2_fired=zeros(np.int32),
+            mps_active=zeros(np.bool_),
+            steady=zeros(np.int32),
+            memory=zeros(np.float64, width),
+        )
+
+    def take(self, problems: Array) -> GuardState:
+        """The batch's rows.
+
+        Args:
+            problems: (..., P) problem indices, or (P,) for the same ones under all leading axes.
+
+        Returns:
+            A state whose arrays are (..., P), (..., P, W) and (..., P, A).
+        """
+        at = self._index(problems)
+        return GuardState(**{name: array[at] for name, array in self._arrays().items()})
+
+    def put(self, problems: Array, rows: GuardState) -> GuardState:
+        """Write a batch's rows back, into the old state's memory.
+
+        Args:
+            problems: as given to `take`; each problem at most once, else one of its rows is lost.
+            rows: what `Guard.step` returned for them.
+
+        Raises:
+            ValueError: a problem occurs twice.
+        """
+        ordered = np.sort(np.asarray(problems), axis=-1)
+        if (ordered[..., 1:] == ordered[..., :-1]).any():
+            raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
+        at = self._index(problems)
+        whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
+        new = rows._arrays()
+        new["memory"] = widen(rows.memory, whole.memory.shape[-1])
+        for name, array in whole._arrays().items():
+            array[at] = new[name]
+        return whole
+
+    def _arrays(self) -> dict[str, Array]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def _index(self, problems: Array) -> tuple[Array, ...]:
+        """Places of the problems under all leading axes."""
+        index, leading = np.asarray(problems), self.label.shape[:-1]
+        grid = np.indices((*leading, index.shape[-1]), sparse=True)[:-1]
+        return (*grid, np.broadcast_to(index, (*leading, index.shape[-1])))
 
 
 @dataclass(slots=True)

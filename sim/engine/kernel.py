@@ -61,6 +61,7 @@ from guard_core import (
 from guard_core.config import Settings, settings
 from guard_core.votes import Array
 from sim.settings.config import SimConfig
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
@@ -69,16 +70,16 @@ _BELOW_ONE = 1.0 - 1e-12
 class Update(NamedTuple):
     """Gradient that moves the policy."""
 
-    gradient_RPA: NDArray[np.float64]
+    gradient_RPA: Floats
     """Weighted gradient in the logits, 0 where the problem is dropped."""
-    drop_RP: NDArray[np.bool_]
+    drop_RP: Bools
     """The problem left the batch."""
-    streams_RSPB: NDArray[np.float64] | None = None
+    streams_RSPB: Floats | None = None
     """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
     last place for unparseable responses; only for the policy `measured`."""
 
 
-def weighted_streams(streams: PolicyStreams, config: SimConfig) -> NDArray[np.float64] | None:
+def weighted_streams(streams: PolicyStreams, config: SimConfig) -> Floats | None:
     """Return `Update.streams_RSPB` of streams per answer; None for policies that do not read it."""
     if config.policy != "measured":
         return None
@@ -99,12 +100,7 @@ def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
     return (_BELOW_ONE * parseable * n_samples) * p_RPA
 
 
-def sit_out(
-    config: SimConfig,
-    draws_RP: NDArray[np.float64],
-    records_RP: NDArray[np.void],
-    update: Update,
-) -> Update:
+def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:
     """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
     They are voted on and decided on as ever, and not trained on: the control for a guard that
@@ -130,12 +126,12 @@ def sit_out(
 
 @njit(cache=True, nogil=True)
 def sums_gradient(
-    sums_RPA: NDArray[np.float64],
+    sums_RPA: Floats,
     n_samples: int,
-    p_RPA: NDArray[np.float64],
-    weight_RP: NDArray[np.float64],
-    drop_RP: NDArray[np.bool_],
-    out_RPA: NDArray[np.float64],
+    p_RPA: Floats,
+    weight_RP: Floats,
+    drop_RP: Bools,
+    out_RPA: Floats,
 ) -> None:
     """Weighted gradient of every problem of a batch, 0 where it is dropped.
 
@@ -155,7 +151,7 @@ def sums_gradient(
 
 
 @njit(cache=True, nogil=True)
-def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
+def sharpen(p_RPA: Floats, out_RPA: Floats) -> None:
     """The direction in the logits that lowers the answers' entropy H, d(-H)/dz_a.
 
     It is p_a (log p_a + H): the exact gradient of the loss of one-shot EM, whose tokens stand for
@@ -173,10 +169,6 @@ def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
                 out_RPA[r, p, a] = p_RPA[r, p, a] * (out_RPA[r, p, a] + entropy)
 
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Records = NDArray[np.void]
 Counts = NDArray[Any]
 """Samples per answer: integers, or floats where they are expected ones."""
 
@@ -280,7 +272,7 @@ def decide(
     candidate_votes_RPA: Ints,
     cap: int,
     key_P: Floats,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     records_RP: Records,
 ) -> None:
     """Decide on every problem of a batch.
@@ -347,9 +339,9 @@ def _fetch(
 @_njit(cache=True, nogil=True)
 def count_hits(
     on_truth: bool,
-    truth_RP: NDArray[np.int32],
+    truth_RP: Shorts,
     samples_RPA: Counts,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     records_RP: Records,
     label_RP: Ints,
     hits_RP: Floats,
@@ -383,14 +375,14 @@ def learn(
     settings_1: Records,
     samples_RPA: Counts,
     candidate_votes_RPA: Ints,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     label_RP: Ints,
     hits_RP: Floats,
     rival_hits_RP: Floats,
     records_RP: Records,
     p_RPA: Floats,
     gradient_RPA: Floats,
-    drop_RP: Flags,
+    drop_RP: Bools,
 ) -> None:
     """Compute the gradient in the logits (`sim.engine.kernel`), 0 where a problem is dropped.
 

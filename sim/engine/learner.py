@@ -38,9 +38,8 @@ from sim.engine.kernel import (
 from sim.engine.rows import Epoch
 from sim.rules import fast_rule
 from sim.settings.config import SimConfig
-from sim.world.observe.observer import Observer, Visit
-
-Floats = NDArray[np.float64]
+from sim.world.observe import Observer, Visit
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -75,20 +74,20 @@ class BatchTreatments:
 class Targets(NamedTuple):
     """The answers of a batch that are trained on, as `learn` needs them."""
 
-    candidate_votes_RPA: NDArray[np.int64]
+    candidate_votes_RPA: Ints
     """Responses per answer that minority candidates were chosen by."""
-    minority_RPA: NDArray[np.bool_]
+    minority_RPA: Bools
     """Minority candidates, without the label."""
-    label_RP: NDArray[np.int64]
+    label_RP: Ints
     """The answer that is trained on, -1 for none."""
-    hits_RP: NDArray[np.float64]
+    hits_RP: Floats
     """Trained samples that hit it."""
-    rival_hits_RP: NDArray[np.float64]
+    rival_hits_RP: Floats
     """Trained samples that hit a minority candidate."""
 
 
 class GuardLearner:
-    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
+    """Decides batch by batch, see `sim.engine.run.Learner`."""
 
     def __init__(
         self, config: SimConfig, epoch: Epoch, votes: Votes, scores_RNA: Floats | None
@@ -114,14 +113,9 @@ class GuardLearner:
         )
 
     def step(
-        self,
-        epoch: Epoch,
-        start: int,
-        votes: Votes,
-        trained_RPA: NDArray[Any],
-        p_RPA: NDArray[np.float64],
+        self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
     ) -> Update:
-        """Implement `sim.engine.simulation.Learner`."""
+        """Implement `sim.engine.run.Learner`."""
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(epoch, at, votes, trained_RPA, None)
         if self._config.policy != "measured":
@@ -133,16 +127,14 @@ class GuardLearner:
         # The measured policy trains on the streams and reads no gradient.
         return Update(np.zeros_like(p_RPA), streams.drop, weighted_streams(streams, self._config))
 
-    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def remembered(self, problems_RP: Ints) -> Floats | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
         if self._config.guard.label_from != "memory":
             return None
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
         return self._config.guard.discount * memory_RPA
 
-    def decide(
-        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
-    ) -> Decision:
+    def decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
         """Record the decision about a batch and return it; its label is the guard's own.
 
         Args:
@@ -172,7 +164,7 @@ class GuardLearner:
         at: slice,
         votes: Votes,
         trained_RPA: NDArray[Any],
-        scores_RPA: NDArray[np.float64] | None,
+        scores_RPA: Floats | None,
     ) -> Targets:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
         config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
@@ -216,11 +208,7 @@ class GuardLearner:
             records_RP[name] = values
 
     def _learn(
-        self,
-        records_RP: NDArray[np.void],
-        trained_RPA: NDArray[Any],
-        p_RPA: NDArray[np.float64],
-        targets: Targets,
+        self, records_RP: Records, trained_RPA: NDArray[Any], p_RPA: Floats, targets: Targets
     ) -> Update:
         """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
@@ -230,7 +218,7 @@ class GuardLearner:
 
 
 class RuleLearner:
-    """Learns from the rewards of a rule, see `sim.engine.simulation.Learner`."""
+    """Learns from the rewards of a rule, see `sim.engine.run.Learner`."""
 
     def __init__(self, config: SimConfig, guard: GuardLearner, observer: Observer) -> None:
         """Start from a primed guard."""
@@ -241,7 +229,7 @@ class RuleLearner:
     def step(
         self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
     ) -> Update:
-        """Implement `sim.engine.simulation.Learner`: the drawn samples are trained on."""
+        """Implement `sim.engine.run.Learner`: the drawn samples are trained on."""
         visit = self._visit(epoch, start, votes, p_RPA)
         prior_RPA = self._guard.remembered(visit.problems_RP)
         fast = self._fast
@@ -307,7 +295,7 @@ class RuleLearner:
 class RuleStart:
     """A rule before training: its observer and its scores at visit 0."""
 
-    def __init__(self, config: SimConfig, truth_RN: NDArray[np.int32]) -> None:
+    def __init__(self, config: SimConfig, truth_RN: Shorts) -> None:
         """Start before visit 0.
 
         Args:

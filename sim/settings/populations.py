@@ -18,7 +18,7 @@ EPOCHS = 12
 """Default epochs of a run of the measured policy; those of the trainer's tiny task."""
 
 Part = Literal["leak", "own", "others"]
-"""Parts of the measured dynamics that can be switched off, see `sim.world.measured.policy`."""
+"""Parts of the measured dynamics that can be switched off, see `sim.world.measured`."""
 
 
 def response_at(path: str) -> Response:

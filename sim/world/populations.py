@@ -18,7 +18,7 @@
   preferred id and every tie-break rule, `first` included, is fair to it.
 
 The law does not depend on the policy: all policies start from the same populations, except for
-`measured`, whose problems are those of its response file (`sim.world.measured.tree`). By
+`measured`, whose problems are those of its response file (`sim.world.tree`). By
 default every replicate draws problems of its own, with `fixed_population` all have those of
 replicate 0.
 
@@ -34,22 +34,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.base.columns import floats, ints
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.world.random import generator
+from sim.world.sampling import Floats, Ints, generator
 
 
 class Histogram(NamedTuple):
     """A discrete law of the ability."""
 
-    p0_B: NDArray[np.float64]
+    p0_B: Floats
     """Probability of the correct answer in every bin."""
-    share_B: NDArray[np.float64]
+    share_B: Floats
     """Share of the problems in every bin; sums to one."""
 
 
@@ -82,7 +81,7 @@ def read_histogram(path: str) -> Histogram:
     return Histogram(p0_B, weight_B / total)
 
 
-def read_first_accuracies(folder: str) -> NDArray[np.float64]:
+def read_first_accuracies(folder: str) -> Floats:
     """Label accuracy of every problem before training.
 
     Args:
@@ -137,7 +136,7 @@ WRONG_CONCENTRATION = 0.5
 P_MIN = 1e-9
 """Least probability of an answer, so that every logit is finite."""
 
-Sampler = Callable[[np.random.Generator], NDArray[np.float64]]
+Sampler = Callable[[np.random.Generator], Floats]
 """From random numbers to (N,) abilities."""
 
 
@@ -150,11 +149,11 @@ class Population:
             to one, or an id names no answer; the message names the field, replicate and problem.
     """
 
-    p0_RNA: NDArray[np.float64]
+    p0_RNA: Floats
     """Answer probabilities; rows sum to one."""
-    truth_RN: NDArray[np.int64]
+    truth_RN: Ints
     """Id of the correct answer."""
-    attractor_RN: NDArray[np.int64]
+    attractor_RN: Ints
     """Id of the attractor, a wrong answer."""
 
     def __post_init__(self) -> None:
@@ -176,7 +175,7 @@ class Population:
                 f"population: attractor_RN of replicate {r}, problem {n} is the correct answer"
             )
 
-    def _check_ids(self, name: str, ids_RN: NDArray[np.int64]) -> None:
+    def _check_ids(self, name: str, ids_RN: Ints) -> None:
         R, N, A = self.p0_RNA.shape
         if ids_RN.shape != (R, N):
             raise UserError(f"population: {name} has shape {ids_RN.shape}, must be ({R}, {N})")
@@ -206,9 +205,7 @@ def draw_population(config: SimConfig) -> Population:
     return Population(p0, truth, attractor)
 
 
-def _draw_one(
-    config: SimConfig, ability: Sampler, replicate: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floats, Ints, Ints]:
     """Probabilities, truths and attractors of one replicate, (N, A), (N,) and (N,)."""
     rng = generator(config.seed, replicate, "population")
     n, a = config.n_problems, config.n_answers
@@ -268,9 +265,7 @@ def beta_law(config: SimConfig) -> tuple[float, float]:
     return mean, concentration
 
 
-def beta(
-    rng: np.random.Generator, mean: float, concentration: float, n: int
-) -> NDArray[np.float64]:
+def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) -> Floats:
     """Beta variables by mean and concentration; constant where the law has one point."""
     if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
         return np.full(n, float(mean))
@@ -279,7 +274,7 @@ def beta(
 
 def _mixture(
     rng: np.random.Generator, laws: tuple[tuple[float, float, float], ...], n: int
-) -> NDArray[np.float64]:
+) -> Floats:
     weight_L = np.array([law[0] for law in laws])
     law_N = rng.choice(len(laws), n, p=weight_L / weight_L.sum())
     drawn_LN = np.stack([beta(rng, mean, spread, n) for _, mean, spread in laws])

@@ -17,7 +17,7 @@ from lab.base.arms import arm
 from lab.trace.schema import names
 from sim import SimConfig, simulate
 from sim.engine.rows import majority_right
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 
 SMALL = SimConfig(n_problems=21, epochs=9, replicates=3, seed=5)
 

@@ -17,7 +17,7 @@ from numba.core.registry import CPUDispatcher as Dispatcher
 
 import guard_core
 import sim
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 from sim.settings.machine_code import compilation_shown, digest
 
 ROOT = Path(sim.__file__).parent.parent

@@ -13,7 +13,7 @@ from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.world.measured.policy import Trust
+from sim.world.measured import Trust
 
 ARMS = {
     "ttrl": {"guard": GuardConfig.off()},

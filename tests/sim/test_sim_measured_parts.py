@@ -9,9 +9,9 @@ from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small
 from lab.base.errors import UserError
 from lab.trace.response import write_response
 from sim import simulate
-from sim.world.measured.policy import Apart
-from sim.world.measured.training import Adam, Batch, train_batch
-from sim.world.measured.tree import (
+from sim.world.measured import Apart
+from sim.world.training import Adam, Batch, train_batch
+from sim.world.tree import (
     batch_probs,
     draw_weights,
     edge_log_probs,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim import SimConfig, simulate
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 
 N = 10
 
