@@ -1,36 +1,29 @@
-"""The GRPO update of one visit as a gradient in the problem's logits.
+"""A batch's visits in compiled code: the functions of guard_core in loops over the batch.
 
-The samples' advantages depend on the answer alone, so with n_a of K samples on answer a
+The functions are compiled as they stand in guard_core, so the law is written there alone. What is
+added here is the simulator's: the truth as a label, and the GRPO update as a gradient in a
+problem's logits. The samples' advantages depend on the answer alone, so with n_a of K samples on
+answer a
 
     g_a = (1/K) * sum_k A_k * (1[a_k = a] - p_a) = (n_a * A_a - p_a * sum_b n_b * A_b) / K.
 
 Both streams of the guard enter as their sum, which is exact where the ratio rho is 1: the batch's
 updates are all computed at the probabilities that its votes were drawn from. Unparseable samples
-count in K and in the standardisation; their constant log-probability has no gradient. The sum over
-the advantages of all K samples is 0, so with every sample parseable the p_a term vanishes.
+count in K and in the standardisation; their constant log-probability has no gradient. With two
+answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share among the
+samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
 
-With two answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share
-among the samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
-
-`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Per
-visit the label, the minority candidates, weight, beta and skip are those that the guard decided
-from the votes and samples drawn; given them, the count n_a of the K samples is replaced by its
-mean over a fresh group of samples, K * (1 - unparseable) * p_a, in the rewards' mean and standard
-deviation and in the sum over samples. With the reward `answer = label` and every response
+`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Label,
+minority candidates, weight, beta and skip are those that the guard decided from the votes and
+samples drawn; given them, the count n_a of the K samples is replaced by its mean over a fresh group
+of samples, K * (1 - unparseable) * p_a. With the reward `answer = label` and every response
 parseable, q the label's probability and F = sqrt(q * (1 - q) * (K - 1) / K),
 
     g_label = F,    g_a = -F * p_a / (1 - q) for the other answers.
 
-So it is the gradient of an infinitely large group under the guard's decision (K stays in the
-unbiased standard deviation alone), and expectation is over the K samples as independent of the
-label. It is not the mean of the sampled update over all draws that lead to the same label: that
-mean has E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the
-label. With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
-
-A batch's visits in compiled code: the functions of guard_core in loops over the batch.
-
-The functions are compiled as they stand in guard_core, so the law is written there alone. What is
-added here is the simulator's: the truth as a label, and the gradient.
+It is not the mean of the sampled update over all draws that lead to the same label: that mean has
+E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the label.
+With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
 
 Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
 of the rows that the functions are given would take half of the time.
@@ -88,15 +81,7 @@ def weighted_streams(streams: PolicyStreams, config: SimConfig) -> Floats | None
 
 
 def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
-    """Mean count of each answer among K fresh samples, to stand in for `Votes.samples`.
-
-    Args:
-        p_RPA: answer probabilities among parseable responses.
-        parseable: chance that a response holds an answer.
-
-    Returns:
-        (R, P, A) counts that need not be whole.
-    """
+    """(R, P, A) mean counts of the answers among K fresh samples; they need not be whole."""
     return (_BELOW_ONE * parseable * n_samples) * p_RPA
 
 
@@ -104,14 +89,7 @@ def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Up
     """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
     They are voted on and decided on as ever, and not trained on: the control for a guard that
-    skips.
-
-    Args:
-        draws_RP: uniform numbers, the guard's own of the same seed.
-        records_RP: the visits, records of `sim.engine.rows.RECORD`; changed in place.
-
-    Returns:
-        The update without the skipped problems.
+    skips. The visits' records are changed in place.
     """
     out_RP = draws_RP < config.skip_rate
     records_RP["skipped"] |= out_RP
@@ -133,13 +111,7 @@ def sums_gradient(
     drop_RP: Bools,
     out_RPA: Floats,
 ) -> None:
-    """Weighted gradient of every problem of a batch, 0 where it is dropped.
-
-    Args:
-        sums_RPA: advantages of both streams, summed over every answer's responses.
-        p_RPA: answer probabilities among parseable responses.
-        drop_RP: the problem left the batch.
-    """
+    """Weighted gradient of every problem of a batch, 0 where it is dropped."""
     R, P, A = p_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -192,17 +164,8 @@ _decide, _skip_key, _choose_skips = _law.decide, _law.skip_key, _law.choose_skip
 _batch_std, _net_advantages = _law.batch_std, _law.net_advantages
 
 _SETTINGS = np.dtype(list(get_type_hints(Settings).items()), align=True)
-_PROBLEM = np.dtype(
-    [
-        ("label", np.int32),
-        ("visits", np.int32),
-        ("c2_fired", np.int32),
-        ("steady", np.int32),
-        ("had_competition", np.bool_),
-        ("mps_active", np.bool_),
-    ],
-    align=True,
-)
+_INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
+_PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
 
 
 def settings_record(config: GuardConfig, n_votes: int, n_samples: int) -> Records:
@@ -278,16 +241,10 @@ def decide(
     """Decide on every problem of a batch.
 
     Args:
-        problems_RN: of `State`, as the next three; the batch's part is changed.
         tie_RN: `Draws.tie`, by problem and not by visit.
-        skip_RN: `Draws.skip`, by problem.
-        pick_RN: `Draws.pick`, by problem.
-        order_RP: the batch's problems.
         scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
         candidate_votes_RPA: responses per answer that minority candidates are chosen by.
         cap: largest number of problems that are skipped.
-        minority_RPA: output; minority candidates.
-        records_RP: output, records of `sim.engine.rows.RECORD`.
     """
     s = settings_1[0]
     R, P, _A = counts_RPA.shape
@@ -302,17 +259,13 @@ def decide(
             else:
                 label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
             seen.tie = tied
-            _decide(
-                s,
-                problem,
+            flips_W, rates_W, minority_A = (
                 flips_RNW[r, n],
                 match_rates_RNW[r, n],
-                label,
-                counts_A,
-                candidate_votes_RPA[r, p],
                 minority_RPA[r, p],
-                seen,
             )
+            votes_A = candidate_votes_RPA[r, p]
+            _decide(s, problem, flips_W, rates_W, label, counts_A, votes_A, minority_A, seen)
             if s.memory:
                 _weigh_support(s, memory_RNA[r, n], seen)
             else:
@@ -352,10 +305,6 @@ def count_hits(
     Args:
         on_truth: train on the true answer in place of the label.
         minority_RPA: minority candidates; what is trained on is taken out.
-        records_RP: of `decide`.
-        label_RP: output; what is trained on.
-        hits_RP: output; samples on it.
-        rival_hits_RP: output; samples on minority candidates.
     """
     R, P, A = samples_RPA.shape
     for r in range(R):
@@ -384,19 +333,7 @@ def learn(
     gradient_RPA: Floats,
     drop_RP: Bools,
 ) -> None:
-    """Compute the gradient in the logits (`sim.engine.kernel`), 0 where a problem is dropped.
-
-    Args:
-        candidate_votes_RPA: as for `decide`.
-        minority_RPA: of `count_hits`.
-        label_RP: of `count_hits`.
-        hits_RP: of `count_hits`.
-        rival_hits_RP: of `count_hits`.
-        records_RP: of `decide`.
-        p_RPA: answer probabilities that the samples were drawn from.
-        gradient_RPA: output.
-        drop_RP: output; the problem left the batch.
-    """
+    """Compute the gradient in the logits after `count_hits`, 0 where a problem is dropped."""
     s = settings_1[0]
     R, P, A = samples_RPA.shape
     for r in range(R):
@@ -406,16 +343,9 @@ def learn(
             rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, records_RP[r])
         for p in range(P):
             seen, gradient_A = records_RP[r, p], gradient_RPA[r, p]
-            _net_advantages(
-                s,
-                seen,
-                label_RP[r, p],
-                minority_RPA[r, p],
-                candidate_votes_RPA[r, p],
-                (hits_RP[r, p], rival_hits_RP[r, p]),
-                (std, rival_std),
-                gradient_A,
-            )
+            votes_A, minority_A = candidate_votes_RPA[r, p], minority_RPA[r, p]
+            hits, stds = (hits_RP[r, p], rival_hits_RP[r, p]), (std, rival_std)
+            _net_advantages(s, seen, label_RP[r, p], minority_A, votes_A, hits, stds, gradient_A)
             total = 0.0
             for a in range(A):
                 gradient_A[a] = samples_RPA[r, p, a] * gradient_A[a]

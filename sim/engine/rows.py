@@ -63,13 +63,7 @@ class Epoch:
 def tally(
     counts_RPA: Ints, truth_RN: Shorts, n_votes: int, start: int, records_RN: Records
 ) -> None:
-    """Count right and unparseable votes of a batch.
-
-    Args:
-        truth_RN: true answers, in visiting order.
-        start: place of the batch's first visit in the epoch.
-        records_RN: output; columns `start` to `start + P` are written.
-    """
+    """Count right and unparseable votes of a batch, whose first visit has the place `start`."""
     R, P, A = counts_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -81,23 +75,14 @@ def tally(
 
 
 def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
-    """(R, P) chance that the majority vote is the true answer, ties broken at random.
-
-    Args:
-        counts_RPA: votes per answer; without any vote the majority is wrong.
-    """
+    """(R, P) chance that the majority vote, ties broken at random, is right; 0 without a vote."""
     wins_RPA = (counts_RPA == counts_RPA.max(axis=-1, keepdims=True)) & (counts_RPA > 0)
     right_RP = np.take_along_axis(wins_RPA, truth_RP[..., None], axis=-1)[..., 0]
     return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
 def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Tables:
-    """The rows of one epoch.
-
-    Args:
-        pass_at_1_R: chance of a right response at the end of the epoch.
-        majority_R: share of problems whose majority vote is right then; NaN where not measured.
-    """
+    """The rows of one epoch; the accuracies are those at its end, NaN where not measured."""
     visits = _visits(config, epoch)
     steps = _steps(config, epoch) if epoch.epoch else None
     evals = _evals(config, epoch, pass_at_1_R, majority_R)
@@ -197,7 +182,6 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
 
 
 def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Columns:
-    shape = (config.replicates,)
     columns = {
         "replicate": _numbers(config),
         "step": np.array(epoch.epoch * config.n_batches, np.int32),
@@ -205,7 +189,7 @@ def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Flo
         "pass_at_1": pass_at_1_R,
         "maj_accuracy": majority_R,
     }
-    return {name: np.broadcast_to(c, shape).copy() for name, c in columns.items()}
+    return {name: np.broadcast_to(c, config.replicates).copy() for name, c in columns.items()}
 
 
 def _first_step(config: SimConfig, epoch: int) -> int:

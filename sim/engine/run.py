@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace
 from sim.engine.kernel import Update, expected_samples, sit_out
-from sim.engine.learner import GuardLearner, RuleStart
+from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
@@ -77,24 +77,6 @@ class Brake:
         return self.scale_R
 
 
-class Learner(Protocol):
-    """The guard or a rule, and the update that it makes of a batch's votes."""
-
-    def step(
-        self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
-    ) -> Update:
-        """Decide on one batch.
-
-        Args:
-            epoch: the decisions are written to its records.
-            start: place of its first visit in the epoch.
-            trained_RPA: samples per answer that the update is computed from; the votes' own, or
-                their expectation.
-            p_RPA: the probabilities that the votes were drawn from.
-        """
-        ...
-
-
 class Simulation:
     """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
 
@@ -118,7 +100,7 @@ class Simulation:
         self._steps, self._rates = config.steps(), config.rates()
         self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.rule = None if config.rule == BASELINE else RuleStart(config, self._truth_RN)
+        self.rule = None if config.rule == BASELINE else RuleLearner(config, self._truth_RN)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -135,7 +117,9 @@ class Simulation:
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
         scores_RNA = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
         guard = GuardLearner(c, epoch, votes, scores_RNA)
-        self.learner: Learner = guard if self.rule is None else self.rule.learner(guard)
+        self.learner: GuardLearner | RuleLearner = guard
+        if self.rule is not None:
+            self.rule.guard, self.learner = guard, self.rule
         records_RN = epoch.records_RN
         tally(votes.counts, self._truth_RN, c.n_votes, 0, records_RN)
         records_RN["mean_match_rate"] = np.nan
@@ -322,24 +306,18 @@ def simulate(
 def measure(
     config: SimConfig, accuracy: str = "label_accuracy", population: Population | None = None
 ) -> pd.DataFrame:
-    """Simulate without keeping a trace.
+    """Simulate without keeping a trace; returns one row per replicate, see `Tally.table`.
 
     Args:
         accuracy: column of the visits by which a problem has its fate.
         population: problems of all replicates; those that the settings draw if left out.
-
-    Returns:
-        One row per replicate, see `Tally.table`.
-
-    Raises:
-        UserError: the logits stopped being finite.
     """
     simulation = Simulation(replace(config, vote_replicates=0), population)
-    tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
+    kept = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
     for epoch, part in enumerate(simulation.run()):
         visits = {**part.visits, "label_accuracy": part.visits[accuracy]}
-        tally.add(epoch, visits, part.steps, part.evals)
-    return tally.table()
+        kept.add(epoch, visits, part.steps, part.evals)
+    return kept.table()
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:

@@ -230,24 +230,21 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak = self._peak
-        return [peak * (math.fsum(factors) / len(factors)) for factors in self._factors()]
+        peak, batches = self._schedule()
+        return [peak * (math.fsum(factors) / len(factors)) for factors in batches]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        peak = self._peak
-        return [[peak * factor for factor in factors] for factors in self._factors()]
+        peak, batches = self._schedule()
+        return [[peak * factor for factor in factors] for factors in batches]
 
-    @property
-    def _peak(self) -> float:
-        return (self.step if self.lr is None else self.lr) * self.step_factor
-
-    def _factors(self) -> list[list[float]]:
-        """Factors of the schedule on the peak, batch by batch."""
+    def _schedule(self) -> tuple[float, list[list[float]]]:
+        """The peak, and the factors on it batch by batch."""
+        peak = (self.step if self.lr is None else self.lr) * self.step_factor
         steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
         if self.schedule == "constant":
-            return [[1.0] * n for n in steps_of_epoch] * self.epochs
-        return step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
+            return peak, [[1.0] * n for n in steps_of_epoch] * self.epochs
+        return peak, step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
 
 
 def _take_sizes(config: SimConfig) -> None:
@@ -302,12 +299,7 @@ def _check_measured(config: SimConfig) -> None:
 
 
 def _check_rule(config: SimConfig) -> None:
-    """Check the rule's name and settings, and what it cannot be combined with.
-
-    Raises:
-        UserError: the settings contradict each other.
-        ConfigError: there is no such rule, or one of its own settings is wrong.
-    """
+    """Check the rule's name and settings, and what it cannot be combined with."""
     rule = make_rule(config.rule, config.rule_options)
     if rule.name == BASELINE:
         return
@@ -329,16 +321,11 @@ SEARCH_LRS = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
 
 
 def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
-    """Returns the settings of the file, or else `base`, with those of the options over them.
+    """Return the settings of the file, or else `base`, with those of the options over them.
 
     Options are read here as far as they decide the values of others: `--population`, `--policy`
-    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`.
-
-    Args:
-        has_arms: the file may list arms, which `lab.cli.arms_of` reads.
-
-    Raises:
-        UserError: the file cannot be read, or a setting is unknown or wrong.
+    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
+    may list arms, which `lab.cli.arms_of` reads.
     """
     path = read_option(argv, "--config")
     values = base if path is None else toml_values(Path(path))

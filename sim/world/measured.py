@@ -70,7 +70,7 @@ class Apart:
     """The weights that each of N problems reads."""
 
     def __init__(self, start: Weights, n_problems: int, own: bool) -> None:
-        """Start alike; with `own` a problem reads its own updates, otherwise those of all others."""
+        """Start alike; with `own` a problem reads its own updates, else those of all others."""
         self._start, self._own = start, own
         shape = (n_problems, len(start.w))
         self._w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
@@ -162,16 +162,11 @@ class Trust(NamedTuple):
     growth: float | None
     """g |theta - theta_0|, relative squared change of the gradients; None if g is not measured."""
 
-    @property
-    def is_linear(self) -> bool:
-        """Both are within the linear range."""
-        return self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH
-
     def line(self) -> str:
         """Return the line of a run's summary."""
         growth = "not measured" if self.growth is None else f"{self.growth:.2f}"
         text = f"measured policy: mass on unseen responses {self.unseen:.3f}, growth {growth}"
-        if self.is_linear:
+        if self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH:
             return text
         return (
             f"{text}; outside of the linear range ({MOST_UNSEEN:g}, {MOST_GROWTH:g}): compare "

@@ -339,10 +339,7 @@ def _follow(
 
 
 def only_read(config: SimConfig) -> SimConfig:
-    """The settings with the default signal where no observation of the rule depends on it.
-
-    Runs that cannot differ then have equal settings, by which a sweep knows them.
-    """
+    """The settings with the default signal where no observation reads it, as a sweep's key."""
     if make_rule(config.rule).needs - {Need.TEACHER}:
         return config
     return replace(config, signal=SimConfig.__dataclass_fields__["signal"].default)

@@ -53,14 +53,9 @@ class Histogram(NamedTuple):
 
 
 def read_histogram(path: str) -> Histogram:
-    """Read a histogram of abilities.
+    """Read a histogram of abilities from a CSV file with the columns `p0` and `weight`.
 
-    Args:
-        path: CSV file with the columns `p0` (in [0, 1]) and `weight`: shares that sum to 1, or
-            whole counts of problems.
-
-    Raises:
-        UserError: names the setting, the file, the line and the value.
+    Weights are shares that sum to 1, or whole counts of problems.
     """
     where = f"histogram: {path}"
     rows = [(line, _row(cells, f"{where}, line {line}")) for line, cells in _lines(path, where)]
@@ -82,17 +77,10 @@ def read_histogram(path: str) -> Histogram:
 
 
 def read_first_accuracies(folder: str) -> Floats:
-    """Label accuracy of every problem before training.
+    """(problems,) share of visit 0's votes that were right, in the order of the problem numbers.
 
-    Args:
-        folder: a run folder of either world. Several replicates of one problem are averaged.
-
-    Returns:
-        (problems,) share of visit 0's votes that were right, in the order of the problem numbers;
-        problems without a known answer are left out.
-
-    Raises:
-        UserError: the folder cannot be read, or has no visit 0 with a true answer.
+    The run folder may be of either world. Several replicates of one problem are averaged; problems
+    without a known answer are left out.
     """
     visits = load(folder).visits
     accuracy = floats(visits, "label_accuracy")
@@ -145,8 +133,7 @@ class Population:
     """The problems of every replicate before training.
 
     Raises:
-        UserError: an answer's probability is negative or no number, those of a problem do not sum
-            to one, or an id names no answer; the message names the field, replicate and problem.
+        UserError: probabilities or ids are impossible; names the field, replicate and problem.
     """
 
     p0_RNA: Floats
@@ -188,13 +175,7 @@ class Population:
 
 
 def draw_population(config: SimConfig) -> Population:
-    """The problems of all replicates of a run.
-
-    With `fixed_population` every replicate has the problems of replicate 0.
-
-    Raises:
-        UserError: the population's file has a defect.
-    """
+    """The problems of all replicates of a run; all those of replicate 0 if they are fixed."""
     ability = ability_sampler(config)
     last = config.first_replicate + config.replicates
     if config.fixed_population:
@@ -217,14 +198,8 @@ def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floa
     else:
         rest_NA = rng.dirichlet(np.full(a - 2, WRONG_CONCENTRATION), n)
     wrong_N = 1 - correct_N
-    p0_NA = np.concatenate(
-        [
-            correct_N[:, None],
-            (wrong_N * share_N)[:, None],
-            (wrong_N * (1 - share_N))[:, None] * rest_NA,
-        ],
-        axis=1,
-    )
+    rest_NA = (wrong_N * (1 - share_N))[:, None] * rest_NA
+    p0_NA = np.column_stack([correct_N, wrong_N * share_N, rest_NA])
     p0_NA = np.maximum(p0_NA, P_MIN)
     p0_NA /= p0_NA.sum(axis=1, keepdims=True)
     ids_NA = rng.permuted(np.tile(np.arange(a), (n, 1)), axis=1)
@@ -234,11 +209,7 @@ def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floa
 
 
 def ability_sampler(config: SimConfig) -> Sampler:
-    """The law of the abilities of one replicate; files are read here, once.
-
-    Raises:
-        UserError: a file has a defect, or a trace and `n_problems` do not fit together.
-    """
+    """The law of the abilities of one replicate; files are read here, once."""
     n = config.n_problems
     if config.population == "mixture":
         return lambda rng: _mixture(rng, config.mixture, n)

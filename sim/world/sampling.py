@@ -144,22 +144,14 @@ def _fill(seed: int, first: int, purpose: int, epoch: int, out_RN: Floats) -> No
 def uniforms(
     seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
 ) -> Floats:
-    """One uniform number in [0, 1) per replicate and problem.
-
-    Returns:
-        (R, N).
-    """
+    """(R, N) uniform numbers in [0, 1)."""
     out_RN = np.empty((replicates, n_problems))
     _fill(seed, first, purpose, epoch, out_RN)
     return out_RN
 
 
 def orders(seed: int, first: int, replicates: int, epoch: int, n_problems: int) -> Ints:
-    """A fresh uniform permutation of the problems per replicate: the ranks of random keys.
-
-    Returns:
-        (R, N) problem indices in visiting order.
-    """
+    """(R, N) problems in visiting order, per replicate the ranks of random keys."""
     keys_RN = uniforms(seed, first, replicates, ORDER, epoch, n_problems)
     # Without equal keys all kinds of sorting agree, and the default one is much the fastest.
     order_RN = np.argsort(keys_RN, axis=1)

@@ -181,13 +181,6 @@ def draw_leaves(
 
 
 @njit(cache=True, nogil=True)
-def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
-    """One AdamW step in place; returns the norm of the change on all weights of the model."""
-    take_in(at, gradient_D, adam)
-    return move(at, gradient_D, rate, adam, t)
-
-
-@njit(cache=True, nogil=True)
 def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
     """Clip a gradient in place and add it to Adam's mean squared gradient."""
     norm2 = 0.0
@@ -253,7 +246,8 @@ def train_batch(
         for i in range(gradient_D.shape[0]):
             gradient_D[i] /= tokens
         taken += 1
-        norm_P[first:last] = adam_step(at, gradient_D, batch.rates_P[first], adam, taken)
+        take_in(at, gradient_D, adam)
+        norm_P[first:last] = move(at, gradient_D, batch.rates_P[first], adam, taken)
         if adam.average > 0.0:
             follow(at.mean_w, at.w, 1.0 - adam.average)
             follow(at.mean_u, at.u, 1.0 - adam.average)

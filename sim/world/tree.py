@@ -86,12 +86,8 @@ def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
         UserError: the file cannot be read, or it has another number of problems or answers.
     """
     response = response_at(path)
-    sizes = {
-        "n_problems": (n_problems, response.n_problems),
-        "n_answers": (n_answers, response.n_answers),
-    }
-    for name, (given, measured) in sizes.items():
-        if given != measured:
+    for name, given in (("n_problems", n_problems), ("n_answers", n_answers)):
+        if given != (measured := getattr(response, name)):
             raise UserError(f"{name} = {given}: {path} has {measured}; set {name} to {measured}")
     return response
 
@@ -318,9 +314,8 @@ def draw_curvature(
 def measured_population(config: SimConfig) -> Population:
     """Return the problems of the response file, the same for all replicates.
 
-    Probabilities are those of the token trees before training among readable responses, the truth
-    is the reference answer (an id that no response gives where there is none), the attractor the
-    likeliest wrong answer.
+    Probabilities are those before training among readable responses, the attractor is the likeliest
+    wrong answer. Without a reference answer the truth is an id that no response gives.
     """
     assert config.response is not None  # SimConfig asks for it
     response = read_measured(config.response, config.n_problems, config.n_answers)
