@@ -39,8 +39,8 @@ from guard_core.votes import Array, Votes, as_numpy, sum_by_id, widen
 class Observations:
     """One visit of a batch: the votes, and the observations that the rule needs.
 
-    A number that is not finite is a missing observation; the docstring of each rule says how it is
-    replaced.
+    A number that is not finite is a missing observation: the mean of the problem's others stands
+    for it unless the rule's docstring says otherwise.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -133,11 +133,7 @@ class Observations:
         return array
 
     def drawn(self, n: int) -> Array:
-        """(..., P, n) the first n uniform numbers.
-
-        Raises:
-            ValueError: there are fewer.
-        """
+        """(..., P, n) the first n uniform numbers."""
         if self.draws.shape[-1] < n:
             raise ValueError(f"draws: {self.draws.shape[-1]} numbers, the rule takes {n}")
         return self.draws[..., :n]
