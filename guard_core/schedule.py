@@ -17,12 +17,9 @@ from guard_core.votes import Array
 
 
 def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
-    """Return the factor on the peak learning rate of one optimizer step.
+    """Return the factor on the peak learning rate after `done` of `n_scheduled` steps.
 
-    Args:
-        done: scheduled steps before this one.
-        n_scheduled: scheduled steps of the whole run, see `scheduled_steps`.
-        warmup_ratio: share of them that warms up, rounded up to whole steps.
+    The share that warms up is rounded up to whole steps.
     """
     warmup = math.ceil(warmup_ratio * n_scheduled)
     if done < warmup:
@@ -38,11 +35,7 @@ def scheduled_steps(n_problems: int, batch_size: int, mini_batch: int) -> list[i
 
 
 def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[list[float]]:
-    """Return `rate_factor` of every optimizer step, batch by batch of a run.
-
-    Args:
-        steps_of_epoch: optimizer steps of every batch of an epoch, see `scheduled_steps`.
-    """
+    """Return `rate_factor` of every step, batch by batch, from an epoch's `scheduled_steps`."""
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
     for n_steps in steps_of_epoch * epochs:
         factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
@@ -59,8 +52,7 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
         visited: (..., N) bool; problems that were visited in training.
 
     Returns:
-        (...,) share of all N problems whose label changed, or mean match rate of the visited
-        problems, 0 before the first visit.
+        (...,) share of all N problems whose label changed, or mean match rate of the visited ones.
     """
     seen = np.astype(visited, match_rate.dtype)
     if config.brake_on == "flip_rate":
@@ -69,12 +61,5 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
 
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
-    """Return the factor by which the learning rate of the rest of the run changes.
-
-    Args:
-        value: (...,) of `signal`.
-
-    Returns:
-        (...,) `brake` where the signal exceeds its limit, else 1.
-    """
+    """(...,) factors on the rest of the run's rate: `brake` where `signal` exceeds its limit."""
     return np.where(value > config.brake_above, config.brake * np.ones_like(value), 1.0)

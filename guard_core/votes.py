@@ -57,7 +57,13 @@ class Votes:
             ValueError: the ids are no integers, or one that is looked at lies outside -1..A-1.
         """
         answers = np.asarray(answers)
-        _check_ids(answers, n_answers, check)
+        if not np.issubdtype(answers.dtype, np.integer):
+            raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
+        if check and bool(np.any((answers >= n_answers) | (answers < -1))):
+            raise ValueError(
+                f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = "
+                f"{n_answers}, or use -1 for what is unparseable"
+            )
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -66,11 +72,7 @@ class Votes:
         )
 
     def check(self) -> None:
-        """Look at the values.
-
-        Raises:
-            ValueError: a count is negative, the samples exceed the votes, or a row exceeds V.
-        """
+        """Look at the values; raises ValueError for impossible counts."""
         if self.counts.shape[-1] == 0:
             return
         if bool(np.any(self.samples < 0)) or bool(np.any(self.samples > self.counts)):
@@ -79,16 +81,6 @@ class Votes:
             raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
         if bool(np.any(np.sum(self.samples, axis=-1) > self.n_samples)):
             raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
-
-
-def _check_ids(answers: Array, n_answers: int, check: bool) -> None:
-    if not np.issubdtype(answers.dtype, np.integer):
-        raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
-    if check and (bool(np.any(answers >= n_answers)) or bool(np.any(answers < -1))):
-        raise ValueError(
-            f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
-            "or use -1 for what is unparseable"
-        )
 
 
 @dataclass(frozen=True, slots=True)

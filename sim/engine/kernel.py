@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -51,7 +51,7 @@ from guard_core import (
     mps,
     rcsu,
 )
-from guard_core.config import Settings, settings
+from guard_core.config import settings
 from guard_core.votes import Array
 from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
@@ -163,7 +163,8 @@ _choose_label, _remember, _weigh_support = _law.choose_label, _law.remember, _la
 _decide, _skip_key, _choose_skips = _law.decide, _law.skip_key, _law.choose_skips
 _batch_std, _net_advantages = _law.batch_std, _law.net_advantages
 
-_SETTINGS = np.dtype(list(get_type_hints(Settings).items()), align=True)
+_EXAMPLE = settings(GuardConfig(), 1, 1)._asdict()
+_SETTINGS = np.dtype([(name, type(value)) for name, value in _EXAMPLE.items()], align=True)
 _INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
 _PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
 
@@ -209,7 +210,7 @@ def prime(
         for n in range(N):
             problem, seen = problems_RN[r, n], records_RN[r, n]
             counts_A, tie, old = counts_RNA[r, n], tie_RN[r, n], problem.label
-            if s.memory:
+            if s.label_from_memory:
                 _remember(memory_RNA[r, n], scores_RNA[r, n], s.discount)
                 label, tied = _choose_label(s, memory_RNA[r, n], counts_A, old, tie)
             else:
@@ -253,7 +254,7 @@ def decide(
         for p in range(P):
             n, seen = order_RP[r, p], records_RP[r, p]
             problem, counts_A, tie = problems_RN[r, n], counts_RPA[r, p], tie_RN[r, n]
-            if s.memory:
+            if s.label_from_memory:
                 _remember(memory_RNA[r, n], scores_RPA[r, p], s.discount)
                 label, tied = _choose_label(s, memory_RNA[r, n], counts_A, problem.label, tie)
             else:
@@ -266,7 +267,7 @@ def decide(
             )
             votes_A = candidate_votes_RPA[r, p]
             _decide(s, problem, flips_W, rates_W, label, counts_A, votes_A, minority_A, seen)
-            if s.memory:
+            if s.label_from_memory:
                 _weigh_support(s, memory_RNA[r, n], seen)
             else:
                 _weigh_support(s, scores_RPA[r, p], seen)
@@ -338,7 +339,7 @@ def learn(
     R, P, A = samples_RPA.shape
     for r in range(R):
         std, rival_std = 0.0, 0.0
-        if s.scale_batch:
+        if s.advantage_scale_batch:
             std = _batch_std(s, hits_RP[r], 1.0, records_RP[r])
             rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, records_RP[r])
         for p in range(P):
@@ -350,8 +351,8 @@ def learn(
             for a in range(A):
                 gradient_A[a] = samples_RPA[r, p, a] * gradient_A[a]
                 total += gradient_A[a]
-            drop_RP[r, p] = s.drop and seen.skipped
-            scale = (seen.weight if s.weigh_loss else 1.0) / s.n_samples
+            drop_RP[r, p] = s.skip_by_drop and seen.skipped
+            scale = (seen.weight if s.weight_on_loss else 1.0) / s.n_samples
             scale = 0.0 if drop_RP[r, p] else scale
             for a in range(A):
                 gradient_A[a] = scale * (gradient_A[a] - p_RPA[r, p, a] * total)

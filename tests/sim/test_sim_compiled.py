@@ -183,5 +183,5 @@ def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
 
 def test_rules_are_those_of_the_settings():
     record = settings_record(GuardConfig.release(), 64, 32)[0]
-    assert record["bonus"] and record["instant"] and not record["drop"]
+    assert record["mix_bonus"] and record["flip_rate_instant"] and not record["skip_by_drop"]
     assert record["theta_MR"] == 0.7 and record["W"] == 5
