@@ -138,19 +138,16 @@ NUMBERS: dict[str, list[Any]] = {
     "tau_FR": [0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 1.0],
     "beta_max": [0.3, 0.3, 0.7, 1.0, 0.0],
     "label_from": ["current", "current", "frozen", "memory"],
-    **dict.fromkeys(("frs", "mps", "rcsu"), [True, True, True, False]),
+    **{part: [True, True, True, False] for part in ("frs", "mps", "rcsu")},
 }
 
 
 def configs() -> st.SearchStrategy[GuardConfig]:
     """Settings over all options, with round and extreme numbers."""
-    kinds = {field.name: get_type_hints(GuardConfig)[field.name] for field in fields(GuardConfig)}
-    choices = {
-        name: st.sampled_from(NUMBERS.get(name) or get_args(kind))
-        if name in NUMBERS or get_args(kind)
-        else SHARES
-        for name, kind in kinds.items()
-    }
+    hints, choices = get_type_hints(GuardConfig), {}
+    for name in (field.name for field in fields(GuardConfig)):
+        words = NUMBERS.get(name) or get_args(hints[name])
+        choices[name] = st.sampled_from(words) if words else SHARES
     return st.builds(GuardConfig, **choices)
 
 
