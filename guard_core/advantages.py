@@ -68,13 +68,9 @@ def group_advantages(
 def answer_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Group-relative advantages per answer id instead of per response.
+    """Group-relative advantages per answer, (..., P, A + 1) each, unparseable in the last column.
 
-    Args:
-        samples: (..., P, A) integers; trained responses per answer id.
-
-    Returns:
-        `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
+    `samples` are the trained responses per answer id, (..., P, A).
     """
     majority = majority_advantages(samples, n_samples, decision, config)
     return majority, minority_advantages(samples, n_samples, decision, config)

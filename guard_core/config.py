@@ -50,20 +50,14 @@ class Interval:
         return f"be {'at least' if self.text.startswith('[') else 'above'} {self.low:g}"
 
 
+# Floats are finite.
 Count = Annotated[int, Interval("[1, inf)")]
-"""A whole number from 1."""
 Natural = Annotated[int, Interval("[0, inf)")]
-"""A whole number from 0."""
 Positive = Annotated[float, Interval("(0, inf)")]
-"""A finite number above 0."""
 NotNegative = Annotated[float, Interval("[0, inf)")]
-"""A finite number from 0."""
 Share = Annotated[float, Interval("[0, 1]")]
-"""A number from 0 to 1."""
 PositiveShare = Annotated[float, Interval("(0, 1]")]
-"""A number above 0, up to 1."""
 ShareBelowOne = Annotated[float, Interval("[0, 1)")]
-"""A number from 0, below 1."""
 
 
 def check_fields(

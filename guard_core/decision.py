@@ -79,11 +79,8 @@ class Treatment(NamedTuple):
     """The part of a decision that changes the update (docs/method.md, section 12)."""
 
     weight: Array
-    """(..., P) FRS weight."""
     beta: Array
-    """(..., P) share of the minority loss."""
     skip: Array
-    """(..., P) bool; sits this step out."""
 
     @classmethod
     def of(cls, decision: Decision) -> Treatment:

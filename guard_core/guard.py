@@ -194,9 +194,6 @@ class Guard:
             like: not read; states are NumPy arrays.
             leading: leading axes, such as replicates.
             n_answers: A, if known; saves the vote memory from growing.
-
-        Raises:
-            ValueError: there is no problem.
         """
         if n_problems < 1:
             raise ValueError(f"n_problems = {n_problems}: must be at least 1")

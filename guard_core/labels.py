@@ -26,7 +26,6 @@ def choose_label(
     Args:
         scores: per answer; the votes, a rule's scores, or the memory with this visit in it.
         old: label before this visit, -1 for none.
-        tie: uniform number that decides between equal answers.
     """
     top, n_tied, label = winner(scores, old, tie, s.tie_break_first, s.tie_break_incumbent)
     if s.hysteresis > 0 and 0 <= old < len(scores):
@@ -67,9 +66,7 @@ def winner(
 def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -> Array:
     """(..., P) answers with most of this visit's votes, wherever the guard's labels come from.
 
-    Args:
-        old: (..., P) label where nobody voted, and the incumbent of ties; -1 for none.
-        tie: (..., P) uniform draws.
+    `old` are the labels where nobody voted, and the incumbents of ties; -1 for none.
     """
     config = replace(config, label_from="current", hysteresis=0.0)
     s = settings(config, votes.n_votes, votes.n_samples)

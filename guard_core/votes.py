@@ -51,10 +51,7 @@ class Votes:
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_answers: A, larger than every id.
-            check: look at the ids.
-
-        Raises:
-            ValueError: the ids are no integers, or one that is looked at lies outside -1..A-1.
+            check: look at the ids; one outside -1..A-1 is a ValueError.
         """
         answers = np.asarray(answers)
         if not np.issubdtype(answers.dtype, np.integer):
@@ -135,11 +132,7 @@ def count_answers(answers: Array, n_answers: int) -> Array:
 
 
 def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
-    """(..., n) sums of the weights (..., M) of the entries with each id, in their order.
-
-    Args:
-        ids: (..., M) integers below n; negative ones are left out.
-    """
+    """(..., n) sums of the weights of (..., M) entries by their id below n; none of negative ids."""
     rows = np.arange(math.prod(ids.shape[:-1])).reshape((*ids.shape[:-1], 1))
     slots = rows * (n + 1) + np.where(ids < 0, n, ids)
     sums = np.bincount(slots.reshape(-1), weights.reshape(-1), rows.size * (n + 1))

@@ -144,10 +144,9 @@ class CoVerRL(Rule):
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
     def questions(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.questions`: one half about the majority, the other about the rival.
+        """Implement `Rule.questions`: one half about the majority's first responses.
 
-        Of the majority the first responses are asked about. The rival is the first response among
-        those of the least frequent other answers; an unparseable one where there is no other.
+        The other half is about the first response of the least frequent other answer.
         """
         answers, V = obs.of("answers"), obs.votes.n_votes
         wins = (answers == label[..., None]) & (label >= 0)[..., None]
@@ -156,8 +155,9 @@ class CoVerRL(Rule):
         order = np.arange(V + self.verifications, dtype=np.int16)
         places = np.where(wins, order[:V], np.full_like(order[:V], V))
         places = np.sort(places, axis=-1)[..., : min(V, self.verifications)]
-        n_asked = _n_asked(n_wins, V, self.verifications)
-        asked = order[: self.verifications] < n_asked
+        most = self.verifications
+        n_asked = np.where(n_wins >= most, most, n_wins - n_wins % 2)
+        asked = order[:most] < np.where(n_wins < V, n_asked, 0)
         nothing = np.full((*n_wins.shape[:-1], self.verifications), -1, dtype=np.int64)
         places = np.astype(widen(places, self.verifications), np.int64)
         rival = np.where(asked, _rival(obs, wins)[..., None], nothing)
@@ -196,13 +196,6 @@ class CoVerRL(Rule):
     def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
         match = np.astype(ids == label[..., None], real)
         return match + self.format_reward * np.astype(ids >= 0, real)
-
-
-def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
-    """(..., P, 1) responses of the majority that are asked about."""
-    even = n_wins - n_wins % 2
-    asked = np.where(n_wins >= verifications, verifications, even)
-    return np.where(n_wins < n_votes, asked, 0)
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
@@ -274,7 +267,6 @@ def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
 
 
 def _lone(side: Array) -> Array:
-    """(..., P, 1) whether a side has one member."""
     return np.sum(np.astype(side, np.int64), axis=-1, keepdims=True) == 1
 
 

@@ -283,8 +283,7 @@ class SNR(Rule):
     """Reward of a response without a readable answer."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        V, counts = obs.votes.n_votes, obs.votes.counts
-        votes = np.astype(counts, obs.real)
+        V, votes = obs.votes.n_votes, np.astype(obs.votes.counts, obs.real)
         top = -np.sort(-widen(votes, 3), axis=-1)
         first, second, third = top[..., 0:1], top[..., 1:2], top[..., 2:3]
         # The two most frequent of the other answers, beside this one with a vote less.
@@ -307,7 +306,7 @@ class RandomReward(Rule):
     """Every response is rewarded with the same chance, whatever it says.
 
     A control of Shao et al., "Spurious Rewards: Rethinking Training Signals in RLVR",
-    https://arxiv.org/abs/2506.10947; read in the authors' code.
+    https://arxiv.org/abs/2506.10947.
 
     Example: answers 0 1; draws .1 .9; rewards 1 0.
     """

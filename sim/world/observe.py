@@ -200,10 +200,7 @@ def draw_verdicts(
     fpr: float,
     out_RPQ: NDArray[np.int8],
 ) -> None:
-    """Draw verdicts, 1 right, 0 wrong, -1 not asked (answer -2).
-
-    A right response is judged right with chance tpr, a wrong one with fpr.
-    """
+    """Draw verdicts: 1 (chance tpr where right, fpr where wrong), 0, or -1 for an answer -2."""
     R, P, Q = answers_RPQ.shape
     for r in range(R):
         key = stream(seed, first + r, purpose, epoch)
