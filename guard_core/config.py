@@ -50,7 +50,6 @@ class Interval:
         return f"be {'at least' if self.text.startswith('[') else 'above'} {self.low:g}"
 
 
-# Floats are finite.
 Count = Annotated[int, Interval("[1, inf)")]
 Natural = Annotated[int, Interval("[0, inf)")]
 Positive = Annotated[float, Interval("(0, inf)")]

@@ -132,7 +132,7 @@ def count_answers(answers: Array, n_answers: int) -> Array:
 
 
 def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
-    """(..., n) sums of the weights of (..., M) entries by their id below n; none of negative ids."""
+    """(..., n) sums of the weights of (..., M) entries by id below n; negative ids are left out."""
     rows = np.arange(math.prod(ids.shape[:-1])).reshape((*ids.shape[:-1], 1))
     slots = rows * (n + 1) + np.where(ids < 0, n, ids)
     sums = np.bincount(slots.reshape(-1), weights.reshape(-1), rows.size * (n + 1))

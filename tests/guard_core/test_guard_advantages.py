@@ -236,13 +236,6 @@ def test_one_pass_equals_two_losses(streams, rho, beta, high):
     assert at_one == pytest.approx(-gain(1.0, mixed), rel=1e-12, abs=1e-12)
 
 
-@given(answers=st.lists(st.integers(-1, 4), min_size=1, max_size=12))
-@checked(20)
-def test_count_answers(answers: list[int]) -> None:
-    counts = count_answers(np.array([answers]), 5)
-    assert counts.tolist() == [[answers.count(answer) for answer in range(5)]]
-
-
 def test_standardise() -> None:
     rewards = np.array([[[1.0, 2.0, 4.0], [0.1, 0.1, 0.1], [10.0, 11.0, 16.0]]])
     centred = rewards - rewards.mean(axis=-1, keepdims=True)
