@@ -262,8 +262,8 @@ class Scope(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         answers, V = obs.of("answers"), obs.votes.n_votes
-        draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
-        draws = np.reshape(draws, (*answers.shape[:-1], -1, V))
+        drawn = obs.drawn(self.n_draws(V, obs.votes.n_samples))
+        draws = np.reshape(drawn, (*answers.shape[:-1], -1, V))
         return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
 
     def rewards(self, obs: Observations, labels: Array) -> Array:
@@ -274,10 +274,9 @@ class Scope(Rule):
         """
         V, start, cuts = obs.votes.n_votes, 0, []
         for size in subgroup_sizes(V):
-            stop = start + V // size
-            of_size = labels[..., start:stop]
+            of_size = labels[..., start : start + V // size]
             cuts.append(cut_by(obs, of_size, size, self.confidence == "release"))
-            start = stop
+            start += V // size
         return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
 
     def weights(self, obs: Observations) -> Array:

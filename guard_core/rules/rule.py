@@ -77,7 +77,8 @@ class Observations:
         object.__setattr__(self, "votes", _wide(self.votes, 1))
         as_numpy(self, *(f.name for f in fields(self) if f.name != "votes"))
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
-        last = dict.fromkeys(("answers", "step_logprob", "entropy", "certainty", "tool"), (V,))
+        by_response = ("answers", "step_logprob", "entropy", "certainty", "tool")
+        last: dict[str, tuple[int, ...]] = {name: (V,) for name in by_response}
         last["similarity"] = (self.votes.n_samples,) * 2
         for name in (f.name for f in fields(self) if f.name != "votes"):
             if (array := getattr(self, name)) is None:
