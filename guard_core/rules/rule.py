@@ -78,7 +78,7 @@ class Observations:
         as_numpy(self, *(f.name for f in fields(self) if f.name != "votes"))
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
         by_response = ("answers", "step_logprob", "entropy", "certainty", "tool")
-        last: dict[str, tuple[int, ...]] = {name: (V,) for name in by_response}
+        last: dict[str, tuple[int, ...]] = dict.fromkeys(by_response, (V,))
         last["similarity"] = (self.votes.n_samples,) * 2
         for name in (f.name for f in fields(self) if f.name != "votes"):
             if (array := getattr(self, name)) is None:
