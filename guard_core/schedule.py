@@ -1,9 +1,8 @@
 """The learning rate over a run: a warm-up, half a cosine that would end at 0, and the brake.
 
-The trainer sets the rate of every optimizer step; the simulator's policies take all of a batch's
-rates, or their mean. The brake reads a label-free signal from the latest visit of every problem
-after the votes of a batch. While it exceeds its limit, each batch multiplies the learning rate of
-the rest of the run by `brake`. At 0 this is early stopping.
+The brake reads a label-free signal from the latest visit of every problem after the votes of a
+batch. While it exceeds its limit, each batch multiplies the learning rate of the rest of the run by
+`brake`. At 0 this is early stopping.
 """
 
 from __future__ import annotations
