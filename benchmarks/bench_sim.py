@@ -19,7 +19,7 @@ import numpy as np
 
 from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 from sim.world.sampling import draw_votes
 
 

@@ -1,9 +1,8 @@
 """From a decision to the advantages and weights that a policy-gradient trainer consumes.
 
 A reward here is one value for the samples that hit and 0 for the rest, so group mean and standard
-deviation have closed forms in the number of hits: exact, and the same for the trainer (per
-response) and the simulator (per answer). `standardised`, `unbiased_std` and `bonus_size` take one
-problem's numbers or arrays of them.
+deviation have closed forms in the number of hits. `standardised`, `unbiased_std` and `bonus_size`
+take one problem's numbers or arrays of them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def group_advantages(
 
     Args:
         answers: (..., P, K) integer answer ids of the trained samples, -1 for unparseable.
-        config: `advantage_scale`, `weight_on`, `mix`, `minority_reward` and `skip_by` are read.
 
     Returns:
         `majority` and `minority`, each (..., P, K), before mixing with `beta`; 0 for skipped
@@ -70,14 +68,9 @@ def group_advantages(
 def answer_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Group-relative advantages per answer id instead of per response.
+    """Group-relative advantages per answer, (..., P, A + 1) each, unparseable in the last column.
 
-    Args:
-        samples: (..., P, A) integers; trained responses per answer id.
-        n_samples: K, unparseable ones included.
-
-    Returns:
-        `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
+    `samples` are the trained responses per answer id, (..., P, A).
     """
     majority = majority_advantages(samples, n_samples, decision, config)
     return majority, minority_advantages(samples, n_samples, decision, config)
@@ -112,12 +105,7 @@ def minority_advantages(
 
 
 def _paid(
-    samples: Array,
-    hit: Array,
-    n_samples: int,
-    size: float,
-    decision: Decision,
-    config: GuardConfig,
+    samples: Array, hit: Array, n_samples: int, size: float, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array, Array]:
     """(..., P) hits, and the advantages of a sample with and without a reward of this size."""
     weighs = config.weight_on == "reward"
@@ -151,15 +139,12 @@ def policy_streams(
 
     Args:
         majority: (..., P, K) or, per answer, (..., P, A + 1).
-        config: `mix`, `negative_scale`, `weight_on` and `skip_by` are read.
     """
     if config.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
-    scale = config.negative_scale
-    if scale != 1:
-        streams = (majority, minority)
-        majority, minority = (np.where(a < 0, scale * a, a) for a in streams)
+    if (scale := config.negative_scale) != 1:
+        majority, minority = (np.where(a < 0, scale * a, a) for a in (majority, minority))
     on_loss = config.weight_on == "loss"
     weight = decision.weight if on_loss else np.ones_like(decision.weight)
     dropped = decision.skip if config.skip_by == "drop" else np.zeros_like(decision.skip)
@@ -169,15 +154,12 @@ def policy_streams(
 def standardised(s: Settings, hits: Any, reward: Any, std: Any) -> tuple[Any, Any]:
     """Return the advantage of a sample that gets the reward, and of one that gets nothing.
 
-    Args:
-        hits: samples that get it.
-        reward: at least 0.
-        std: standard deviation of the batch's rewards, read for `advantage_scale = "batch"`.
+    `hits` samples get it; `std` is that of the batch's rewards, read for `advantage_scale="batch"`.
     """
     mean = reward * (hits / s.n_samples)
-    if not (s.scale_group or s.scale_batch):
+    if not (s.advantage_scale_group or s.advantage_scale_batch):
         return reward - mean, -mean
-    if s.scale_group:
+    if s.advantage_scale_group:
         pairs = max(s.n_samples * (s.n_samples - 1), 1)
         std = reward * np.sqrt(hits * (s.n_samples - hits) / pairs)
     std = std + STD_FLOOR
@@ -204,8 +186,8 @@ def batch_std(s: Settings, hits: Sequence[float], factor: float, visits: Any) ->
     """Return the standard deviation of a batch's rewards, `factor` times the weight or 1 each."""
     n_kept, first, second = 0, 0.0, 0.0
     for p in range(len(hits)):
-        if not (s.drop and visits[p].skipped):
-            reward = factor * visits[p].weight if s.weigh_reward else factor
+        if not (s.skip_by_drop and visits[p].skipped):
+            reward = factor * visits[p].weight if s.weight_on_reward else factor
             n_kept += 1
             first += reward * hits[p]
             second += reward * reward * hits[p]
@@ -225,22 +207,23 @@ def net_advantages(
     """Write the advantage of every answer, the sum of the majority and the minority stream.
 
     Args:
-        label: answer that is trained on, -1 for none.
-        minority: True for minority candidates; not the label.
-        candidate_votes: responses per answer that they were chosen by.
+        label: answer that is trained on, -1 for none; no minority candidate.
         hits: samples on the label, and on minority candidates.
         stds: of `batch_std`, for the majority and the minority reward.
-        advantages: output, per answer.
     """
     kept = 0.0 if visit.skipped else 1.0
-    kept = kept * visit.weight if s.weigh_advantage else kept
-    reward = visit.weight if s.weigh_reward else 1.0
+    kept = kept * visit.weight if s.weight_on_advantage else kept
+    reward = visit.weight if s.weight_on_reward else 1.0
     won, lost = standardised(s, hits[0], reward, stds[0])
-    if s.bonus:
-        _with_bonus(s, visit, label, minority, candidate_votes, hits[0], won, lost, advantages)
+    if s.mix_bonus:
+        size, votes = bonus_size(s, visit.beta, hits[0], won, lost), 0
         for a in range(len(advantages)):
+            votes += candidate_votes[a] if minority[a] else 0
+        for a in range(len(advantages)):
+            share = candidate_votes[a] / max(votes, 1) if minority[a] else 0.0
+            advantage = ((won if a == label else lost) + size * share) * kept
             # The minority stream is 0, which turns -0.0 into 0.0.
-            advantages[a] = scale_negatives(s, advantages[a] * kept) + 0.0
+            advantages[a] = scale_negatives(s, advantage) + 0.0
         return
     rival_won, rival_lost = standardised(s, hits[1], s.minority_reward * reward, stds[1])
     won, lost = (1 - visit.beta) * (won * kept), (1 - visit.beta) * (lost * kept)
@@ -253,33 +236,8 @@ def net_advantages(
         advantages[label] = won + rival_lost
 
 
-def _with_bonus(
-    s: Settings,
-    visit: Any,
-    label: int,
-    minority: Sequence[Any],
-    candidate_votes: Sequence[Any],
-    hits: float,
-    won: float,
-    lost: float,
-    advantages: Numbers,
-) -> None:
-    """Write the advantages of the majority reward, with the release's bonus on candidates."""
-    size = bonus_size(s, visit.beta, hits, won, lost)
-    votes = 0
-    for a in range(len(advantages)):
-        votes += candidate_votes[a] if minority[a] else 0
-    for a in range(len(advantages)):
-        share = candidate_votes[a] / max(votes, 1) if minority[a] else 0.0
-        advantages[a] = (won if a == label else lost) + size * share
-
-
 def standardise(
-    rewards: Array,
-    scale: Scale = "group",
-    *,
-    count: Array | None = None,
-    kept: Array | None = None,
+    rewards: Array, scale: Scale = "group", *, count: Array | None = None, kept: Array | None = None
 ) -> Array:
     """Subtract each group's mean reward and divide by an unbiased standard deviation.
 
@@ -308,18 +266,15 @@ def standardise(
         # Moments around a value near the batch's mean lose no digits where the mean is large.
         near = rewards - np.mean(mean, axis=-2, keepdims=True)
         first, second = _total(near, count), _total(near * near, count)
-        return _scaled(centred, _batch_std(first, second, size, kept)[..., None])
-    squares = _total(centred * centred, count)
-    return _scaled(centred, np.sqrt(squares / np.clip(size - 1, min=1.0))[..., None])
+        std = _batch_std(first, second, size, kept)
+    else:
+        std = np.sqrt(_total(centred * centred, count) / np.clip(size - 1, min=1.0))
+    return centred / (std[..., None] + STD_FLOOR)
 
 
 def _total(values: Array, count: Array | None) -> Array:
     """Sum over the last axis of values that `count` responses have each."""
     return np.sum(values if count is None else count * values, axis=-1)
-
-
-def _scaled(centred: Array, std: Array) -> Array:
-    return centred / (std + STD_FLOOR)
 
 
 def _differ(rewards: Array, count: Array | None) -> Array:
@@ -332,14 +287,7 @@ def _differ(rewards: Array, count: Array | None) -> Array:
 
 
 def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:
-    """(..., 1) standard deviation of the rewards of all responses of the batch.
-
-    Args:
-        first: (..., P) sum of each group's rewards.
-        second: (..., P) sum of their squares.
-        size: (..., P) responses per group.
-        kept: (..., P) bool; the groups that count; all if None.
-    """
+    """(..., 1) standard deviation of a batch's rewards from their groups' sums, squares, sizes."""
     factor = np.ones(first.shape) if kept is None else kept.astype(np.float64)
     total = np.sum(factor * size, axis=-1, keepdims=True)
     # From left to right, as `batch_std` adds up.

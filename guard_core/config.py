@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Mapping, MutableSequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import NoneType, UnionType
@@ -18,7 +19,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Union,
     get_args,
     get_origin,
@@ -51,19 +51,12 @@ class Interval:
 
 
 Count = Annotated[int, Interval("[1, inf)")]
-"""A whole number from 1."""
 Natural = Annotated[int, Interval("[0, inf)")]
-"""A whole number from 0."""
 Positive = Annotated[float, Interval("(0, inf)")]
-"""A finite number above 0."""
 NotNegative = Annotated[float, Interval("[0, inf)")]
-"""A finite number from 0."""
 Share = Annotated[float, Interval("[0, 1]")]
-"""A number from 0 to 1."""
 PositiveShare = Annotated[float, Interval("(0, 1]")]
-"""A number above 0, up to 1."""
 ShareBelowOne = Annotated[float, Interval("[0, 1)")]
-"""A number from 0, below 1."""
 
 
 def check_fields(
@@ -72,35 +65,30 @@ def check_fields(
     """Check the type and the bounds of every field of a dataclass.
 
     Args:
-        record: an instance, whose annotations may hold an `Interval`.
         error: raised for the first field that is wrong.
         prefix: put before the field's name in the message.
         owner: name of the record in messages; that of its class if left out.
-
-    Raises:
-        ConfigError: the annotations cannot be resolved.
     """
-    kinds = _kinds(type(record), owner or type(record).__name__)
-    for name, kind in kinds.items():
+    for name, kind in _kinds(type(record), owner or type(record).__name__).items():
         if message := fault(prefix + name, getattr(record, name), kind):
             raise error(message)
 
 
 def fault(name: str, value: Any, kind: Any) -> str | None:
-    """Returns the message for a value that does not fit a type, None where it fits.
+    """Return the message for a value that does not fit a type, None where it fits.
 
     Args:
-        name: of the setting, the first word of the message.
         kind: a class, `Literal`, union, tuple or mapping type; `Annotated` with an `Interval`
             bounds a number. Other types are not checked.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        inner, *marks = parts
-        bound = next((mark for mark in marks if isinstance(mark, Interval)), None)
-        if bound is None or not _is_number(value):
-            return fault(name, value, inner)
-        return _outside(name, value, bound) or fault(name, value, inner)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        for bound in parts[1:]:
+            if is_number and isinstance(bound, Interval) and value not in bound:
+                closed = math.isfinite(value) or math.isfinite(bound.high - bound.low)
+                return f"{name} = {value}: must {bound}{'' if closed else ' and finite'}"
+        return fault(name, value, parts[0])
     if origin is Literal:
         known = ", ".join(map(str, parts))
         return None if value in parts else f"{name} = {value!r}: must be one of {known}"
@@ -110,14 +98,6 @@ def fault(name: str, value: Any, kind: Any) -> str | None:
     if origin is tuple and isinstance(value, tuple):
         return _tuple_fault(name, value, parts)
     return _class_fault(name, value, origin or kind)
-
-
-def _outside(name: str, value: float, bound: Interval) -> str | None:
-    if value in bound:
-        return None
-    closed = math.isfinite(value) or math.isfinite(bound.high - bound.low)
-    finite = "" if closed else " and finite"
-    return f"{name} = {value}: must {bound}{finite}"
 
 
 def _tuple_fault(name: str, values: tuple[Any, ...], parts: tuple[Any, ...]) -> str | None:
@@ -139,10 +119,6 @@ def _class_fault(name: str, value: Any, kind: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return f"{name} = {value}: must be a finite number"
     return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @functools.cache
@@ -309,9 +285,6 @@ class GuardConfig:
         Args:
             cell: a preset of `guard-train`, such as `llama-3.2-3b/math500`, or a population of the
                 simulator, such as `llama-math500`.
-
-        Raises:
-            ConfigError: the paper has no such cell.
         """
         if cell not in SCRIPTS:
             raise ConfigError(f"cell = {cell!r}: unknown, use one of {', '.join(SCRIPTS)}")
@@ -333,34 +306,19 @@ class GuardConfig:
 
     @classmethod
     def only(cls, part: Part) -> GuardConfig:
-        """The ablation with one part on, in the paper's profile.
-
-        Raises:
-            ConfigError: `part` is none of `frs`, `mps`, `rcsu`.
-        """
+        """The ablation with one part on, in the paper's profile."""
         if part not in get_args(Part):
             raise ConfigError(f"part = {part!r}: must be one of {', '.join(get_args(Part))}")
         return replace(cls.off(), **{part: True})
 
     @classmethod
     def profile(cls, name: str) -> GuardConfig:
-        """A profile by name: `paper`, `release`, `off`, `recommended`, `frs`, `mps` or `rcsu`.
-
-        Raises:
-            ConfigError: there is no profile of that name.
-        """
-        if name in get_args(Part):
-            return cls.only(name)  # type: ignore[arg-type]
-        named = {
-            "paper": cls.paper,
-            "release": cls.release,
-            "off": cls.off,
-            "recommended": cls.recommended,
-        }
-        if name not in named:
-            known = ", ".join([*named, *get_args(Part)])
+        """A profile by name: `paper`, `release`, `off`, `recommended`, `frs`, `mps` or `rcsu`."""
+        named, parts = ("paper", "release", "off", "recommended"), get_args(Part)
+        if name not in (*named, *parts):
+            known = ", ".join([*named, *parts])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")
-        return named[name]()
+        return getattr(cls, name)() if name in named else cls.only(name)  # type: ignore[arg-type]
 
     @property
     def acts(self) -> bool:
@@ -374,13 +332,8 @@ class GuardConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GuardConfig:
-        """Build from a mapping; missing fields take the paper's defaults.
-
-        Raises:
-            ConfigError: a key is no field, or a value is wrong.
-        """
-        unknown = sorted(set(values) - {f.name for f in fields(cls)})
-        if unknown:
+        """Build from a mapping; missing fields take the paper's defaults."""
+        if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
             raise ConfigError(f"{unknown[0]}: no such guard setting")
         return cls(**values)
 
@@ -394,75 +347,26 @@ Numbers = MutableSequence[Any]
 """One problem's numbers: a list of Python's, or a row of an array in compiled code."""
 
 
-class Settings(NamedTuple):
-    """`GuardConfig` as numbers and flags, with the sizes of a visit."""
-
-    n_votes: int
-    n_samples: int
-    least: int
-    """Responses that make an answer a minority candidate."""
-    frs: bool
-    mps: bool
-    rcsu: bool
-    W: int
-    T_steady: int
-    discount: float
-    hysteresis: float
-    negative_scale: float
-    margin_power: int
-    min_share: float
-    tau_FR: float
-    tau_MR: float
-    l1: float
-    l2: float
-    w_min: float
-    beta_max: float
-    minority_reward: float
-    theta_MR: float
-    p_skip: float
-    tie_first: bool
-    tie_incumbent: bool
-    current: bool
-    frozen: bool
-    memory: bool
-    instant: bool
-    weigh_advantage: bool
-    weigh_reward: bool
-    weigh_loss: bool
-    saturating: bool
-    plain: bool
-    bonus: bool
-    skip_first: bool
-    drop: bool
-    scale_group: bool
-    scale_batch: bool
-
-
+_KINDS = _kinds(GuardConfig, "GuardConfig")
 _FLAGS = {
-    "tie_first": ("tie_break", "first"),
-    "tie_incumbent": ("tie_break", "incumbent"),
-    "current": ("label_from", "current"),
-    "frozen": ("label_from", "frozen"),
-    "memory": ("label_from", "memory"),
-    "instant": ("flip_rate", "instant"),
-    "weigh_advantage": ("weight_on", "advantage"),
-    "weigh_reward": ("weight_on", "reward"),
-    "weigh_loss": ("weight_on", "loss"),
-    "saturating": ("beta_schedule", "saturating"),
-    "plain": ("empty_minority", "plain"),
-    "bonus": ("mix", "bonus"),
-    "skip_first": ("skip_order", "first"),
-    "drop": ("skip_by", "drop"),
-    "scale_group": ("advantage_scale", "group"),
-    "scale_batch": ("advantage_scale", "batch"),
+    f"{name}_{word}": (name, word)
+    for name, kind in _KINDS.items()
+    if get_origin(kind) is Literal
+    for word in get_args(kind)
 }
-"""Flag to the setting and the word for which it is True."""
+_NUMBERS = [name for name, kind in _KINDS.items() if get_origin(kind) is not Literal]
+Settings = namedtuple("Settings", ["n_votes", "n_samples", "least", *_NUMBERS, *_FLAGS])
+"""`GuardConfig` as numbers and flags for the law, with the sizes of a visit.
+
+A setting of words becomes a flag for each, such as `tie_break_first`. `least` is the number of
+responses that make an answer a minority candidate.
+"""
 
 
 @functools.lru_cache
 def settings(config: GuardConfig, n_votes: int, n_samples: int) -> Settings:
     """Return the settings of visits with V votes and K samples."""
     least = max(1, floor_share(config.minority_share, n_samples))
-    flags = {flag: getattr(config, name) == word for flag, (name, word) in _FLAGS.items()}
-    numbers = {name: getattr(config, name) for name in Settings._fields[3:] if name not in flags}
-    return Settings(n_votes, n_samples, least, **numbers, **flags)
+    numbers = [getattr(config, name) for name in _NUMBERS]
+    flags = [getattr(config, name) == word for name, word in _FLAGS.values()]
+    return Settings(n_votes, n_samples, least, *numbers, *flags)

@@ -21,12 +21,7 @@ class Route(IntEnum):
 
 
 def rerouted(route: Array, skip: Array) -> Array:
-    """Return routes under other skips; who sits out no longer is at high risk.
-
-    Args:
-        route: (..., P) of the guard.
-        skip: (..., P) bool; in place of the guard's.
-    """
+    """(..., P) routes under other skips than the guard's; who sits out is at no high risk."""
     own = np.where(route == int(Route.SKIPPED), int(Route.HIGH_RISK), route)
     return np.astype(np.where(skip, int(Route.SKIPPED), own), route.dtype)
 
@@ -67,23 +62,13 @@ class Decision:
     """(..., P, A) integers; responses per answer that the candidates were chosen by."""
 
     def treated(self, weight: Array, beta: Array, skip: Array) -> Decision:
-        """Replace what changes the update, as in a control that treats other problems.
-
-        Args:
-            weight: (..., P).
-            beta: (..., P).
-            skip: (..., P) bool.
-        """
+        """Replace what changes the update, as in a control that treats other problems."""
         return replace(self, weight=weight, beta=beta, skip=skip, route=rerouted(self.route, skip))
 
     def trained_on(self, label: Array) -> Decision:
         """Replace the label that is trained on, as by the true answer in an oracle run.
 
-        The label that is trained on is never a minority candidate.
-
-        Args:
-            label: (..., P) integer answer ids; negative ones stand for an answer that no response
-                gave, and become -1.
+        It is never a minority candidate. Negative ids stand for an answer that no response gave.
         """
         label = np.where(label < 0, -1, label)
         ids = np.arange(self.minority.shape[-1], dtype=label.dtype)
@@ -94,11 +79,8 @@ class Treatment(NamedTuple):
     """The part of a decision that changes the update (docs/method.md, section 12)."""
 
     weight: Array
-    """(..., P) FRS weight."""
     beta: Array
-    """(..., P) share of the minority loss."""
     skip: Array
-    """(..., P) bool; sits this step out."""
 
     @classmethod
     def of(cls, decision: Decision) -> Treatment:
@@ -109,11 +91,7 @@ class Treatment(NamedTuple):
         """Deal the batch's treatments to its problems at random.
 
         The problem with the i-th smallest number gets the treatment of the one with the i-th
-        smallest draw, so the order of the rows does not matter.
-
-        Args:
-            problems: (..., P) numbers, different within a batch.
-            draws: (..., P) uniform random numbers of these problems.
+        smallest draw, so the order of the rows does not matter. Both are (..., P).
         """
         rank = np.argsort(np.argsort(problems, axis=-1), axis=-1)
         source = np.take_along_axis(np.argsort(draws, axis=-1), rank, axis=-1)

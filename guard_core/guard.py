@@ -1,14 +1,9 @@
-"""The guard as a pure function, (state, votes, draws) -> (state, decision).
-
-The law stands in `labels`, `frs`, `mps`, `rcsu`, `advantages` and in `decide` here, as functions on
-one problem's numbers: they take Python's numbers and lists, or rows of arrays in compiled code
-(`sim.engine.kernel`).
-"""
+"""The guard's memory of every problem."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +22,86 @@ from guard_core.rcsu import (
     skip_cap,
     skip_key,
 )
-from guard_core.state import GuardState
 from guard_core.votes import Array, Draws, Votes, widen
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guard's memory; `(..., N)` for all problems, `(..., P)` for the rows of a batch."""
+
+    label: Array
+    """(..., N) integers; the last label, -1 for none yet."""
+    visits: Array
+    """(..., N) integers; |H|, how often the problem was in a batch."""
+    flips: Array
+    """(..., N, W) integers; 1 where the label changed, newest last, 0 where there is no history."""
+    match_rates: Array
+    """(..., N, W) floats; newest last, 0 where there is no history."""
+    had_competition: Array
+    """(..., N) bool; the flip rate once exceeded `tau_FR`."""
+    c2_fired: Array
+    """(..., N) integers; visits at which condition C2 fired, never reset."""
+    mps_active: Array
+    """(..., N) bool; minority protection is on."""
+    steady: Array
+    """(..., N) integers; visits in a row with a flip rate of at most `tau_FR`."""
+    memory: Array
+    """(..., N, A) floats; discounted votes of all visits; A is 0 unless `label_from="memory"`."""
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
+        """The state of (..., N) = `shape` problems before any visit; the memory grows."""
+        width = n_answers if config.label_from == "memory" else 0
+
+        def zeros(dtype: Any, *tail: int) -> Array:
+            return np.zeros((*shape, *tail), dtype)
+
+        return cls(
+            label=zeros(np.int32) - 1,
+            visits=zeros(np.int32),
+            flips=zeros(np.int16, config.W),
+            match_rates=zeros(np.float64, config.W),
+            had_competition=zeros(np.bool_),
+            c2_fired=zeros(np.int32),
+            mps_active=zeros(np.bool_),
+            steady=zeros(np.int32),
+            memory=zeros(np.float64, width),
+        )
+
+    def take(self, problems: Array) -> GuardState:
+        """The batch's rows, (..., P).
+
+        Args:
+            problems: (..., P) problem indices, or (P,) for the same ones under all leading axes.
+        """
+        at = self._index(problems)
+        return GuardState(**{name: array[at] for name, array in self._arrays().items()})
+
+    def put(self, problems: Array, rows: GuardState) -> GuardState:
+        """Write a batch's rows back, into the old state's memory.
+
+        Raises:
+            ValueError: a problem occurs twice.
+        """
+        ordered = np.sort(np.asarray(problems), axis=-1)
+        if (ordered[..., 1:] == ordered[..., :-1]).any():
+            raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
+        at = self._index(problems)
+        whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
+        new = rows._arrays()
+        new["memory"] = widen(rows.memory, whole.memory.shape[-1])
+        for name, array in whole._arrays().items():
+            array[at] = new[name]
+        return whole
+
+    def _arrays(self) -> dict[str, Array]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def _index(self, problems: Array) -> tuple[Array, ...]:
+        """Places of the problems under all leading axes."""
+        index, leading = np.asarray(problems), self.label.shape[:-1]
+        grid = np.indices((*leading, index.shape[-1]), sparse=True)[:-1]
+        return (*grid, np.broadcast_to(index, (*leading, index.shape[-1])))
 
 
 @dataclass(slots=True)
@@ -74,9 +147,7 @@ def decide(
     """Record one visit and decide what to do with the problem, all but the skip.
 
     Args:
-        problem: as `Problem`; changed.
-        flips: 0 or 1 of the last W visits, newest last; changed.
-        match_rates: of the last W visits, newest last; changed.
+        problem: as `Problem`; changed, as `flips` and `match_rates` of the last W visits are.
         candidates: responses per answer that minority candidates are chosen by.
         minority: output; True for minority candidates, per answer.
         visit: output, as `Visit`.
@@ -86,7 +157,7 @@ def decide(
     visit.label = problem.label = label
     problem.visits += 1
     n_flips, total = push(flips, visit.flipped), push(match_rates, visit.match_rate)
-    visit.flip_rate = 1.0 * visit.flipped if s.instant else n_flips / s.W
+    visit.flip_rate = 1.0 * visit.flipped if s.flip_rate_instant else n_flips / s.W
     visit.mean_match_rate = total / min(problem.visits, s.W)
     contested = visit.flip_rate > s.tau_FR
     problem.had_competition = problem.had_competition or contested
@@ -105,11 +176,6 @@ class Guard:
 
     The pattern is Optax's: `init` makes a state, `step` maps a state and an observation to a new
     state and a decision. Nothing is hidden and nothing random happens inside.
-
-        guard = Guard(GuardConfig.paper())
-        state = guard.init(n_problems)
-        rows, decision = guard.step(state.take(problems), votes, draws)
-        state = state.put(problems, rows)
     """
 
     config: GuardConfig
@@ -128,9 +194,6 @@ class Guard:
             like: not read; states are NumPy arrays.
             leading: leading axes, such as replicates.
             n_answers: A, if known; saves the vote memory from growing.
-
-        Raises:
-            ValueError: there is no problem.
         """
         if n_problems < 1:
             raise ValueError(f"n_problems = {n_problems}: must be at least 1")
@@ -139,23 +202,18 @@ class Guard:
     def prime(
         self, state: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
     ) -> GuardState:
-        """Take in visit 0, the votes drawn before training (docs/method.md, section 2).
+        """Take in visit 0, the votes of all N problems before training (docs/method.md, section 2).
 
-        It sets label and memory, and is neither a visit nor a flip.
-
-        Args:
-            votes: counts (..., N, A).
-            draws: only `tie` is read.
-            scores: as for `step`.
+        It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
         s = settings(self.config, votes.n_votes, votes.n_samples)
         votes, scores, memory = self._widened(state, votes, scores)
         counts, told, remembered = _lists(votes.counts, scores, memory)
         labels = []
         for p, (old, tie) in enumerate(zip(*_numbers(state.label, draws.tie), strict=True)):
-            if s.memory:
+            if s.label_from_memory:
                 remember(remembered[p], told[p], s.discount)
-            chosen_by = remembered[p] if s.memory else told[p]
+            chosen_by = remembered[p] if s.label_from_memory else told[p]
             labels.append(choose_label(s, chosen_by, counts[p], old, tie)[0])
         return replace(state, label=_array(labels, state.label), memory=_array(remembered, memory))
 
@@ -166,8 +224,6 @@ class Guard:
 
         Args:
             rows: `state.take(problems)`, (..., P).
-            votes: this visit's votes, (..., P, A).
-            draws: uniform random numbers, (..., P).
             scores: (..., P, A) at least 0; what the label has most of, and what a memory sums,
                 where a rule of `guard_core.rules` has another choice than the votes themselves.
                 Match rates are shares of the votes in any case.
@@ -184,21 +240,12 @@ class Guard:
         visits, tied, keys = [], [], []
         drawn = zip(*_numbers(draws.tie, draws.skip, draws.pick), strict=True)
         for p, (problem, (tie, skip, pick)) in enumerate(zip(problems, drawn, strict=True)):
-            if s.memory:
+            if s.label_from_memory:
                 remember(remembered[p], told[p], s.discount)
-            chosen_by, visit = remembered[p] if s.memory else told[p], Visit()
+            chosen_by, visit = remembered[p] if s.label_from_memory else told[p], Visit()
             label, shared = choose_label(s, chosen_by, counts[p], problem.label, tie)
-            decide(
-                s,
-                problem,
-                flips[p],
-                match_rates[p],
-                label,
-                counts[p],
-                candidates_PA[p],
-                minority[p],
-                visit,
-            )
+            given = (label, counts[p], candidates_PA[p], minority[p])
+            decide(s, problem, flips[p], match_rates[p], *given, visit)
             weigh_support(s, chosen_by, visit)
             visits.append(visit)
             tied.append(shared)
@@ -209,26 +256,16 @@ class Guard:
             for start in range(0, len(keys), max(n_batch, 1)):
                 at = slice(start, start + n_batch)
                 choose_skips(keys[at], cap, visits[at])
-        rows = GuardState(
-            **{
-                name: _array([getattr(problem, name) for problem in problems], getattr(rows, name))
-                for name in Problem.__slots__
-            },
-            flips=_array(flips, rows.flips),
-            match_rates=_array(match_rates, rows.match_rates),
-            memory=_array(remembered, memory),
-        )
+        new: dict[str, list[Any]] = {
+            name: [getattr(problem, name) for problem in problems] for name in Problem.__slots__
+        }
+        new |= {"flips": flips, "match_rates": match_rates, "memory": remembered}
+        old = rows._arrays() | {"memory": memory}
+        rows = GuardState(**{name: _array(values, old[name]) for name, values in new.items()})
         return rows, _decision(s, rows, visits, tied, minority, candidates)
 
     def remembered(self, rows: GuardState) -> Array | None:
-        """(..., P, A) scores of earlier visits as this visit's label counts them.
-
-        Args:
-            rows: of the batch, before `step`.
-
-        Returns:
-            The memory times `discount`; None where labels do not remember.
-        """
+        """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
         if self.config.label_from != "memory":
             return None
         return self.config.discount * rows.memory
@@ -268,26 +305,24 @@ def _decision(
     minority: Sequence[Numbers],
     candidates: Array,
 ) -> Decision:
-    shape = rows.label.shape
+    def of(name: str, dtype: type[np.generic] = np.float64) -> Array:
+        return np.array([getattr(visit, name) for visit in visits], dtype).reshape(rows.label.shape)
 
-    def of(values: Iterable[Any], dtype: type[np.generic] = np.float64) -> Array:
-        return np.array(list(values), dtype).reshape(shape)
-
-    mean_match_rate = of(visit.mean_match_rate for visit in visits)
+    mean_match_rate = of("mean_match_rate")
     return Decision(
         label=rows.label,
-        flipped=of((visit.flipped for visit in visits), np.bool_),
-        tied=of(tied, np.bool_),
+        flipped=of("flipped", np.bool_),
+        tied=np.array(tied, np.bool_).reshape(rows.label.shape),
         visits=rows.visits,
-        match_rate=of(visit.match_rate for visit in visits),
-        flip_rate=of(visit.flip_rate for visit in visits),
+        match_rate=of("match_rate"),
+        flip_rate=of("flip_rate"),
         mean_match_rate=mean_match_rate,
         had_competition=rows.had_competition,
-        weight=of(visit.weight for visit in visits),
-        beta=of(visit.beta for visit in visits),
+        weight=of("weight"),
+        beta=of("beta"),
         high_risk=at_high_risk(s, rows.had_competition, rows.visits, mean_match_rate),
-        skip=of((visit.skipped for visit in visits), np.bool_),
-        route=of((visit.route for visit in visits), np.int8),
+        skip=of("skipped", np.bool_),
+        route=of("route", np.int8),
         minority=np.array(minority, np.bool_).reshape(candidates.shape),
         candidate_votes=candidates,
     )

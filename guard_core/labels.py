@@ -26,19 +26,18 @@ def choose_label(
     Args:
         scores: per answer; the votes, a rule's scores, or the memory with this visit in it.
         old: label before this visit, -1 for none.
-        tie: uniform number that decides between equal answers.
     """
-    top, n_tied, label = winner(scores, old, tie, s.tie_first, s.tie_incumbent)
+    top, n_tied, label = winner(scores, old, tie, s.tie_break_first, s.tie_break_incumbent)
     if s.hysteresis > 0 and 0 <= old < len(scores):
         close = scores[old] >= (1 - s.hysteresis) * top
         label = old if scores[old] > 0 and close else label
     voted = top > 0
-    if s.memory and voted:
+    if s.label_from_memory and voted:
         # Remembered sums stay positive for ever: look whether anybody voted now.
         voted = False
         for a in range(len(counts)):
             voted |= counts[a] > 0
-    if not voted or (s.frozen and old >= 0):
+    if not voted or (s.label_from_frozen and old >= 0):
         label = old
     return label, voted and n_tied > 1
 
@@ -67,10 +66,7 @@ def winner(
 def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -> Array:
     """(..., P) answers with most of this visit's votes, wherever the guard's labels come from.
 
-    Args:
-        old: (..., P) label where nobody voted, and of equals the one that
-            `tie_break = "incumbent"` keeps; -1 for none.
-        tie: (..., P) uniform draws.
+    `old` are the labels where nobody voted, and the incumbents of ties; -1 for none.
     """
     config = replace(config, label_from="current", hysteresis=0.0)
     s = settings(config, votes.n_votes, votes.n_samples)

@@ -29,7 +29,7 @@ def protect(s: Settings, problem: Any, visit: Any) -> float:
     contested = strength > s.tau_FR
     problem.steady = 0 if contested else problem.steady + 1
     problem.mps_active = contested or (problem.mps_active and problem.steady < s.T_steady)
-    if s.saturating:
+    if s.beta_schedule_saturating:
         strength = min(strength / max(s.tau_FR, 1e-6), 1.0)
-    off = not problem.mps_active or (s.plain and visit.n_minority == 0)
+    off = not problem.mps_active or (s.empty_minority_plain and visit.n_minority == 0)
     return 0.0 if off else s.beta_max * strength

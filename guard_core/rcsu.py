@@ -30,7 +30,7 @@ def skip_key(s: Settings, visit: Any, skip: float, pick: float) -> float:
     """Return the key by which a problem is skipped, the smallest first, or `NO_CANDIDATE`."""
     if visit.route != HIGH_RISK or skip >= s.p_skip:
         return NO_CANDIDATE
-    return 0.0 if s.skip_first else pick
+    return 0.0 if s.skip_order_first else pick
 
 
 def choose_skips(keys: Sequence[float], cap: int, visits: Any) -> None:

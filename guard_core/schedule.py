@@ -1,9 +1,8 @@
 """The learning rate over a run: a warm-up, half a cosine that would end at 0, and the brake.
 
-The trainer sets the rate of every optimizer step; the simulator's policies take all of a batch's
-rates, or their mean. The brake reads a label-free signal from the latest visit of every problem
-after the votes of a batch. While it exceeds its limit, each batch multiplies the learning rate of
-the rest of the run by `brake`. At 0 this is early stopping.
+The brake reads a label-free signal from the latest visit of every problem after the votes of a
+batch. While it exceeds its limit, each batch multiplies the learning rate of the rest of the run by
+`brake`. At 0 this is early stopping.
 """
 
 from __future__ import annotations
@@ -17,12 +16,9 @@ from guard_core.votes import Array
 
 
 def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
-    """Return the factor on the peak learning rate of one optimizer step.
+    """Return the factor on the peak learning rate after `done` of `n_scheduled` steps.
 
-    Args:
-        done: scheduled steps before this one.
-        n_scheduled: scheduled steps of the whole run, see `scheduled_steps`.
-        warmup_ratio: share of them that warms up, rounded up to whole steps.
+    The share that warms up is rounded up to whole steps.
     """
     warmup = math.ceil(warmup_ratio * n_scheduled)
     if done < warmup:
@@ -38,11 +34,7 @@ def scheduled_steps(n_problems: int, batch_size: int, mini_batch: int) -> list[i
 
 
 def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[list[float]]:
-    """Return `rate_factor` of every optimizer step, batch by batch of a run.
-
-    Args:
-        steps_of_epoch: optimizer steps of every batch of an epoch, see `scheduled_steps`.
-    """
+    """Return `rate_factor` of every step, batch by batch, from an epoch's `scheduled_steps`."""
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
     for n_steps in steps_of_epoch * epochs:
         factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
@@ -59,8 +51,7 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
         visited: (..., N) bool; problems that were visited in training.
 
     Returns:
-        (...,) share of all N problems whose label changed, or mean match rate of the visited
-        problems, 0 before the first visit.
+        (...,) share of all N problems whose label changed, or mean match rate of the visited ones.
     """
     seen = np.astype(visited, match_rate.dtype)
     if config.brake_on == "flip_rate":
@@ -69,12 +60,5 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
 
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
-    """Return the factor by which the learning rate of the rest of the run changes.
-
-    Args:
-        value: (...,) of `signal`.
-
-    Returns:
-        (...,) `brake` where the signal exceeds its limit, else 1.
-    """
+    """(...,) factors on the rest of the run's rate: `brake` where `signal` exceeds its limit."""
     return np.where(value > config.brake_above, config.brake * np.ones_like(value), 1.0)

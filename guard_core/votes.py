@@ -51,13 +51,16 @@ class Votes:
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_answers: A, larger than every id.
-            check: look at the ids.
-
-        Raises:
-            ValueError: the ids are no integers, or one that is looked at lies outside -1..A-1.
+            check: look at the ids; one outside -1..A-1 is a ValueError.
         """
         answers = np.asarray(answers)
-        _check_ids(answers, n_answers, check)
+        if not np.issubdtype(answers.dtype, np.integer):
+            raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
+        if check and bool(np.any((answers >= n_answers) | (answers < -1))):
+            raise ValueError(
+                f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = "
+                f"{n_answers}, or use -1 for what is unparseable"
+            )
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -66,11 +69,7 @@ class Votes:
         )
 
     def check(self) -> None:
-        """Look at the values.
-
-        Raises:
-            ValueError: a count is negative, the samples exceed the votes, or a row exceeds V.
-        """
+        """Look at the values; raises ValueError for impossible counts."""
         if self.counts.shape[-1] == 0:
             return
         if bool(np.any(self.samples < 0)) or bool(np.any(self.samples > self.counts)):
@@ -79,16 +78,6 @@ class Votes:
             raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
         if bool(np.any(np.sum(self.samples, axis=-1) > self.n_samples)):
             raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
-
-
-def _check_ids(answers: Array, n_answers: int, check: bool) -> None:
-    if not np.issubdtype(answers.dtype, np.integer):
-        raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
-    if check and (bool(np.any(answers >= n_answers)) or bool(np.any(answers < -1))):
-        raise ValueError(
-            f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
-            "or use -1 for what is unparseable"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +132,7 @@ def count_answers(answers: Array, n_answers: int) -> Array:
 
 
 def sum_by_id(ids: Array, n: int, weights: Array) -> Array:
-    """(..., n) sums of the weights (..., M) of the entries with each id, in their order.
-
-    Args:
-        ids: (..., M) integers below n; negative ones are left out.
-    """
+    """(..., n) sums of the weights of (..., M) entries by id below n; negative ids are left out."""
     rows = np.arange(math.prod(ids.shape[:-1])).reshape((*ids.shape[:-1], 1))
     slots = rows * (n + 1) + np.where(ids < 0, n, ids)
     sums = np.bincount(slots.reshape(-1), weights.reshape(-1), rows.size * (n + 1))

@@ -5,12 +5,12 @@ replicates. Its law stays in `guard_core.rules`: compiled code gives the one qua
 expensive, and the rule makes rewards of it.
 
 * EVOL-RL's novelties take time proportional to the responses, not to their pairs. With the
-  similarities of `sim.world.observe.observations`, s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j), a
+  similarities of `sim.world.observe`, s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j), a
   response's mean similarity to its side follows from sums, and its largest similarity from the
   largest u among all others and among those with its own answer.
 * SCOPE's 2 V - 1 subgroups per problem get their labels without their numbers drawn in full. A
   subset holds the responses with the n smallest of V uniform numbers. Compared bit by bit, with the
-  same bit of 64 numbers in one random word (`sim.world.random.plane`), a few words decide.
+  same bit of 64 numbers in one random word (`sim.world.sampling.plane`), a few words decide.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from guard_core.config import floor_share
 from guard_core.rules import Need, Observations, Rule
 from guard_core.rules.confidence import Scope, subgroup_sizes
 from guard_core.rules.evidence import EvolRL
-from sim.world.observe.observations import BASE, SAME, SPREAD
-from sim.world.observe.observer import Observer, Visit
-from sim.world.random import LANES, PLANES, RULE, fold, plane, stream
+from sim.world.observe import BASE, SAME, SPREAD, Observer, Visit
+from sim.world.sampling import LANES, PLANES, RULE, fold, plane, stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

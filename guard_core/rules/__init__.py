@@ -64,10 +64,7 @@ RULES: dict[str, type[Rule]] = {
 
 
 def make_rule(name: str, settings: Mapping[str, Any] | None = None) -> Rule:
-    """A rule by name.
-
-    Args:
-        name: key of `RULES`.
+    """A rule by its name in `RULES`.
 
     Raises:
         ConfigError: there is no rule of that name, or a setting is wrong.

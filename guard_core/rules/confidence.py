@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from guard_core.votes import Array, sum_by_id, widen
 class Intuitor(Rule):
     """`r_i` is the response's self-certainty: mean over its tokens of KL(uniform || model).
 
-    Zhao et al., "Learning to Reason without External Rewards", https://arxiv.org/abs/2505.19590;
-    read in the authors' code as the mean of logsumexp(z) - mean(z), which is that divergence plus
-    the constant ln(vocabulary); standardised rewards do not see the constant (n = 8, learning rate
-    3e-6, KL .005). A certainty that is not finite is read as the mean of the problem's others.
+    Zhao et al., "Learning to Reason without External Rewards", https://arxiv.org/abs/2505.19590.
+    The authors' code takes the mean of logsumexp(z) - mean(z), that divergence plus ln(vocabulary),
+    which standardised rewards do not see.
 
     Example: answers 0 1; certainty .5 2; rewards .5 2.
     """
@@ -40,8 +39,7 @@ class Rent(Rule):
     """`r_i` is minus the mean entropy of the response's tokens; unparseable responses get -7.
 
     Prabhudesai et al., "Maximizing Confidence Alone Improves Reasoning",
-    https://arxiv.org/abs/2505.22660; read in the authors' code (n = 5, learning rate 1e-6, KL
-    .001). An entropy that is not finite is read as the mean of the problem's others.
+    https://arxiv.org/abs/2505.22660; read in the authors' code.
 
     Example: answers 0 -; entropy .3 .1; rewards -.3 -7.
     """
@@ -71,9 +69,8 @@ class Dare(Rule):
     formulas. Answer a has n_a of the V votes and mean token entropy u_a, and p(a) is proportional
     to n_a / (u_a + 1e-8) over the answers. Answers of which p is below `threshold` get 0, and p is
     normalised again over the others. With the M votes that these have, b(a) = (1 - n_a / M) (1 -
-    u_a), which is negative above 1 nat. `alpha` and `threshold` were not seen, nor what an
-    unparseable response gets: here 0, and it is no vote of the M. An entropy that is not finite is
-    read as the mean of the problem's others.
+    u_a). `alpha` and `threshold` were not seen, nor what an unparseable response gets: here 0, and
+    it is no vote of the M.
 
     Example: threshold .3; answers 0 0 1 2; entropy .5 .5 .25 1; rewards .51667
     .51667 .55 0.
@@ -112,11 +109,10 @@ def _normalised(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotEM(Rule):
-    """No rewards: the loss is the mean token entropy of the responses.
+    """No rewards: the loss is the mean token entropy of the responses; labels train nothing.
 
     Gao et al., "One-shot Entropy Minimization", https://arxiv.org/abs/2505.20282; read in the
-    authors' code (learning rate 2e-5, temperature .5, trained on a single problem; here on those of
-    the run). The labels are watched and train nothing.
+    authors' code, which trains on a single problem; here on those of the run.
 
     Example: answers 0 0 1; rewards 0 0 0.
     """
@@ -128,7 +124,6 @@ class OneShotEM(Rule):
     loss = "entropy"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`: all 0."""
         zero = np.astype(obs.columns != obs.columns, obs.real)
         return np.broadcast_to(zero, (*label.shape, zero.shape[-1]))
 
@@ -138,12 +133,11 @@ class SCRL(Rule):
     """Three kinds of answers: the label, negative ones, and the rest.
 
     Read in the authors' code (https://arxiv.org/abs/2603.19880, `scrl_utils.py`, numbers from
-    `run_example.sh`; 32 votes, 16 trained, temperature .6). Shares are of all V votes. The label is
-    positive if its share is at least `t_pos` and leads every other answer's by more than
-    `t_margin`, or there is no other. Any answer that is not positive is negative if its share is
-    below `t_low` and the mean entropy H_a of its responses is at least the mean H of all V. Binary
-    rewards: +1 positive, -1 negative, 0 else. Unparseable responses get -1. An entropy that is not
-    finite is read as the mean of the problem's others.
+    `run_example.sh`). Shares are of all V votes. The label is positive if its share is at least
+    `t_pos` and leads every other answer's by more than `t_margin`, or there is no other. Any answer
+    that is not positive is negative if its share is below `t_low` and the mean entropy H_a of its
+    responses is at least the mean H of all V. Binary rewards: +1 positive, -1 negative, 0 else.
+    Unparseable responses get -1.
 
     Example: t_low .2; answers 0 0 0 0 0 1 1 2; entropy .2 .2 .2 .2 .2 .2 .2 .6;
     rewards 1 1 1 1 1 0 0 -1.
@@ -187,8 +181,8 @@ class SCRLContinuous(SCRL):
     """The continuous rewards of SCRL, with share p and entropies H_a and H.
 
     Positive `p - l (H_a - H)`, negative `-(t_low - p) - l (H_a - H)`, else `-l (H_a - H)`;
-    unparseable -1. Read in the authors' code (https://arxiv.org/abs/2603.19880), which says
-    `p - t_pos` in its description of the positive reward and pays `p`: `positive_from` offers both.
+    unparseable -1. The authors' code (https://arxiv.org/abs/2603.19880) says `p - t_pos` in its
+    description of the positive reward and pays `p`: `positive_from` offers both.
 
     Example: t_low .2; answers 0 0 0 0 0 1 1 2; entropy .2 .2 .2 .2 .2 .2 .2 .6;
     rewards .63 .63 .63 .63 .63 .005 .005 -.11.
@@ -229,21 +223,20 @@ class Scope(Rule):
 
     Wang et al., "Beyond Majority Voting: Towards Fine-grained and More Reliable Reward Signal for
     Test-Time Reinforcement Learning", https://arxiv.org/abs/2512.15146; read in the authors' code
-    (`grouputils.py`, `ray_trainer.py`; 64 responses, all trained, temperature .6 or 1). For a size
-    g of {1, 2, 4, .., V} the V responses are cut in order into V / g subgroups. Each draws `subset`
-    of the V responses without replacement, its label is the argmax over a of sum_i conf_i [a_i =
-    a], the smallest id of equals, and its members are rewarded against that label. One g is chosen
-    for the batch: of the sizes that no other beats in mean reward R and mean number of distinct
-    labels D, both scaled to [0, 1] over these, the one with the least sqrt(l (1 - R)^2 + (1 - l) (1
-    - D)^2), the smallest of equals. Sizes that do not divide V are left out. Where labels remember,
-    what was remembered counts for `subset` of itself.
+    (`grouputils.py`, `ray_trainer.py`). For a size g of {1, 2, 4, .., V} that divides V the V
+    responses are cut in order into V / g subgroups. Each draws `subset` of the V responses without
+    replacement, its label is the argmax over a of sum_i conf_i [a_i = a], the smallest id of
+    equals, and its members are rewarded against that label. One g is chosen for the batch: of the
+    sizes that no other beats in mean reward R and mean number of distinct labels D, both scaled to
+    [0, 1] over these, the one with the least sqrt(l (1 - R)^2 + (1 - l) (1 - D)^2), the smallest of
+    equals. Where labels remember, what was remembered counts for `subset` of itself.
 
     As released, the confidence is the mean negative log-prob of the sampled tokens, which is high
     for unsure responses, and within a subset the j-th parseable answer meets the confidence of the
-    j-th response, so that unparseable ones shift them; `release` does both, and counts "no label"
-    among the distinct labels. `logprob` weighs every response by the geometric mean probability of
-    its steps. A confidence that is not finite weighs 0. The released code draws new subsets for the
-    size that was chosen; here the rewards are those that it was chosen for.
+    j-th response; `release` does both, and counts "no label" among the distinct labels. `logprob`
+    weighs every response by the geometric mean probability of its steps. A confidence that is not
+    finite weighs 0. The released code draws new subsets for the size that was chosen; here the
+    rewards are those that it was chosen for.
 
     Example: answers 0 1; step_logprob 0 0; draws .1 .9 .9 .1 .1 .9; rewards 1 1.
     """
@@ -262,37 +255,28 @@ class Scope(Rule):
     """l, weight of the reward relative to the diversity."""
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
-        """Implement `Rule.n_draws`: one number per subgroup and response."""
         return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
 
     def scores(self, obs: Observations) -> Array:
-        """Implement `Rule.scores`: confidences of all V responses, summed per answer."""
-        answers = obs.of("answers")
-        return self._sums(obs, answers, self.weights(obs))
+        return self._sums(obs, obs.of("answers"), self.weights(obs))
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.pay`: the label is not read."""
         answers, V = obs.of("answers"), obs.votes.n_votes
-        draws = obs.drawn(self.n_draws(V, obs.votes.n_samples))
-        draws = np.reshape(draws, (*answers.shape[:-1], -1, V))
+        drawn = obs.drawn(self.n_draws(V, obs.votes.n_samples))
+        draws = np.reshape(drawn, (*answers.shape[:-1], -1, V))
         return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
 
     def rewards(self, obs: Observations, labels: Array) -> Array:
-        """Return the rewards against the labels of all subgroups.
+        """(..., P, K) rewards against the labels of all subgroups, by the size that is chosen.
 
         Args:
-            obs: of the batch, with `answers`.
             labels: (..., P, S) of the subgroups, the smallest size first; -2 for none.
-
-        Returns:
-            (..., P, K), by the size that is chosen for the batch.
         """
         V, start, cuts = obs.votes.n_votes, 0, []
         for size in subgroup_sizes(V):
-            stop = start + V // size
-            of_size = labels[..., start:stop]
+            of_size = labels[..., start : start + V // size]
             cuts.append(cut_by(obs, of_size, size, self.confidence == "release"))
-            start = stop
+            start += V // size
         return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
 
     def weights(self, obs: Observations) -> Array:
@@ -317,7 +301,8 @@ class Scope(Rule):
             # Draws that equal the last one in are in too.
             last = np.sort(draws, axis=-1)[..., n_drawn - 1 : n_drawn]
             drawn = np.astype(draws <= last, obs.real)
-            hot = _one_hot(answers, obs.votes.counts.shape[-1], obs.real)
+            ids = np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
+            hot = np.astype(answers[..., None] == ids, obs.real)
             return np.matmul(drawn, hot * weights[..., None])
         order = np.argsort(draws, axis=-1, stable=True)
         answers, weights = (
@@ -357,12 +342,10 @@ def subgroup_sizes(n_votes: int) -> list[int]:
 
 
 def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut:
-    """Reward every response against its subgroup's label.
+    """Reward every response against the label of its subgroup of this size.
 
     Args:
-        obs: of the batch, with `answers`.
-        labels: (..., P, S) of the subgroups, -2 for none.
-        size: of a subgroup; S times it is V.
+        labels: (..., P, S) of the subgroups, -2 for none; S times `size` is V.
         count_none: whether "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
@@ -378,12 +361,7 @@ def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut
 
 
 def choose_cut(cuts: list[Cut], balance: float) -> Array:
-    """(..., P, V) rewards of the best cut, the same one for the whole batch.
-
-    Args:
-        cuts: one per size, the smallest first.
-        balance: weight of the mean reward relative to the diversity.
-    """
+    """(..., P, V) rewards of the best of cuts (smallest size first), one for the whole batch."""
     R = np.stack([cut.mean_reward for cut in cuts], axis=-1)
     D = np.stack([cut.diversity for cut in cuts], axis=-1)
     front = _front(R, D)
@@ -409,9 +387,3 @@ def _scaled(values: Array, front: Array) -> Array:
     low = np.min(np.where(front, values, high), axis=-1, keepdims=True)
     width, ones = high - low, np.ones_like(values)
     return np.where(width > 0, (values - low) / np.where(width > 0, width, ones), ones)
-
-
-def _one_hot(answers: Array, n_answers: int, real: Any) -> Array:
-    """(..., P, M, A) floats; 1 where a response gave the answer, all 0 for unparseable ones."""
-    ids = np.arange(n_answers, dtype=answers.dtype)
-    return np.astype(answers[..., None] == ids, real)

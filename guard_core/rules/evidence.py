@@ -26,9 +26,9 @@ class CoRewarding1(Rule):
 
     Zhang et al., "Co-rewarding: Stable Self-supervised RL for Eliciting Reasoning in LLMs",
     https://arxiv.org/abs/2508.00410, part I; read in the authors' code
-    (`reward_manager/co_reward.py`, n = 8). There the responses to the paraphrase are trained as
-    well, on the label of the original; the trainer does so, too. Where no response to the
-    paraphrase can be parsed, that code rewards nobody; here the label stays what it was.
+    (`reward_manager/co_reward.py`). The responses to the paraphrase are trained as well, on the
+    label of the original. Where none of them can be parsed, that code rewards nobody; here the
+    label stays what it was.
 
     Example: answers 0 0 1; second 1 1 0; rewards 0 0 1.
     """
@@ -48,7 +48,6 @@ class CoRewarding2(Rule):
 
     Part II of the same paper, https://arxiv.org/abs/2508.00410; read in the authors' code
     (`reward_manager/co_rewarding_II.py`): the average's rate falls from .01 to 1e-5 along a cosine.
-    Without a parseable vote as in part I.
 
     Example: answers 0 0 1; second 1 1 0; rewards 0 0 1.
     """
@@ -112,24 +111,22 @@ class T3RL(Rule):
 class CoVerRL(Rule):
     """Reward format and match, unless a verifier doubts the majority.
 
-    Read in the authors' code (https://arxiv.org/abs/2603.17775, `recipe/cover_rl`; 32 responses, 16
-    trained, learning rate 5e-7, upper clip .28, temperature 1). The same model judges up to
-    `verifications` responses of the majority once each, and one response of the least frequent
-    other answer as often; where the majority has fewer, the largest even number of them. A problem
-    whose majority is judged wrong at least as often as right leaves the batch. One without a
-    readable verdict stays; nobody is asked where all agree, or where the majority is a single
+    Read in the authors' code (https://arxiv.org/abs/2603.17775, `recipe/cover_rl`). The same model
+    judges up to `verifications` responses of the majority once each, and one response of the least
+    frequent other answer as often; where the majority has fewer, the largest even number of them. A
+    problem whose majority is judged wrong at least as often as right leaves the batch. One without
+    a readable verdict stays; nobody is asked where all agree, or where the majority is a single
     response.
 
     That code also trains the verifier, see `verifier_rewards`, and regenerates: where the problem
     stays, every readable "wrong", also about the rival, is followed in the same conversation by
     `regenerations` new solutions, see `regeneration_rewards`. Both are the world's to do.
     Verifications are standardised among those of one answer, new solutions among those behind one
-    verdict. Unreadable verdicts are not asked for again.
+    verdict.
 
     That code differs in three things. It reads every verdict somehow, an unclear one as right
-    unless it speaks of a mistake. It asks for six new solutions, but rounds down to a multiple of
-    its GPUs: four on the four of its script. And an unparseable rival is compared with all such
-    rivals of the batch.
+    unless it speaks of a mistake. It rounds its six new solutions down to a multiple of its GPUs.
+    And an unparseable rival is compared with all such rivals of the batch.
 
     Example: verifications 1; answers 0 0 1; verdicts 0 1; weight 0.
     """
@@ -147,16 +144,27 @@ class CoVerRL(Rule):
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
     def questions(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.questions`: one half about the majority, the other about the rival.
+        """Implement `Rule.questions`: one half about the majority's first responses.
 
-        Of the majority the first responses are asked about. The rival is the first response among
-        those of the least frequent other answers; an unparseable one where there is no other.
+        The other half is about the first response of the least frequent other answer.
         """
-        return _questions(obs, label, self.verifications)
+        answers, V = obs.of("answers"), obs.votes.n_votes
+        wins = (answers == label[..., None]) & (label >= 0)[..., None]
+        n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
+        # The majority's places in order, and behind them V for everybody else.
+        order = np.arange(V + self.verifications, dtype=np.int16)
+        places = np.where(wins, order[:V], np.full_like(order[:V], V))
+        places = np.sort(places, axis=-1)[..., : min(V, self.verifications)]
+        most = self.verifications
+        n_asked = np.where(n_wins >= most, most, n_wins - n_wins % 2)
+        asked = order[:most] < np.where(n_wins < V, n_asked, 0)
+        nothing = np.full((*n_wins.shape[:-1], self.verifications), -1, dtype=np.int64)
+        places = np.astype(widen(places, self.verifications), np.int64)
+        rival = np.where(asked, _rival(obs, wins)[..., None], nothing)
+        return np.concatenate([np.where(asked, places, nothing), rival], axis=-1)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        trusted = self.trusts(obs.of("verdicts"))
-        return np.astype(trusted, obs.real)
+        return np.astype(self.trusts(obs.of("verdicts")), obs.real)
 
     def trusts(self, verdicts: Array) -> Array:
         """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
@@ -169,11 +177,7 @@ class CoVerRL(Rule):
         return self._format_and_match(obs.columns, label, obs.real)
 
     def verifier_rewards(self, obs: Observations) -> Array:
-        """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote.
-
-        The majority's responses should be judged right, the rival's wrong. Entries whose question
-        was -1 mean nothing.
-        """
+        """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote."""
         verdicts = obs.of("verdicts")
         index = np.arange(verdicts.shape[-1])
         agrees = np.where(index < self.verifications, verdicts == 1, verdicts == 0)
@@ -194,36 +198,6 @@ class CoVerRL(Rule):
         return match + self.format_reward * np.astype(ids >= 0, real)
 
 
-def _questions(obs: Observations, label: Array, verifications: int) -> Array:
-    """(..., P, 2 * verifications) places of responses, -1 asks nothing.
-
-    Args:
-        obs: of the batch, with `answers`.
-        label: (..., P) the majority's answer, -1 for none.
-        verifications: most responses of the majority that are asked about.
-    """
-    answers, V = obs.of("answers"), obs.votes.n_votes
-    wins = (answers == label[..., None]) & (label >= 0)[..., None]
-    n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
-    # The majority's places in order, and behind them V for everybody else.
-    order = np.arange(V + verifications, dtype=np.int16)
-    places = np.where(wins, order[:V], np.full_like(order[:V], V))
-    places = np.sort(places, axis=-1)[..., : min(V, verifications)]
-    n_asked = _n_asked(n_wins, V, verifications)
-    asked = order[:verifications] < n_asked
-    nothing = np.full((*n_wins.shape[:-1], verifications), -1, dtype=np.int64)
-    places = np.astype(widen(places, verifications), np.int64)
-    rival = np.where(asked, _rival(obs, wins)[..., None], nothing)
-    return np.concatenate([np.where(asked, places, nothing), rival], axis=-1)
-
-
-def _n_asked(n_wins: Array, n_votes: int, verifications: int) -> Array:
-    """(..., P, 1) responses of the majority that are asked about."""
-    even = n_wins - n_wins % 2
-    asked = np.where(n_wins >= verifications, verifications, even)
-    return np.where(n_wins < n_votes, asked, 0)
-
-
 def _rival(obs: Observations, wins: Array) -> Array:
     """(..., P) place of the response that stands for all that the majority is not."""
     answers, V = obs.of("answers"), obs.votes.n_votes
@@ -239,12 +213,11 @@ class EvolRL(Rule):
 
     Zhou et al., "Evolving Language Models without Labels: Majority Drives Selection, Novelty
     Promotes Variation", https://arxiv.org/abs/2509.15194; read in the authors' code
-    (`reward_manager/semantic_novelty.py`; 64 votes, 32 trained, temperature 1, upper clip .28).
-    With s the cosine similarity of two parseable responses, cut to [0, 1], novelty is `u_i = 1 -
-    (mean of s_ij over the same side + max of s_ij over all others) / 2`, scaled to [0, 1] inside
-    {majority} and {rest}; equal novelties scale to .5. Majority `.5 + .5 u`, rest `-1 + .5 u`; a
-    lone majority response gets 1, a lone other -.5. An unparseable response gets -1 and is on no
-    side. A similarity that is not finite is 0.
+    (`reward_manager/semantic_novelty.py`). With s the cosine similarity of two parseable responses,
+    cut to [0, 1], novelty is `u_i = 1 - (mean of s_ij over the same side + max of s_ij over all
+    others) / 2`, scaled to [0, 1] inside {majority} and {rest}; equal novelties scale to .5.
+    Majority `.5 + .5 u`, rest `-1 + .5 u`; a lone majority response gets 1, a lone other -.5. An
+    unparseable response gets -1 and is on no side. A similarity that is not finite is 0.
 
     That code calls a response invalid whose box holds no digit, embeds what follows the thinking,
     and gives -1 to a response that is the only valid one among several; here it is a lone one.
@@ -294,7 +267,6 @@ def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
 
 
 def _lone(side: Array) -> Array:
-    """(..., P, 1) whether a side has one member."""
     return np.sum(np.astype(side, np.int64), axis=-1, keepdims=True) == 1
 
 

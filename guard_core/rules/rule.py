@@ -39,8 +39,8 @@ from guard_core.votes import Array, Votes, as_numpy, sum_by_id, widen
 class Observations:
     """One visit of a batch: the votes, and the observations that the rule needs.
 
-    A number that is not finite is a missing observation; the docstring of each rule says how it is
-    replaced.
+    A number that is not finite is a missing observation: the mean of the problem's others stands
+    for it unless the rule's docstring says otherwise.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -77,22 +77,16 @@ class Observations:
         object.__setattr__(self, "votes", _wide(self.votes, 1))
         as_numpy(self, *(f.name for f in fields(self) if f.name != "votes"))
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
-        for name, last in (
-            ("answers", (V,)),
-            ("step_logprob", (V,)),
-            ("entropy", (V,)),
-            ("certainty", (V,)),
-            ("tool", (V,)),
-            ("similarity", (self.votes.n_samples,) * 2),
-        ):
-            array = getattr(self, name)
-            if array is not None and tuple(array.shape) != (*front, *last):
-                raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {(*front, *last)}")
-        for name in ("draws", "second", "verdicts", "prior"):
-            array = getattr(self, name)
-            if array is not None and tuple(array.shape[:-1]) != front:
-                needs = f"({', '.join(map(str, front))}, any)"
-                raise ValueError(f"{name}: shape {tuple(array.shape)}, needs {needs}")
+        by_response = ("answers", "step_logprob", "entropy", "certainty", "tool")
+        last: dict[str, tuple[int, ...]] = dict.fromkeys(by_response, (V,))
+        last["similarity"] = (self.votes.n_samples,) * 2
+        for name in (f.name for f in fields(self) if f.name != "votes"):
+            if (array := getattr(self, name)) is None:
+                continue
+            shape, needs = tuple(array.shape), (*front, *last.get(name, array.shape[-1:]))
+            if shape != needs:
+                wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
+                raise ValueError(f"{name}: shape {shape}, needs {wanted}")
 
     def wide(self, n_answers: int) -> Observations:
         """Pad the votes to at least `n_answers` answers, as a guard's memory may have more."""
@@ -122,22 +116,14 @@ class Observations:
         return np.astype(counts, self.real) / self.votes.n_votes
 
     def of(self, name: str) -> Array:
-        """Return an observation that the rule needs.
-
-        Raises:
-            ValueError: it is missing.
-        """
+        """Return an observation that the rule needs; a missing one is a ValueError."""
         array = getattr(self, name)
         if array is None:
             raise ValueError(f"{name}: the rule needs it and it was not observed")
         return array
 
     def drawn(self, n: int) -> Array:
-        """(..., P, n) the first n uniform numbers.
-
-        Raises:
-            ValueError: there are fewer.
-        """
+        """(..., P, n) the first n uniform numbers."""
         if self.draws.shape[-1] < n:
             raise ValueError(f"draws: {self.draws.shape[-1]} numbers, the rule takes {n}")
         return self.draws[..., :n]
@@ -243,11 +229,7 @@ class Rule:
         self.check()
 
     def check(self) -> None:
-        """Check what the types and bounds of single fields do not say.
-
-        Raises:
-            ConfigError: settings contradict each other.
-        """
+        """Raise ConfigError where settings contradict each other."""
 
     def n_draws(self, n_votes: int, n_samples: int) -> int:
         """Uniform numbers that a visit of one problem takes, `Observations.draws`."""
@@ -266,21 +248,14 @@ class Rule:
         """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.
 
         Only rules that need verdicts are asked; `Observations.verdicts` answers in the same order.
-
-        Raises:
-            NotImplementedError: the rule needs no verdicts.
         """
         raise NotImplementedError(f"{_named(type(self))} asks no verifier")
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """The rewards.
+        """(..., P, A + 1) rewards by answer, the unparseable one last, for labels (..., P) or -1.
 
-        Args:
-            label: (..., P) answer ids, -1 for none.
-
-        Returns:
-            (..., P, A + 1) by answer, the unparseable one last, or (..., P, K) by response where
-            `pays` is `response`. Finite; entries of answers that no response gave mean nothing.
+        Where `pays` is `response`, (..., P, K). Finite; entries of answers that no response gave
+        mean nothing.
         """
         return np.astype(obs.columns == label[..., None], obs.real)
 
@@ -298,11 +273,7 @@ class Rule:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build from settings by name; missing ones take their defaults.
-
-        Raises:
-            ConfigError: a key is no setting of this rule, or a value is wrong.
-        """
+        """Build from settings by name; missing ones take their defaults."""
         if not isinstance(values, Mapping):
             raise ConfigError(f"rule {_named(cls)}: settings must be a table, got {values!r}")
         known = [f.name for f in fields(cls)]
@@ -323,15 +294,10 @@ def response_streams(
 ) -> tuple[Array, Array]:
     """Return the advantages of both streams per trained response, as `group_advantages` does.
 
-    Args:
-        rule: pays the majority stream; the minority stream is the guard's.
-        obs: of the batch, with `answers`.
+    The rule pays the majority stream; the minority stream is the guard's.
 
     Returns:
         `majority` and `minority`, each (..., P, K), before mixing with `beta`.
-
-    Raises:
-        ValueError: something that the rule needs was not observed.
     """
     answers = obs.of("answers")[..., : obs.votes.n_samples]
     if rule.pays != "response":
@@ -345,18 +311,7 @@ def response_streams(
 def answer_streams(
     rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Return the same per answer, for rules whose rewards depend on the answer alone.
-
-    Args:
-        rule: pays by label or by answer.
-        obs: of the batch; `answers` only where the rule reads them.
-
-    Returns:
-        `majority` and `minority`, each (..., P, A + 1); the last column is the unparseable answer.
-
-    Raises:
-        ValueError: the rule pays single responses.
-    """
+    """Return the same per answer, (..., P, A + 1), for rules that do not pay single responses."""
     if rule.pays == "response":
         raise ValueError(f"rule {rule.name} pays single responses; use response_streams")
     votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
@@ -370,13 +325,9 @@ def rule_advantages(
     config: GuardConfig,
     rewards: Array | None = None,
 ) -> Array:
-    """Return the majority stream alone, before mixing with `beta`.
+    """(..., P, K) majority stream of a rule that pays responses, else (..., P, A + 1).
 
-    Args:
-        rewards: those of `rule.pay`, where they were computed elsewhere.
-
-    Returns:
-        (..., P, K) where the rule pays responses, else (..., P, A + 1).
+    Before mixing with `beta`; `rewards` are those of `rule.pay`, where computed elsewhere.
     """
     obs = obs.wide(decision.minority.shape[-1])
     votes = obs.votes
@@ -415,10 +366,6 @@ def _bonus(majority: Array, count: Array | None, obs: Observations, decision: De
 
 
 def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:
-    """The streams with the rule's weights; a problem of weight 0 leaves the batch.
-
-    Args:
-        streams: from `policy_streams`.
-    """
+    """The streams with the rule's weights; a problem of weight 0 leaves the batch."""
     weight = rule.weigh(obs, label)
     return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))

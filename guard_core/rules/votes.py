@@ -21,11 +21,10 @@ from guard_core.votes import Array, widen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TTRL(Rule):
-    """`r_i = [a_i = y]`, y the answer with most votes.
+    """`r_i = [a_i = y]`, y the answer with most votes; no reward without a parseable response.
 
     Zuo et al., "TTRL: Test-Time Reinforcement Learning", https://arxiv.org/abs/2504.16084; read in
-    the authors' code (64 votes, 32 of them trained). Without a parseable response there is no label
-    and no reward.
+    the authors' code (64 votes, 32 of them trained).
 
     Example: answers 0 0 1 -; rewards 1 1 0 0.
     """
@@ -39,9 +38,9 @@ class MMUPT(Rule):
     """`r_i = [a_i = y]`, where the unparseable responses are one more candidate for y.
 
     Wei et al., "Unsupervised Post-Training for Multi-Modal LLM Reasoning via GRPO",
-    https://arxiv.org/abs/2505.22453; read in the authors' code (`verl/workers/reward/function.py`,
-    n = 10). Where the unparseable responses outnumber every answer of the visit, they are rewarded
-    and nothing else is. A tie goes to the answer; in that code to whichever came first.
+    https://arxiv.org/abs/2505.22453; read in the authors' code (`verl/workers/reward/function.py`).
+    Where the unparseable responses outnumber every answer, they are rewarded and nothing else is. A
+    tie goes to the answer; in that code to whichever came first.
 
     Example: answers 0 - -; rewards 0 1 1.
     """
@@ -64,9 +63,8 @@ class SRT(Rule):
     Shafayat et al., "Can Large Reasoning Models Self-Train?", https://arxiv.org/abs/2505.21444;
     read in the authors' code (`verl/workers/reward_manager/self_learning.py`), where the threshold
     is 0 and all problems are kept. A problem below the threshold, or not among those of highest
-    share in its batch, leaves the batch; equal shares are kept in batch order. In that code a
-    problem below the threshold stays with no reward and no KL term, which differs in the loss's
-    denominator alone.
+    share in its batch, leaves the batch (in that code it stays without reward and KL term); equal
+    shares are kept in batch order.
 
     Example: threshold .7; answers 0 0 1 -; weight 0.
     """
@@ -80,7 +78,7 @@ class SRT(Rule):
     """Share of the batch's problems that are kept, rounded down, at least one."""
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        share = _share(obs, at_label(obs.votes.counts, label))
+        share = at_label(_share(obs), label)
         kept = share >= self.threshold
         n_problems = label.shape[-1]
         n_kept = max(1, floor_share(self.keep, n_problems))
@@ -95,8 +93,7 @@ class SRT(Rule):
 class SRTSoft(Rule):
     """`r_i` is the share of the parseable votes that response i's answer got, 0 if unparseable.
 
-    The soft form of SRT, https://arxiv.org/abs/2505.21444, read in the same code; there is no
-    threshold and no problem is left out.
+    The soft form of SRT, https://arxiv.org/abs/2505.21444, read in the same code.
 
     Example: answers 0 0 0 1 -; rewards .75 .75 .75 .25 0.
     """
@@ -107,15 +104,13 @@ class SRTSoft(Rule):
     pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        counts = obs.votes.counts
-        share = _share(obs, np.astype(counts, obs.real), obs.n_parsed[..., None])
-        return with_unparseable(share)
+        return with_unparseable(_share(obs))
 
 
-def _share(obs: Observations, votes: Array, n_parsed: Array | None = None) -> Array:
-    """Share of the parseable votes, 0 where there is none."""
-    total = obs.n_parsed if n_parsed is None else n_parsed
-    return np.astype(votes, obs.real) / np.clip(np.astype(total, obs.real), min=1.0)
+def _share(obs: Observations) -> Array:
+    """(..., P, A) shares of the parseable votes, 0 where there is none."""
+    parsed = np.clip(np.astype(obs.n_parsed, obs.real), min=1.0)
+    return np.astype(obs.votes.counts, obs.real) / parsed[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +119,8 @@ class TTCS(Rule):
 
     The solver's side of "TTCS: Test-Time Curriculum Synthesis for Self-Evolving" (Yang et al.),
     https://arxiv.org/abs/2601.22628; read in the authors' code (`src/Solver_dapo_ray_trainer.py`,
-    band from `solver.sh`; temperature 1, learning rate 1e-6); the maker of new questions is out of
-    scope. Both ends belong to the band, a group of one response always passes, and a problem
-    outside leaves the batch. In that code further batches are sampled until enough problems passed.
+    band from `solver.sh`). Both ends belong to the band, a group of one response always passes, and
+    a problem outside leaves the batch; that code samples further batches until enough passed.
 
     Example: answers 0 0 0 0; weight 0.
     """
@@ -155,13 +149,11 @@ class EMPO(Rule):
     """`r_i` is the share of response i's class among all V, if the class entropy is below ln V.
 
     Zhang et al., "Right Question is Already Half the Answer: Fully Unsupervised LLM Reasoning
-    Incentivization", https://arxiv.org/abs/2504.05812; read in the authors' code (n = 7). Here
-    classes are answers, and every unparseable response is a class of its own. The entropy is ln V
-    where no two responses agree, and then all get 0.
-
-    The authors' versions differ in what an unparseable response gets: nothing (`zero`), or the 1/V
-    of its class, with no bound on the entropy (`alone`, their verl recipe). An older one pays the
-    logarithm of the share.
+    Incentivization", https://arxiv.org/abs/2504.05812; read in the authors' code. Here classes are
+    answers, and every unparseable response is a class of its own. The entropy is ln V where no two
+    responses agree, and then all get 0. The authors' versions differ in what an unparseable
+    response gets: nothing (`zero`), or the 1/V of its class, with no bound on the entropy (`alone`,
+    their verl recipe).
 
     Example: answers 0 0 1 -; rewards .5 .5 .25 0.
     """
@@ -190,10 +182,9 @@ class DiSCTT(Rule):
     Moradi and Mudur, "DiSCTT: Consensus-Guided Self-Curriculum for Efficient Test-Time Adaptation
     in Reasoning", https://arxiv.org/abs/2603.05357. Only the abstract and a summary were read; the
     agreement of 7/8 is from there. At or above it the majority's responses get advantage 1 and all
-    others 0, which at a probability ratio of 1 is the gradient of their log-likelihood (supervised
-    fine-tuning on y). Below it the reward is a consensus-regularised diversity, of which no formula
-    was seen; here it is `[a_i = y] + diversity * (1 - share(a_i))`, and 0 for unparseable
-    responses.
+    others 0, the gradient of supervised fine-tuning on y at a probability ratio of 1. Below it no
+    formula was seen; here the reward is `[a_i = y] + diversity * (1 - share(a_i))`, and 0 for
+    unparseable responses.
 
     Example: answers 0 0 1 -; rewards 1.25 1.25 .375 0.
     """
@@ -225,16 +216,14 @@ class DDRL(Rule):
 
     Yu et al., "Understanding and Mitigating Spurious Signal Amplification in Test-Time
     Reinforcement Learning for Math Reasoning", https://arxiv.org/abs/2604.21327; read in the
-    authors' code (https://github.com/yuyongcan/DDRL, `ttrl_utils.py`, `core_algos.py`; 64 votes,
-    learning rate 5e-7, temperature 1). With n kept responses, at most n // 2 of the label stay, and
-    for the rest those whose answers have the fewest of all votes, the unparseable ones first. A
-    label that leaves too few others fills up their places, with +1. Without a label nothing is
-    trained.
+    authors' code (https://github.com/yuyongcan/DDRL, `ttrl_utils.py`, `core_algos.py`). With n kept
+    responses, at most n // 2 of the label stay, and for the rest those whose answers have the
+    fewest of all votes, the unparseable ones first. A label that leaves too few others fills up
+    their places, with +1. Without a label nothing is trained.
 
     That code selects 32 of 64 votes and trains these; here the selection is among the K trained
     responses, and those left out stay in the loss's denominator. Equally frequent ones are kept at
-    random; in that code by their place. Its later fine-tuning on the selected responses is no rule
-    and is not here.
+    random; in that code by their place.
 
     Example: draws .1 .2 .3 .4 .5 .6 .7 .8; answers 0 0 0 0 0 1 1 2; rewards 1 1 0 0 0 0 -1 -1.
     """
@@ -250,7 +239,6 @@ class DDRL(Rule):
         return n_samples
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        """Implement `Rule.is_direct`: all are."""
         return label == label
 
     def pay(self, obs: Observations, label: Array) -> Array:
@@ -278,12 +266,10 @@ class SNR(Rule):
     Cordero-Encinar and Duncan, "Certified Self-Consistency: Statistical Guarantees and Test-Time
     Training for Reliable Reasoning in LLMs", https://arxiv.org/abs/2510.17472; read in the authors'
     code (https://github.com/paulaoak/certified_self_consistency, `condorcet_utils.py`,
-    `ttrl_math/__init__.py`; 64 votes, 32 trained, learning rate 5e-7). With m and r the votes of
-    the two most frequent answers among V, the ratio is `(m - r)^2 / (V (m + r))`, 0 without a vote;
-    the reward is the ratio minus that of the other V - 1 responses.
-
-    Where several answers share the second place, that code takes votes from the one it met first;
-    here one response less of them leaves r as it is, since the others keep the place.
+    `ttrl_math/__init__.py`). With m and r the votes of the two most frequent answers among V, the
+    ratio is `(m - r)^2 / (V (m + r))`, 0 without a vote; the reward is the ratio minus that of the
+    other V - 1 responses. Where several answers share the second place, that code takes votes from
+    the one it met first; here one response less of them leaves r as it is.
 
     Example: answers 0 0 0 1 1 2 - -; rewards .025 .025 .025 -.1179 -.1179 -.0036 -10 -10.
     """
@@ -297,8 +283,7 @@ class SNR(Rule):
     """Reward of a response without a readable answer."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        V, counts = obs.votes.n_votes, obs.votes.counts
-        votes = np.astype(counts, obs.real)
+        V, votes = obs.votes.n_votes, np.astype(obs.votes.counts, obs.real)
         top = -np.sort(-widen(votes, 3), axis=-1)
         first, second, third = top[..., 0:1], top[..., 1:2], top[..., 2:3]
         # The two most frequent of the other answers, beside this one with a vote less.
@@ -321,7 +306,7 @@ class RandomReward(Rule):
     """Every response is rewarded with the same chance, whatever it says.
 
     A control of Shao et al., "Spurious Rewards: Rethinking Training Signals in RLVR",
-    https://arxiv.org/abs/2506.10947; read in the authors' code.
+    https://arxiv.org/abs/2506.10947.
 
     Example: answers 0 1; draws .1 .9; rewards 1 0.
     """
@@ -378,5 +363,4 @@ class MajAtN(Rule):
     loss = "none"
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.weigh`: every problem leaves every batch."""
         return np.astype(label != label, obs.real)

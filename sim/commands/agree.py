@@ -8,7 +8,7 @@ from typing import get_args
 
 from lab.base.errors import UserError
 from lab.base.files import whole
-from sim.settings.options import Classical
+from sim.settings.config import Classical
 
 
 @dataclass(kw_only=True)

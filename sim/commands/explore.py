@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.base.errors import UserError
-from sim.settings.config import SimConfig
-from sim.settings.options import settings_of
+from sim.settings.config import SimConfig, settings_of
 
 HOST = "127.0.0.1"
 """Never reachable from another machine."""

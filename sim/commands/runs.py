@@ -11,8 +11,7 @@ from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.cli import arms_of
 from lab.trace.parts import check_new
-from sim.settings.config import SimConfig
-from sim.settings.options import settings_of
+from sim.settings.config import SimConfig, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +56,7 @@ class Run:
         from sim.engine.run import simulate
         from sim.studies.compare import rows_of
         from sim.studies.words import print_short, print_summary
-        from sim.world.measured.policy import Trust
+        from sim.world.measured import Trust
 
         print_short(self.settings.epochs)
         trace = simulate(self.settings, self.out, progress=not self.quiet, arm=arm)

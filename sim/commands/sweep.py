@@ -12,8 +12,7 @@ from lab.base.arms import GUARD, with_rule
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.cli import read_option
-from sim.settings.config import SimConfig
-from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, settings_of
+from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, SimConfig, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd

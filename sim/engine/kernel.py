@@ -1,36 +1,29 @@
-"""The GRPO update of one visit as a gradient in the problem's logits.
+"""A batch's visits in compiled code: the functions of guard_core in loops over the batch.
 
-The samples' advantages depend on the answer alone, so with n_a of K samples on answer a
+The functions are compiled as they stand in guard_core, so the law is written there alone. What is
+added here is the simulator's: the truth as a label, and the GRPO update as a gradient in a
+problem's logits. The samples' advantages depend on the answer alone, so with n_a of K samples on
+answer a
 
     g_a = (1/K) * sum_k A_k * (1[a_k = a] - p_a) = (n_a * A_a - p_a * sum_b n_b * A_b) / K.
 
 Both streams of the guard enter as their sum, which is exact where the ratio rho is 1: the batch's
 updates are all computed at the probabilities that its votes were drawn from. Unparseable samples
-count in K and in the standardisation; their constant log-probability has no gradient. The sum over
-the advantages of all K samples is 0, so with every sample parseable the p_a term vanishes.
+count in K and in the standardisation; their constant log-probability has no gradient. With two
+answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share among the
+samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
 
-With two answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share
-among the samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
-
-`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Per
-visit the label, the minority candidates, weight, beta and skip are those that the guard decided
-from the votes and samples drawn; given them, the count n_a of the K samples is replaced by its
-mean over a fresh group of samples, K * (1 - unparseable) * p_a, in the rewards' mean and standard
-deviation and in the sum over samples. With the reward `answer = label` and every response
+`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Label,
+minority candidates, weight, beta and skip are those that the guard decided from the votes and
+samples drawn; given them, the count n_a of the K samples is replaced by its mean over a fresh group
+of samples, K * (1 - unparseable) * p_a. With the reward `answer = label` and every response
 parseable, q the label's probability and F = sqrt(q * (1 - q) * (K - 1) / K),
 
     g_label = F,    g_a = -F * p_a / (1 - q) for the other answers.
 
-So it is the gradient of an infinitely large group under the guard's decision (K stays in the
-unbiased standard deviation alone), and expectation is over the K samples as independent of the
-label. It is not the mean of the sampled update over all draws that lead to the same label: that
-mean has E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the
-label. With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
-
-A batch's visits in compiled code: the functions of guard_core in loops over the batch.
-
-The functions are compiled as they stand in guard_core, so the law is written there alone. What is
-added here is the simulator's: the truth as a label, and the gradient.
+It is not the mean of the sampled update over all draws that lead to the same label: that mean has
+E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the label.
+With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
 
 Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
 of the rows that the functions are given would take half of the time.
@@ -40,7 +33,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -58,9 +51,10 @@ from guard_core import (
     mps,
     rcsu,
 )
-from guard_core.config import Settings, settings
+from guard_core.config import settings
 from guard_core.votes import Array
 from sim.settings.config import SimConfig
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
@@ -69,16 +63,16 @@ _BELOW_ONE = 1.0 - 1e-12
 class Update(NamedTuple):
     """Gradient that moves the policy."""
 
-    gradient_RPA: NDArray[np.float64]
+    gradient_RPA: Floats
     """Weighted gradient in the logits, 0 where the problem is dropped."""
-    drop_RP: NDArray[np.bool_]
+    drop_RP: Bools
     """The problem left the batch."""
-    streams_RSPB: NDArray[np.float64] | None = None
+    streams_RSPB: Floats | None = None
     """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
     last place for unparseable responses; only for the policy `measured`."""
 
 
-def weighted_streams(streams: PolicyStreams, config: SimConfig) -> NDArray[np.float64] | None:
+def weighted_streams(streams: PolicyStreams, config: SimConfig) -> Floats | None:
     """Return `Update.streams_RSPB` of streams per answer; None for policies that do not read it."""
     if config.policy != "measured":
         return None
@@ -87,35 +81,15 @@ def weighted_streams(streams: PolicyStreams, config: SimConfig) -> NDArray[np.fl
 
 
 def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
-    """Mean count of each answer among K fresh samples, to stand in for `Votes.samples`.
-
-    Args:
-        p_RPA: answer probabilities among parseable responses.
-        parseable: chance that a response holds an answer.
-
-    Returns:
-        (R, P, A) counts that need not be whole.
-    """
+    """(R, P, A) mean counts of the answers among K fresh samples; they need not be whole."""
     return (_BELOW_ONE * parseable * n_samples) * p_RPA
 
 
-def sit_out(
-    config: SimConfig,
-    draws_RP: NDArray[np.float64],
-    records_RP: NDArray[np.void],
-    update: Update,
-) -> Update:
+def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:
     """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
     They are voted on and decided on as ever, and not trained on: the control for a guard that
-    skips.
-
-    Args:
-        draws_RP: uniform numbers, the guard's own of the same seed.
-        records_RP: the visits, records of `sim.engine.rows.RECORD`; changed in place.
-
-    Returns:
-        The update without the skipped problems.
+    skips. The visits' records are changed in place.
     """
     out_RP = draws_RP < config.skip_rate
     records_RP["skipped"] |= out_RP
@@ -130,20 +104,14 @@ def sit_out(
 
 @njit(cache=True, nogil=True)
 def sums_gradient(
-    sums_RPA: NDArray[np.float64],
+    sums_RPA: Floats,
     n_samples: int,
-    p_RPA: NDArray[np.float64],
-    weight_RP: NDArray[np.float64],
-    drop_RP: NDArray[np.bool_],
-    out_RPA: NDArray[np.float64],
+    p_RPA: Floats,
+    weight_RP: Floats,
+    drop_RP: Bools,
+    out_RPA: Floats,
 ) -> None:
-    """Weighted gradient of every problem of a batch, 0 where it is dropped.
-
-    Args:
-        sums_RPA: advantages of both streams, summed over every answer's responses.
-        p_RPA: answer probabilities among parseable responses.
-        drop_RP: the problem left the batch.
-    """
+    """Weighted gradient of every problem of a batch, 0 where it is dropped."""
     R, P, A = p_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -155,7 +123,7 @@ def sums_gradient(
 
 
 @njit(cache=True, nogil=True)
-def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
+def sharpen(p_RPA: Floats, out_RPA: Floats) -> None:
     """The direction in the logits that lowers the answers' entropy H, d(-H)/dz_a.
 
     It is p_a (log p_a + H): the exact gradient of the loss of one-shot EM, whose tokens stand for
@@ -173,10 +141,6 @@ def sharpen(p_RPA: NDArray[np.float64], out_RPA: NDArray[np.float64]) -> None:
                 out_RPA[r, p, a] = p_RPA[r, p, a] * (out_RPA[r, p, a] + entropy)
 
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Records = NDArray[np.void]
 Counts = NDArray[Any]
 """Samples per answer: integers, or floats where they are expected ones."""
 
@@ -199,18 +163,10 @@ _choose_label, _remember, _weigh_support = _law.choose_label, _law.remember, _la
 _decide, _skip_key, _choose_skips = _law.decide, _law.skip_key, _law.choose_skips
 _batch_std, _net_advantages = _law.batch_std, _law.net_advantages
 
-_SETTINGS = np.dtype(list(get_type_hints(Settings).items()), align=True)
-_PROBLEM = np.dtype(
-    [
-        ("label", np.int32),
-        ("visits", np.int32),
-        ("c2_fired", np.int32),
-        ("steady", np.int32),
-        ("had_competition", np.bool_),
-        ("mps_active", np.bool_),
-    ],
-    align=True,
-)
+_EXAMPLE = settings(GuardConfig(), 1, 1)._asdict()
+_SETTINGS = np.dtype([(name, type(value)) for name, value in _EXAMPLE.items()], align=True)
+_INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
+_PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
 
 
 def settings_record(config: GuardConfig, n_votes: int, n_samples: int) -> Records:
@@ -254,7 +210,7 @@ def prime(
         for n in range(N):
             problem, seen = problems_RN[r, n], records_RN[r, n]
             counts_A, tie, old = counts_RNA[r, n], tie_RN[r, n], problem.label
-            if s.memory:
+            if s.label_from_memory:
                 _remember(memory_RNA[r, n], scores_RNA[r, n], s.discount)
                 label, tied = _choose_label(s, memory_RNA[r, n], counts_A, old, tie)
             else:
@@ -280,22 +236,16 @@ def decide(
     candidate_votes_RPA: Ints,
     cap: int,
     key_P: Floats,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     records_RP: Records,
 ) -> None:
     """Decide on every problem of a batch.
 
     Args:
-        problems_RN: of `State`, as the next three; the batch's part is changed.
         tie_RN: `Draws.tie`, by problem and not by visit.
-        skip_RN: `Draws.skip`, by problem.
-        pick_RN: `Draws.pick`, by problem.
-        order_RP: the batch's problems.
         scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
         candidate_votes_RPA: responses per answer that minority candidates are chosen by.
         cap: largest number of problems that are skipped.
-        minority_RPA: output; minority candidates.
-        records_RP: output, records of `sim.engine.rows.RECORD`.
     """
     s = settings_1[0]
     R, P, _A = counts_RPA.shape
@@ -304,24 +254,20 @@ def decide(
         for p in range(P):
             n, seen = order_RP[r, p], records_RP[r, p]
             problem, counts_A, tie = problems_RN[r, n], counts_RPA[r, p], tie_RN[r, n]
-            if s.memory:
+            if s.label_from_memory:
                 _remember(memory_RNA[r, n], scores_RPA[r, p], s.discount)
                 label, tied = _choose_label(s, memory_RNA[r, n], counts_A, problem.label, tie)
             else:
                 label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
             seen.tie = tied
-            _decide(
-                s,
-                problem,
+            flips_W, rates_W, minority_A = (
                 flips_RNW[r, n],
                 match_rates_RNW[r, n],
-                label,
-                counts_A,
-                candidate_votes_RPA[r, p],
                 minority_RPA[r, p],
-                seen,
             )
-            if s.memory:
+            votes_A = candidate_votes_RPA[r, p]
+            _decide(s, problem, flips_W, rates_W, label, counts_A, votes_A, minority_A, seen)
+            if s.label_from_memory:
                 _weigh_support(s, memory_RNA[r, n], seen)
             else:
                 _weigh_support(s, scores_RPA[r, p], seen)
@@ -347,9 +293,9 @@ def _fetch(
 @_njit(cache=True, nogil=True)
 def count_hits(
     on_truth: bool,
-    truth_RP: NDArray[np.int32],
+    truth_RP: Shorts,
     samples_RPA: Counts,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     records_RP: Records,
     label_RP: Ints,
     hits_RP: Floats,
@@ -360,10 +306,6 @@ def count_hits(
     Args:
         on_truth: train on the true answer in place of the label.
         minority_RPA: minority candidates; what is trained on is taken out.
-        records_RP: of `decide`.
-        label_RP: output; what is trained on.
-        hits_RP: output; samples on it.
-        rival_hits_RP: output; samples on minority candidates.
     """
     R, P, A = samples_RPA.shape
     for r in range(R):
@@ -383,53 +325,34 @@ def learn(
     settings_1: Records,
     samples_RPA: Counts,
     candidate_votes_RPA: Ints,
-    minority_RPA: Flags,
+    minority_RPA: Bools,
     label_RP: Ints,
     hits_RP: Floats,
     rival_hits_RP: Floats,
     records_RP: Records,
     p_RPA: Floats,
     gradient_RPA: Floats,
-    drop_RP: Flags,
+    drop_RP: Bools,
 ) -> None:
-    """Compute the gradient in the logits (`sim.engine.kernel`), 0 where a problem is dropped.
-
-    Args:
-        candidate_votes_RPA: as for `decide`.
-        minority_RPA: of `count_hits`.
-        label_RP: of `count_hits`.
-        hits_RP: of `count_hits`.
-        rival_hits_RP: of `count_hits`.
-        records_RP: of `decide`.
-        p_RPA: answer probabilities that the samples were drawn from.
-        gradient_RPA: output.
-        drop_RP: output; the problem left the batch.
-    """
+    """Compute the gradient in the logits after `count_hits`, 0 where a problem is dropped."""
     s = settings_1[0]
     R, P, A = samples_RPA.shape
     for r in range(R):
         std, rival_std = 0.0, 0.0
-        if s.scale_batch:
+        if s.advantage_scale_batch:
             std = _batch_std(s, hits_RP[r], 1.0, records_RP[r])
             rival_std = _batch_std(s, rival_hits_RP[r], s.minority_reward, records_RP[r])
         for p in range(P):
             seen, gradient_A = records_RP[r, p], gradient_RPA[r, p]
-            _net_advantages(
-                s,
-                seen,
-                label_RP[r, p],
-                minority_RPA[r, p],
-                candidate_votes_RPA[r, p],
-                (hits_RP[r, p], rival_hits_RP[r, p]),
-                (std, rival_std),
-                gradient_A,
-            )
+            votes_A, minority_A = candidate_votes_RPA[r, p], minority_RPA[r, p]
+            hits, stds = (hits_RP[r, p], rival_hits_RP[r, p]), (std, rival_std)
+            _net_advantages(s, seen, label_RP[r, p], minority_A, votes_A, hits, stds, gradient_A)
             total = 0.0
             for a in range(A):
                 gradient_A[a] = samples_RPA[r, p, a] * gradient_A[a]
                 total += gradient_A[a]
-            drop_RP[r, p] = s.drop and seen.skipped
-            scale = (seen.weight if s.weigh_loss else 1.0) / s.n_samples
+            drop_RP[r, p] = s.skip_by_drop and seen.skipped
+            scale = (seen.weight if s.weight_on_loss else 1.0) / s.n_samples
             scale = 0.0 if drop_RP[r, p] else scale
             for a in range(A):
                 gradient_A[a] = scale * (gradient_A[a] - p_RPA[r, p, a] * total)

@@ -38,57 +38,30 @@ from sim.engine.kernel import (
 from sim.engine.rows import Epoch
 from sim.rules import fast_rule
 from sim.settings.config import SimConfig
-from sim.world.observe.observer import Observer, Visit
-
-Floats = NDArray[np.float64]
+from sim.world.observe import Observer, Visit
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
 
 
-class BatchTreatments:
-    """Replaces the treatments of a batch by those that act."""
-
-    def __init__(self, config: SimConfig) -> None:
-        """Read the decisions to replay, if any.
-
-        Raises:
-            UserError: there are none for this run.
-        """
-        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
-        shape = config.epochs, config.n_problems
-        self.own = config.treatment == OWN
-        self._treatments = Treatments(config.treatment, config.seed, numbers, shape)
-
-    def of(self, own: Treatment, epoch: Epoch, at: slice) -> Treatment:
-        """Return what acts on a batch.
-
-        Args:
-            own: (R, P), as the guard decided.
-        """
-        problems_RP, deal_RP = epoch.problems_RN[:, at], None
-        if epoch.deal_RN is not None:
-            deal_RP = np.take_along_axis(epoch.deal_RN, problems_RP, axis=1)
-        return self._treatments(own, problems_RP, epoch.epoch, deal_RP)
-
-
 class Targets(NamedTuple):
     """The answers of a batch that are trained on, as `learn` needs them."""
 
-    candidate_votes_RPA: NDArray[np.int64]
+    candidate_votes_RPA: Ints
     """Responses per answer that minority candidates were chosen by."""
-    minority_RPA: NDArray[np.bool_]
+    minority_RPA: Bools
     """Minority candidates, without the label."""
-    label_RP: NDArray[np.int64]
+    label_RP: Ints
     """The answer that is trained on, -1 for none."""
-    hits_RP: NDArray[np.float64]
+    hits_RP: Floats
     """Trained samples that hit it."""
-    rival_hits_RP: NDArray[np.float64]
+    rival_hits_RP: Floats
     """Trained samples that hit a minority candidate."""
 
 
 class GuardLearner:
-    """Decides batch by batch, see `sim.engine.simulation.Learner`."""
+    """Decides batch by batch, see `sim.engine.run.Learner`."""
 
     def __init__(
         self, config: SimConfig, epoch: Epoch, votes: Votes, scores_RNA: Floats | None
@@ -97,31 +70,32 @@ class GuardLearner:
 
         Args:
             scores_RNA: of a rule; None for the votes.
+
+        Raises:
+            UserError: there are no decisions to replay for this run.
         """
         self._config = config
         self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
         shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
         self._state = State.of(Guard(config.guard).init(config.n_problems, **shape))
-        self._treatments = BatchTreatments(config)
-        prime(
-            self._settings_1,
-            self._state.problems_RN,
-            self._state.memory_RNA,
-            epoch.draws.tie,
-            votes.counts if scores_RNA is None else scores_RNA,
-            votes.counts,
-            epoch.records_RN,
-        )
+        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
+        sizes = config.epochs, config.n_problems
+        self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
+        chosen_by = votes.counts if scores_RNA is None else scores_RNA
+        memory = (self._state.problems_RN, self._state.memory_RNA, epoch.draws.tie)
+        prime(self._settings_1, *memory, chosen_by, votes.counts, epoch.records_RN)
 
     def step(
-        self,
-        epoch: Epoch,
-        start: int,
-        votes: Votes,
-        trained_RPA: NDArray[Any],
-        p_RPA: NDArray[np.float64],
+        self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
     ) -> Update:
-        """Implement `sim.engine.simulation.Learner`."""
+        """Decide on one batch, write it to the epoch's records, and return the update.
+
+        Args:
+            start: place of the batch's first visit in the epoch.
+            trained_RPA: samples per answer that the update is computed from; the votes' own, or
+                their expectation.
+            p_RPA: the probabilities that the votes were drawn from.
+        """
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(epoch, at, votes, trained_RPA, None)
         if self._config.policy != "measured":
@@ -133,23 +107,15 @@ class GuardLearner:
         # The measured policy trains on the streams and reads no gradient.
         return Update(np.zeros_like(p_RPA), streams.drop, weighted_streams(streams, self._config))
 
-    def remembered(self, problems_RP: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def remembered(self, problems_RP: Ints) -> Floats | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
         if self._config.guard.label_from != "memory":
             return None
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
         return self._config.guard.discount * memory_RPA
 
-    def decide(
-        self, epoch: Epoch, start: int, votes: Votes, scores_RPA: NDArray[np.float64] | None
-    ) -> Decision:
-        """Record the decision about a batch and return it; its label is the guard's own.
-
-        Args:
-            epoch: the decisions are written to its records.
-            start: place of the batch's first visit in the epoch.
-            scores_RPA: of a rule; None for the votes.
-        """
+    def decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
+        """Record the decision about a batch and return it; its label is the guard's own."""
         at = slice(start, start + votes.counts.shape[1])
         return self._decision(epoch, at, self._decide(epoch, at, votes, votes.samples, scores_RPA))
 
@@ -172,29 +138,19 @@ class GuardLearner:
         at: slice,
         votes: Votes,
         trained_RPA: NDArray[Any],
-        scores_RPA: NDArray[np.float64] | None,
+        scores_RPA: Floats | None,
     ) -> Targets:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
         config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
         shape = trained_RPA.shape
         candidate_votes_RPA = candidate_votes(votes, config.guard.minority_over == "samples")
-        minority_RPA = np.empty(shape, np.bool_)
-        decide(
-            self._settings_1,
-            *self._state,
-            draws.tie,
-            draws.skip,
-            draws.pick,
-            epoch.problems_RN[:, at],
-            votes.counts if scores_RPA is None else scores_RPA,
-            votes.counts,
-            candidate_votes_RPA,
-            skip_cap(shape[1], config.guard),
-            np.empty(shape[1]),
-            minority_RPA,
-            records_RP,
-        )
-        if not self._treatments.own:
+        minority_RPA, order_RP = np.empty(shape, np.bool_), epoch.problems_RN[:, at]
+        chosen_by = votes.counts if scores_RPA is None else scores_RPA
+        given = (*self._state, draws.tie, draws.skip, draws.pick, order_RP, chosen_by, votes.counts)
+        cap, keys = skip_cap(shape[1], config.guard), np.empty(shape[1])
+        out = (minority_RPA, records_RP)
+        decide(self._settings_1, *given, candidate_votes_RPA, cap, keys, *out)
+        if config.treatment != OWN:
             self._treat(epoch, at)
         label_RP = np.empty(shape[:2], np.int64)
         hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
@@ -210,17 +166,16 @@ class GuardLearner:
         """Write the treatment that acts into the records of a batch."""
         records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")
         own = Treatment(*(records_RP[name] for name in names[:3]))
-        acting = self._treatments.of(own, epoch, at)
+        problems_RP, deal_RP = epoch.problems_RN[:, at], None
+        if epoch.deal_RN is not None:
+            deal_RP = np.take_along_axis(epoch.deal_RN, problems_RP, axis=1)
+        acting = self._treatments(own, problems_RP, epoch.epoch, deal_RP)
         routes_RP = rerouted(records_RP["route"], acting.skip)
         for name, values in zip(names, (*acting, routes_RP), strict=True):
             records_RP[name] = values
 
     def _learn(
-        self,
-        records_RP: NDArray[np.void],
-        trained_RPA: NDArray[Any],
-        p_RPA: NDArray[np.float64],
-        targets: Targets,
+        self, records_RP: Records, trained_RPA: NDArray[Any], p_RPA: Floats, targets: Targets
     ) -> Update:
         """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
@@ -230,28 +185,45 @@ class GuardLearner:
 
 
 class RuleLearner:
-    """Learns from the rewards of a rule, see `sim.engine.simulation.Learner`."""
+    """Learns from the rewards of a rule; `guard` is set once it has seen visit 0."""
 
-    def __init__(self, config: SimConfig, guard: GuardLearner, observer: Observer) -> None:
-        """Start from a primed guard."""
-        self._config, self._guard, self._observer = config, guard, observer
-        self._rule = observer.rule
+    guard: GuardLearner
+
+    def __init__(self, config: SimConfig, truth_RN: Shorts) -> None:
+        """Start before visit 0; the observation models read the true answers by problem."""
+        self._config, self._truth_RN = config, truth_RN
+        self._rule = make_rule(config.rule, config.rule_options)
+        self._observer = Observer(config, self._rule)
         self._fast = fast_rule(self._rule, config.n_votes)
+
+    def first_scores(self, votes: Votes, p_RNA: Floats) -> Floats | None:
+        """Return the rule's scores at visit 0; None where they are the votes."""
+        if self._rule.labels_by_votes():
+            return None
+        starts = range(0, p_RNA.shape[1], _CHUNK)
+        visits = (self._first_visit(votes, p_RNA, slice(start, start + _CHUNK)) for start in starts)
+        scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
+        return np.concatenate(scores, axis=1)
+
+    def _first_visit(self, votes: Votes, p_RNA: Floats, at: slice) -> Visit:
+        parts: tuple[NDArray[Any], ...] = (votes.counts, votes.samples, p_RNA, self._truth_RN)
+        counts, samples, p_RPA, truth_RP = (np.ascontiguousarray(part[:, at]) for part in parts)
+        part = Votes(counts, samples, votes.n_votes, votes.n_samples)
+        problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
+        problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))
+        return Visit(0, 0, problems_RP, truth_RP, part, p_RPA)
 
     def step(
         self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
     ) -> Update:
-        """Implement `sim.engine.simulation.Learner`: the drawn samples are trained on."""
+        """As `GuardLearner.step`; the drawn samples are trained on."""
         visit = self._visit(epoch, start, votes, p_RPA)
-        prior_RPA = self._guard.remembered(visit.problems_RP)
+        prior_RPA = self.guard.remembered(visit.problems_RP)
         fast = self._fast
-        obs = (
-            self._observer.see(visit, prior_RPA)
-            if fast is None
-            else self._observer.see(visit, prior_RPA, spared=fast.spares, draws=False)
-        )
+        spared = {} if fast is None else {"spared": fast.spares, "draws": False}
+        obs = self._observer.see(visit, prior_RPA, **spared)
         scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
-        decision = self._guard.decide(epoch, start, votes, scores)
+        decision = self.guard.decide(epoch, start, votes, scores)
         if self._config.labels == "truth":
             decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in self._rule.needs:
@@ -302,44 +274,3 @@ class RuleLearner:
             return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA
         both = streams.majority + streams.minority if protects else streams.majority
         return samples_RPA * both[..., :A]
-
-
-class RuleStart:
-    """A rule before training: its observer and its scores at visit 0."""
-
-    def __init__(self, config: SimConfig, truth_RN: NDArray[np.int32]) -> None:
-        """Start before visit 0.
-
-        Args:
-            truth_RN: true answers by problem, for the observation models.
-        """
-        self._config = config
-        self._rule = make_rule(config.rule, config.rule_options)
-        self._observer = Observer(config, self._rule)
-        self._truth_RN = truth_RN
-
-    def first_scores(self, votes: Votes, p_of: Floats) -> Floats | None:
-        """Return the rule's scores at visit 0; None where they are the votes.
-
-        Args:
-            p_of: (R, N, A) the probabilities that they were drawn from.
-        """
-        if self._rule.labels_by_votes():
-            return None
-        starts = range(0, p_of.shape[1], _CHUNK)
-        visits = (self._first_visit(votes, p_of, slice(start, start + _CHUNK)) for start in starts)
-        scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
-        return np.concatenate(scores, axis=1)
-
-    def learner(self, guard: GuardLearner) -> RuleLearner:
-        """Return the rule's learner on a guard that has seen visit 0."""
-        return RuleLearner(self._config, guard, self._observer)
-
-    def _first_visit(self, votes: Votes, p_of: Floats, at: slice) -> Visit:
-        p_RPA = np.ascontiguousarray(p_of[:, at])
-        counts, samples = (np.ascontiguousarray(a[:, at]) for a in (votes.counts, votes.samples))
-        part = Votes(counts, samples, votes.n_votes, votes.n_samples)
-        problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
-        problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))
-        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
-        return Visit(0, 0, problems_RP, truth_RP, part, p_RPA)

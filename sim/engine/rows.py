@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from guard_core import Draws
 from lab.trace.rows import record_dtype, truth_columns
 from sim.settings.config import SimConfig
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -42,37 +43,27 @@ class Epoch:
 
     epoch: int
     """0 before training."""
-    problems_RN: NDArray[np.int64]
-    truth_RN: NDArray[np.int32]
+    problems_RN: Ints
+    truth_RN: Shorts
     draws: Draws
     """The guard's random numbers, by problem and not by visit."""
-    records_RN: NDArray[np.void]
+    records_RN: Records
     """One `RECORD` per visit."""
-    lr_RB: NDArray[np.float64]
+    lr_RB: Floats
     """Step size of every batch."""
-    norm_RN: NDArray[np.float64]
+    norm_RN: Floats
     """Norm of the update on every visit, 0 where it was skipped."""
     counts_SNA: NDArray[np.integer]
     """Votes per answer of the first S replicates, those whose votes are kept."""
-    deal_RN: NDArray[np.float64] | None = None
+    deal_RN: Floats | None = None
     """Random numbers of permuted decisions, by problem; None where they are not permuted."""
 
 
 @njit(cache=True, nogil=True)
 def tally(
-    counts_RPA: NDArray[np.int64],
-    truth_RN: NDArray[np.int32],
-    n_votes: int,
-    start: int,
-    records_RN: NDArray[np.void],
+    counts_RPA: Ints, truth_RN: Shorts, n_votes: int, start: int, records_RN: Records
 ) -> None:
-    """Count right and unparseable votes of a batch.
-
-    Args:
-        truth_RN: true answers, in visiting order.
-        start: place of the batch's first visit in the epoch.
-        records_RN: output; columns `start` to `start + P` are written.
-    """
+    """Count right and unparseable votes of a batch, whose first visit has the place `start`."""
     R, P, A = counts_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -83,31 +74,15 @@ def tally(
             records_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
 
 
-def majority_right(
-    counts_RPA: NDArray[np.int64], truth_RP: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """(R, P) chance that the majority vote is the true answer, ties broken at random.
-
-    Args:
-        counts_RPA: votes per answer; without any vote the majority is wrong.
-    """
+def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
+    """(R, P) chance that the majority vote, ties broken at random, is right; 0 without a vote."""
     wins_RPA = (counts_RPA == counts_RPA.max(axis=-1, keepdims=True)) & (counts_RPA > 0)
     right_RP = np.take_along_axis(wins_RPA, truth_RP[..., None], axis=-1)[..., 0]
     return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
-def tables(
-    config: SimConfig,
-    epoch: Epoch,
-    pass_at_1_R: NDArray[np.float64],
-    majority_R: NDArray[np.float64],
-) -> Tables:
-    """The rows of one epoch.
-
-    Args:
-        pass_at_1_R: chance of a right response at the end of the epoch.
-        majority_R: share of problems whose majority vote is right then; NaN where not measured.
-    """
+def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Tables:
+    """The rows of one epoch; the accuracies are those at its end, NaN where not measured."""
     visits = _visits(config, epoch)
     steps = _steps(config, epoch) if epoch.epoch else None
     evals = _evals(config, epoch, pass_at_1_R, majority_R)
@@ -148,7 +123,7 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
     }
 
 
-def _columns(records_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
+def _columns(records_RN: Records) -> tuple[Shorts, Columns]:
     """Right votes, and every field that is a column, each as an array of its own."""
     M = records_RN.size
     ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
@@ -165,10 +140,10 @@ def _columns(records_RN: NDArray[np.void]) -> tuple[NDArray[np.int32], Columns]:
 
 @njit(cache=True, nogil=True)
 def _unpack(
-    records_M: NDArray[np.void],
-    ints_3M: NDArray[np.int32],
-    floats_5M: NDArray[np.float64],
-    flags_4M: NDArray[np.bool_],
+    records_M: Records,
+    ints_3M: Shorts,
+    floats_5M: Floats,
+    flags_4M: Bools,
     n_minority_M: NDArray[np.int16],
     route_M: NDArray[np.int8],
 ) -> None:
@@ -206,13 +181,7 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 
 
-def _evals(
-    config: SimConfig,
-    epoch: Epoch,
-    pass_at_1_R: NDArray[np.float64],
-    majority_R: NDArray[np.float64],
-) -> Columns:
-    shape = (config.replicates,)
+def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Columns:
     columns = {
         "replicate": _numbers(config),
         "step": np.array(epoch.epoch * config.n_batches, np.int32),
@@ -220,7 +189,7 @@ def _evals(
         "pass_at_1": pass_at_1_R,
         "maj_accuracy": majority_R,
     }
-    return {name: np.broadcast_to(c, shape).copy() for name, c in columns.items()}
+    return {name: np.broadcast_to(c, config.replicates).copy() for name, c in columns.items()}
 
 
 def _first_step(config: SimConfig, epoch: int) -> int:
@@ -228,7 +197,7 @@ def _first_step(config: SimConfig, epoch: int) -> int:
     return (epoch - 1) * config.n_batches + 1
 
 
-def _step_of_visits(config: SimConfig, epoch: int) -> NDArray[np.int32]:
+def _step_of_visits(config: SimConfig, epoch: int) -> Shorts:
     """(N,) batch of each visit of an epoch, in visiting order."""
     if not epoch:
         return np.zeros(config.n_problems, np.int32)

@@ -1,26 +1,263 @@
-"""A run from settings to its result: `simulate` gives a trace, `measure` numbers per replicate."""
+"""The simulation: R replicates side by side, one batch of problems after the other.
+
+Before training every problem is voted on once (visit 0). Then each epoch visits all problems in a
+fresh order per replicate, in batches: votes are drawn from the policy, the guard decides, and the
+policy takes one gradient step per problem that was not skipped.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from guard_core import Draws, Votes
+from guard_core.schedule import brake_factor, signal
 from lab.arm_settings import arm_of
-from lab.base.arms import Arm
+from lab.base.arms import BASELINE, PERMUTED, Arm
+from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.measures.metrics import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace
-from sim.engine.simulation import Simulation
+from sim.engine.kernel import Update, expected_samples, sit_out
+from sim.engine.learner import GuardLearner, RuleLearner
+from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.world.measured.tree import read_measured
-from sim.world.populations import Population
+from sim.world.measured import Measured, Trust
+from sim.world.policies import Policy, make_policy
+from sim.world.populations import P_MIN, Population, draw_population
+from sim.world.sampling import (
+    DEAL,
+    PICK,
+    SKIP,
+    TIE,
+    Floats,
+    Ints,
+    Records,
+    orders,
+    sample_all,
+    sample_votes,
+    uniforms,
+    with_unparseable,
+)
+from sim.world.tree import measured_population, read_measured
+
+_CHUNK = 64
+"""Problems whose probabilities are computed at once for pass@1; bounds the memory."""
+
+
+class Brake:
+    """The factor on the learning rate of every replicate, see `guard_core.schedule`."""
+
+    def __init__(self, config: SimConfig) -> None:
+        """Start at 1."""
+        self._config = config.guard
+        shape = (config.replicates, config.n_problems)
+        self._flipped_RN, self._match_RN = np.zeros(shape), np.zeros(shape)
+        self._visited_RN = np.zeros(shape, np.bool_)
+        self.scale_R = np.ones(config.replicates)
+
+    def scale(self, problems_RP: Ints, records_RP: Records) -> Floats:
+        """Take in the visits of a batch; returns (R,) factors."""
+        if self._config.brake < 1:
+            latest = (self._flipped_RN, self._match_RN, self._visited_RN)
+            new = (records_RP["flipped"], records_RP["match_rate"], True)
+            for old_RN, new_RP in zip(latest, new, strict=True):
+                np.put_along_axis(old_RN, problems_RP, new_RP, axis=1)
+            self.scale_R *= brake_factor(signal(*latest, self._config), self._config)
+        return self.scale_R
+
+
+class Simulation:
+    """One run: `for part in Simulation(config).run()` yields the rows of every epoch.
+
+    Raises:
+        UserError: a file of the settings has a defect; later, the logits stopped being finite.
+    """
+
+    def __init__(self, config: SimConfig, population: Population | None = None) -> None:
+        """Draw the population, unless it is given, and start the policy."""
+        self.config = config
+        self.policy: Policy | Measured
+        if config.policy == "measured":
+            self.population = measured_population(config)
+            self.policy = Measured(config)
+        else:
+            self.population = population or draw_population(config)
+            self.policy = make_policy(config, self.population)
+        self._truth_RN = self.population.truth_RN.astype(np.int32)
+        self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
+        self._batch = 0
+        self._steps, self._rates = config.steps(), config.rates()
+        self._brake = Brake(config)
+        self._n_kept = min(config.vote_replicates, config.replicates)
+        self.rule = None if config.rule == BASELINE else RuleLearner(config, self._truth_RN)
+
+    def run(self) -> Iterator[Tables]:
+        """Visit 0 first, then one epoch after the other."""
+        yield self.before()
+        for number in range(1, self.config.epochs + 1):
+            yield self.epoch(number)
+
+    def before(self) -> Tables:
+        """Vote on every problem before training and start the guard with it."""
+        c = self.config
+        problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
+        votes, p_RNA = self._vote(problems_RN, 0)
+        tie_RN = self._uniforms(TIE, 0)
+        epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
+        scores_RNA = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
+        guard = GuardLearner(c, epoch, votes, scores_RNA)
+        self.learner: GuardLearner | RuleLearner = guard
+        if self.rule is not None:
+            self.rule.guard, self.learner = guard, self.rule
+        records_RN = epoch.records_RN
+        tally(votes.counts, self._truth_RN, c.n_votes, 0, records_RN)
+        records_RN["mean_match_rate"] = np.nan
+        records_RN["weight"] = 1
+        epoch.counts_SNA[:] = votes.counts[: self._n_kept]
+        right_R = majority_right(votes.counts, self._truth_RN).mean(axis=1)
+        return tables(c, epoch, self.pass_at_1(), right_R)
+
+    def epoch(self, number: int) -> Tables:
+        """Visit every problem once and learn from it."""
+        c = self.config
+        order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
+        draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
+        epoch = self._epoch(number, order_RN, draws)
+        for start in range(0, c.n_problems, c.batch_size):
+            at = slice(start, min(start + c.batch_size, c.n_problems))
+            problems_RP = order_RN[:, at].copy()
+            votes, p_RPA = self._vote(problems_RP, number)
+            tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
+            epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
+            update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
+            if c.skip_rate:
+                skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
+                update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
+            scale_R = self._brake.scale(problems_RP, epoch.records_RN[:, at])
+            epoch.lr_RB[:, start // c.batch_size] *= scale_R
+            epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
+            self._batch += 1
+        majority_R = np.full(c.replicates, np.nan)
+        if number == c.epochs:
+            majority_R = self.majority_accuracy()
+        return tables(c, epoch, self.pass_at_1(), majority_R)
+
+    def _epoch(self, number: int, problems_RN: Ints, draws: Draws) -> Epoch:
+        """Return the visits of an epoch before they are made."""
+        R, permutes = self.config.replicates, self.config.treatment == PERMUTED
+        return Epoch(
+            number,
+            problems_RN,
+            np.take_along_axis(self._truth_RN, problems_RN, axis=1),
+            draws,
+            np.zeros(problems_RN.shape, RECORD),
+            np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
+            np.zeros(problems_RN.shape),
+            np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
+            self._uniforms(DEAL, number) if permutes else None,
+        )
+
+    def majority_accuracy(self) -> Floats:
+        """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
+        total_R = np.zeros(self.config.replicates)
+        for problems_RP, _ in self._chunks:
+            # The random numbers of the epoch after the last, which no visit uses.
+            votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
+            truth_RP = np.take_along_axis(self._truth_RN, problems_RP, axis=1)
+            total_R += majority_right(votes.counts, truth_RP).sum(axis=1)
+        return total_R / self.config.n_problems
+
+    def pass_at_1(self) -> Floats:
+        """(R,) chance that one response to a problem is right, mean over all problems."""
+        c = self.config
+        total_R = np.zeros(c.replicates)
+        for problems_RP, right_RP in self._chunks:
+            p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches, evaluated=True)
+            total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
+        return (1 - c.unparseable) * total_R / c.n_problems
+
+    def trust(self) -> Trust | None:
+        """Distance of the run from its measured model; None for other policies."""
+        return self.policy.trust() if isinstance(self.policy, Measured) else None
+
+    def _chunk(self, start: int) -> tuple[Ints, Ints]:
+        """Some problems, and the flat places of their true answers among the probabilities."""
+        c = self.config
+        truth_RP = self.population.truth_RN[:, start : start + _CHUNK]
+        problems_P = np.arange(start, start + truth_RP.shape[1])
+        rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
+        return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
+
+    def _trained(self, votes: Votes, p_RPA: Floats) -> NDArray[Any]:
+        if self.config.update == "sampled":
+            return votes.samples
+        return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
+
+    def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
+        if isinstance(self.policy, Measured):
+            norm_RP = self._train(self.policy, problems_RP, votes, update, epoch)
+        else:
+            step = self._steps[self._batch]
+            norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
+        if not np.isfinite(norm_RP).all():
+            place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
+            raise self._exploded(place, problems_RP, epoch)
+        return norm_RP
+
+    def _train(
+        self, policy: Measured, problems_RP: Ints, votes: Votes, update: Update, epoch: int
+    ) -> Floats:
+        assert update.streams_RSPB is not None  # every learner gives them to this policy
+        step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
+        rates_P = np.array(self._rates[self._batch])[step_P]
+        rates_RP = self._brake.scale_R[:, None] * rates_P
+        samples_RPB = with_unparseable(votes)
+        return policy.train(
+            problems_RP, rates_RP, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
+        )
+
+    def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
+        p_RPA = self._probabilities(problems_RP, epoch, evaluated)
+        if not isinstance(self.policy, Measured):
+            return sample_votes(self.config, epoch, problems_RP, p_RPA), p_RPA
+        votes = sample_all(self.config, epoch, problems_RP, p_RPA)
+        p_RPA = np.maximum(p_RPA, P_MIN)
+        return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
+
+    def _probabilities(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> Floats:
+        p_RPA = np.empty((*problems_RP.shape, self.config.n_answers))
+        policy = self.policy
+        if evaluated and isinstance(policy, Measured):
+            policy = policy.evaluated()
+        bad = policy.probabilities(problems_RP, p_RPA)
+        if bad >= 0:
+            raise self._exploded(bad, problems_RP, epoch)
+        return p_RPA
+
+    def _uniforms(self, purpose: int, epoch: int) -> Floats:
+        c = self.config
+        return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
+
+    def _exploded(self, place: int, problems_RP: Ints, visit: int) -> UserError:
+        r, p = divmod(place, problems_RP.shape[1])
+        c = self.config
+        rate = f"step = {c.step}" if c.lr is None else f"lr = {c.lr}"
+        return UserError(
+            f"{rate}: the logits of problem {problems_RP[r, p]} are not finite "
+            f"at visit {visit} (replicate {c.first_replicate + r}, batch "
+            f"{self._batch + 1}); take a smaller step"
+        )
 
 
 def simulate(
@@ -69,24 +306,18 @@ def simulate(
 def measure(
     config: SimConfig, accuracy: str = "label_accuracy", population: Population | None = None
 ) -> pd.DataFrame:
-    """Simulate without keeping a trace.
+    """Simulate without keeping a trace; returns one row per replicate, see `Tally.table`.
 
     Args:
         accuracy: column of the visits by which a problem has its fate.
         population: problems of all replicates; those that the settings draw if left out.
-
-    Returns:
-        One row per replicate, see `Tally.table`.
-
-    Raises:
-        UserError: the logits stopped being finite.
     """
     simulation = Simulation(replace(config, vote_replicates=0), population)
-    tally = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
+    kept = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
     for epoch, part in enumerate(simulation.run()):
         visits = {**part.visits, "label_accuracy": part.visits[accuracy]}
-        tally.add(epoch, visits, part.steps, part.evals)
-    return tally.table()
+        kept.add(epoch, visits, part.steps, part.evals)
+    return kept.table()
 
 
 def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from guard_core.config import (
@@ -19,8 +22,11 @@ from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.settings import from_values, toml_values
+from lab.cli import read_option, with_arm_options
 from sim.settings.populations import (
     FREE,
+    NAMED,
     STEP,
     Part,
     check_measured_rule,
@@ -134,7 +140,7 @@ class SimConfig:
 
     signal: ShareBelowOne = 0.3
     """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
-    at all, see `sim.world.observe.observer`."""
+    at all, see `sim.world.observe`."""
 
     skip_rate: Share = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.kernel`."""
@@ -165,7 +171,7 @@ class SimConfig:
     warmup_ratio: Share = 0.03
     """Share of all optimizer steps that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Plain gradient steps, or Adam, see `sim.world.optimizer`."""
+    """Plain gradient steps, or Adam, see `sim.world.policies`."""
     adam_beta_1: ShareBelowOne = 0.9
     """Adam: decay of the mean gradient."""
     adam_beta_2: ShareBelowOne = 0.999
@@ -224,24 +230,21 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak = self._peak
-        return [peak * (math.fsum(factors) / len(factors)) for factors in self._factors()]
+        peak, batches = self._schedule()
+        return [peak * (math.fsum(factors) / len(factors)) for factors in batches]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        peak = self._peak
-        return [[peak * factor for factor in factors] for factors in self._factors()]
+        peak, batches = self._schedule()
+        return [[peak * factor for factor in factors] for factors in batches]
 
-    @property
-    def _peak(self) -> float:
-        return (self.step if self.lr is None else self.lr) * self.step_factor
-
-    def _factors(self) -> list[list[float]]:
-        """Factors of the schedule on the peak, batch by batch."""
+    def _schedule(self) -> tuple[float, list[list[float]]]:
+        """The peak, and the factors on it batch by batch."""
+        peak = (self.step if self.lr is None else self.lr) * self.step_factor
         steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
         if self.schedule == "constant":
-            return [[1.0] * n for n in steps_of_epoch] * self.epochs
-        return step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
+            return peak, [[1.0] * n for n in steps_of_epoch] * self.epochs
+        return peak, step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
 
 
 def _take_sizes(config: SimConfig) -> None:
@@ -296,12 +299,7 @@ def _check_measured(config: SimConfig) -> None:
 
 
 def _check_rule(config: SimConfig) -> None:
-    """Check the rule's name and settings, and what it cannot be combined with.
-
-    Raises:
-        UserError: the settings contradict each other.
-        ConfigError: there is no such rule, or one of its own settings is wrong.
-    """
+    """Check the rule's name and settings, and what it cannot be combined with."""
     rule = make_rule(config.rule, config.rule_options)
     if rule.name == BASELINE:
         return
@@ -310,3 +308,43 @@ def _check_rule(config: SimConfig) -> None:
             f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"
         )
     check_fit(rule, config.guard, config.labels)
+
+
+Classical = Literal["independent", "attractor"]
+Objective = Literal["mean", "minimum"]
+Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "rules"]
+
+SEARCH_ARMS = ("ttrl", "guard", "frs", "rcsu", "frozen", "memory", "memory_guard")
+"""Sources of labels, strengths and skipping, as arms."""
+SEARCH_LRS = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
+"""Learning rates that a candidate of a search is judged over."""
+
+
+def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
+    """Return the settings of the file, or else `base`, with those of the options over them.
+
+    Options are read here as far as they decide the values of others: `--population`, `--policy`
+    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
+    may list arms, which `lab.cli.arms_of` reads.
+    """
+    path = read_option(argv, "--config")
+    values = base if path is None else toml_values(Path(path))
+    values = {name: values[name] for name in values if name != "arms" or not has_arms}
+    usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
+    values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
+    return from_values(values | _problems(argv), SimConfig, path or "")
+
+
+def _problems(argv: Sequence[str]) -> dict[str, str | float]:
+    """The options that decide how many problems there are, as far as they are given."""
+    values: dict[str, str | float] = {}
+    if (population := read_option(argv, "--population")) in NAMED:
+        values["population"] = population
+    if read_option(argv, "--policy") == "measured":
+        values["policy"] = "measured"
+    if (response := read_option(argv, "--response")) is not None:
+        values["response"] = response
+    if (lr := read_option(argv, "--lr")) is not None:
+        with suppress(ValueError):
+            values["lr"] = float(lr)
+    return values

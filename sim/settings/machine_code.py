@@ -20,7 +20,6 @@ from pathlib import Path
 import numba
 from numba.core.event import Event, Listener, install_listener
 
-_SOURCES = ("guard_core", "sim")
 _NAME = "ttrl-guard-lab-"
 _KEPT = 8
 """Folders that stay: the present one, and earlier ones for when their sources come back."""
@@ -30,13 +29,8 @@ _KEPT = 8
 def use_own_cache() -> Path:
     """Point numba to the folder of the present sources, before any compiled function is defined.
 
-    Every package that defines some calls it first.
-
     The folder lies in `NUMBA_CACHE_DIR` where the user set it, next to the package, or in the
     user's cache: in the first of them that can be written to. Otherwise it is a temporary one.
-
-    Returns:
-        The folder.
     """
     name = _NAME + digest(Path(__file__).parents[2])
     folder = next((parent / name for parent in _parents() if _writable(parent / name)), None)
@@ -82,7 +76,7 @@ class _Shown(Listener):
 def digest(root: Path) -> str:
     """Return 16 hexadecimal digits that change with any source file of guard_core and sim."""
     total = hashlib.sha256()
-    for package in _SOURCES:
+    for package in ("guard_core", "sim"):
         for path in sorted((root / package).rglob("*.py")):
             content = path.read_bytes()
             total.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())

@@ -18,7 +18,7 @@ EPOCHS = 12
 """Default epochs of a run of the measured policy; those of the trainer's tiny task."""
 
 Part = Literal["leak", "own", "others"]
-"""Parts of the measured dynamics that can be switched off, see `sim.world.measured.policy`."""
+"""Parts of the measured dynamics that can be switched off, see `sim.world.measured`."""
 
 
 def response_at(path: str) -> Response:
@@ -46,11 +46,7 @@ def check_measured_rule(rule: Rule) -> None:
 
 
 def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) -> None:
-    """Check the parts that are switched off.
-
-    Raises:
-        UserError: nothing would be left to learn from, or a part is named twice.
-    """
+    """Refuse parts that are named twice or leave nothing to learn from."""
     given = f"parts_off = {', '.join(parts_off)}"
     if len(set(parts_off)) < len(parts_off):
         raise UserError(f"{given}: name each part at most once")
@@ -104,45 +100,27 @@ NAMED: dict[str, Ability] = {
 """`llama` is Llama-3.2-3B-Instruct, `qwen` Qwen2.5-7B-Instruct, `qwen3` Qwen3-4B.
 
 **fates**: mean and concentration come from a coarse grid, so that plain TTRL under the attractor
-policy's default numbers comes near the TTRL row of the paper's `tab:full_fates`. How near, mean and
-standard deviation of 20 replicates, the paper's row behind it (Degraded, Marginal Degraded,
-Learned, Stable Always Right, Always Wrong):
-
-    llama-math500  53.6 2   6.3 1  0.0  4.7 2  35.2 2    53.8  6.4  0.2   2.8  36.4
-    llama-amc       6.3 3   7.0 3  0.0 24.0 7  58.4 6    12.0  3.6  1.2  24.1  55.4
-    llama-aime24    0.3 1   4.8 5  0.0 13.0 6  75.8 8     3.3  3.3  3.3  13.3  76.7
-    qwen-math500   12.3 12  3.3 1  0.0 62.3 13 20.1 2    13.8  2.0  0.6  63.0  20.2
-    qwen-amc        1.6 2   2.6 2  0.0 45.8 7  47.3 7     1.2  1.2  0.0  48.2  47.0
-    qwen-aime25     0.7 1   3.7 4  0.0 15.0 7  75.5 8     3.3  0.0  0.0  13.3  76.7
-
-Two fitted numbers for five cells is no test of the mechanism. Nothing is ever Learned at the
-default numbers; `sim.world.policies` says what changes that. The qwen-math500 row is a mean of runs
-that collapse and runs that do not: it sits at the edge, so single runs lie far from it.
-
-The fitted mean is not the base pass@1 of `tab:main` (Llama on MATH-500: .59 against 43.9 %): the
-fit looks at fates alone, and nothing here reconciles the paper's two tables.
+policy's default numbers comes near the TTRL row of the paper's `tab:full_fates`, see
+`docs/calibration.md`. Two fitted numbers for five cells is no test of the mechanism. Nothing is
+ever Learned at the default numbers. Qwen on MATH-500 is a mean of runs that collapse and runs that
+do not, so single runs lie far from it. The fitted mean is not the base pass@1 of `tab:main` (Llama
+on MATH-500: .59 against 43.9 %): nothing here reconciles the paper's two tables.
 
 **text**: the paper has no fate row of Qwen3-4B; its text gives Degraded 0.8, Learned 0.4 and 74.4 %
-Stable Always Right at the start on MATH-500. Mean and standard deviation of 20 replicates: Degraded
-0.2 0.5, Learned 0.0, Stable Always Right after three visits 75.2 2.2.
-The base pass@1 of 52.9 is hardly above .7 * 74.4 = 52.1, the least that such a start allows.
+Stable Always Right at the start on MATH-500. Mean of 20 replicates: Degraded 0.2, Learned 0.0,
+Stable Always Right after three visits 75.2.
 
 **nothing**: no fates are published. The mean is the base pass@1 of `tab:main`, before
 `ability_floor` lifts it; the concentration is that of the model's or the data set's fitted rows.
-Qwen3-4B's base scores (3.3, 1.8, 19.3) turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that
-is no sharpening of these laws, and more likely answers that the base model failed to print.
+Qwen3-4B's base scores turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that is no sharpening
+of these laws, and more likely answers that the base model failed to print.
 """
 
 
 def check_population(
     population: str, given: Container[str], mixture: Sequence[tuple[float, float, float]]
 ) -> None:
-    """Refuse an unknown population, one that lacks a setting, and weights that are no shares.
-
-    Args:
-        given: settings of `FREE` that have a value.
-        mixture: (weight, mean, concentration) of every law.
-    """
+    """Refuse an unknown population, one that lacks a setting of `FREE`, and weights of no law."""
     if population not in (*NAMED, *FREE):
         known = ", ".join([*NAMED, *FREE])
         raise UserError(f"population = {population!r}: unknown, use one of {known}")
@@ -155,11 +133,9 @@ def check_population(
 
 
 def sizes(population: str, response: str | None) -> dict[str, int]:
-    """Return n_problems, n_answers and epochs of a population.
+    """Return n_problems, n_answers and epochs of a response file or population.
 
-    Args:
-        population: one of `NAMED`; any other has the sizes of llama-math500.
-        response: response file of the measured policy, which is its population.
+    A population that is none of `NAMED` has the sizes of llama-math500.
     """
     if response is not None:
         own = response_at(response)

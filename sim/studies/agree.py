@@ -26,9 +26,8 @@ from lab.trace.manifest import Manifest
 from lab.trace.response import Facts, Response
 from lab.trace.trace import Trace
 from sim.engine.run import simulate
-from sim.settings.config import SimConfig
+from sim.settings.config import Classical, SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.settings.options import Classical
 from sim.settings.populations import check_measured_rule
 
 CLASSICAL: tuple[Classical, ...] = get_args(Classical)

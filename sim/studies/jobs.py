@@ -37,9 +37,9 @@ from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.controls import find, guard_among
-from sim.world.measured.tree import read_measured
-from sim.world.observe.observer import only_read
+from sim.world.observe import only_read
 from sim.world.populations import ability_sampler
+from sim.world.tree import read_measured
 
 Value = bool | int | float | str | None
 Assignments = Mapping[str, Value]

@@ -40,9 +40,8 @@ from lab.signals import stop_with_parent, stops_held
 from lab.study import check_arms
 from lab.trace.manifest import command, commit, machine, now, versions
 from lab.trace.parts import LOCK_NAME, locked
-from sim.settings.config import SimConfig
+from sim.settings.config import Preset, SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
-from sim.settings.options import Preset
 from sim.studies.jobs import (
     FACTS,
     FILES,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from guard_core import GuardConfig
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 from sim.settings.config import SimConfig
 from sim.theory.chain import lock_in_chain, lock_in_diffusion, window_closed_form, windows
 from sim.theory.flips import detection, flip_rate_by_visit, single_flip_share

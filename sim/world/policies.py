@@ -2,15 +2,11 @@
 
 Softmax over the A answers of each problem, starting at the population's log p0. A policy has two
 methods, each one compiled call per batch: the answer probabilities of given problems, and an update
-along given logit gradients (those of `sim.engine.kernel`, turned into steps by
-`sim.world.optimizer`).
+along given logit gradients (those of `sim.engine.kernel`).
 
 independent  every problem has its own logits: the null model
 attractor    own logits, and one shared direction each for correct answers and for attractors
 features     no own logits: all are linear in a few shared parameters with random features
-
-The norm of an update is that of the change it makes to the policy's parameters. In a mini-batch of
-several problems every one of them is given the norm of the whole step.
 
 Two shared directions: one lifts all correct answers, one all attractors.
 
@@ -25,8 +21,9 @@ c is the correct answer and b the attractor of problem i. An update with gradien
 
 psi_i ~ Normal(1, corr_load_sd) and phi_i ~ Normal(1, load_sd) are drawn once per problem. With
 neg_transfer = 1 this is gradient ascent in (u, theta_C, theta_A), and kappa * phi_i * phi_j is how
-far problem i moves problem j. Problems are Learned where psi_i is large and theta_C grows: with a
-spread corr_load_sd of 2 to 4 and kappa_corr of .03 to .06, never with the default numbers.
+far problem i moves problem j. Problems are Learned (below .15 at first, right at the end) where
+psi_i is large and theta_C grows, never with the default numbers: 1.6 % for llama-aime24 at
+corr_load_sd = 4, kappa_corr = .06, kappa_att = .22, step = .1.
 
 Random features: problems share parameters and interfere, with no direction that was designed.
 
@@ -35,48 +32,154 @@ Random features: problems share parameters and interfere, with no direction that
 theta (D = feature_dim parameters) is all that is trained, along sum_a Phi_iad * g_ia. A gradient on
 answer a of problem i moves its own logit by about step * g and every other logit of every problem
 by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D): the smaller D, the more
-problems interfere. The features do not distinguish correct answers from wrong ones.
+problems interfere. This lifts as well as it drowns: Learned are 1.2 % for llama-amc
+(feature_dim = 30, step = .75) and 2.8 % for llama-aime24 (15, .26).
 
-What makes a problem Learned (below .15 at first, right at the end)? Measured under plain TTRL, 20
-to 60 replicates, percent of the problems:
+Optimizer: a batch of P problems is cut in visiting order into mini-batches of `mini_batch`, and
+each is one step. All gradients of a batch are those at the probabilities that its votes were drawn
+from; its steps follow one another.
 
-* attractor with its default numbers: never. The correct answer of such a problem loses its votes.
-* independent: never at the default spread of the wrong answers.
-* attractor with correct answers that gain very unevenly from each other: 1.6 for llama-aime24 at
-  corr_load_sd = 4, kappa_corr = .06, kappa_att = .22, step = .1; 0.06 for llama-math500 at
-  corr_load_sd = 2, kappa_corr = .056, kappa_att = .555. The price is more problems that stay right.
-* features: without being designed to, interference lifts as well as it drowns. 1.2 for llama-amc
-  (feature_dim = 30, step = .75), 2.8 for llama-aime24 (15, .26), 1.0 for llama-math500 (8, .58).
+* The gradient of a step is the mean over the mini-batch's problems. A problem that left the batch
+  (`drop_RP`) leaves the denominator too, and with none left there is no step. A problem whose
+  gradient is 0 stays in it.
+* Clipping: the gradient of all parameters, shared ones included, is multiplied by
+  min(1, max_grad_norm / (norm + 1e-6)), as in PyTorch. Norms are those of logit gradients, at most
+  about 0.7 a problem, so a trainer's number means nothing here.
+* sgd   change = rate * g
+* adam  change = rate * (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + eps), m and v the decayed
+  means of g and g^2 (Kingma and Ba 2015, algorithm 1).
+
+Adam's state belongs to the parameter. The logits u_i of one problem have moments and a step count
+t of their own, which advance at the optimizer steps that the problem takes part in (as in
+PyTorch's SparseAdam); the shared directions theta advance at every step. In one language model all
+problems share the second moments, while here a problem's own logits are scaled by its own history
+alone. A factor on one problem's loss that stays the same is therefore nearly forgotten by its own
+logits, and shows in the shared directions.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
-from sim.world.optimizer import (
-    Moments,
-    Optimizer,
-    begin_step,
-    make_optimizer,
-    mean_and_clip,
-    moments,
-    own_square,
-    step_row,
-)
 from sim.world.populations import Population
-from sim.world.random import generator
-from sim.world.sampling import softmax_rows
+from sim.world.sampling import Bools, Floats, Ints, generator, softmax_rows
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+
+class Optimizer(NamedTuple):
+    """Settings of the optimizer, passed to compiled code."""
+
+    adam: bool
+    beta_1: float
+    beta_2: float
+    eps: float
+    max_norm: float
+    """Largest gradient norm of a step; infinite without clipping."""
+    mini_batch: int
+    """Problems per optimizer step."""
+
+    @property
+    def is_plain(self) -> bool:
+        """One problem per plain gradient step: nothing but `rate * gradient`."""
+        return not self.adam and self.mini_batch == 1 and self.max_norm == math.inf
+
+
+class Moments(NamedTuple):
+    """Adam's memory of rows of parameters that are stepped together; one empty row for SGD."""
+
+    first: Floats
+    """(R, rows, parameters) decayed mean of the gradient."""
+    second: Floats
+    """(R, rows, parameters) decayed mean of its square."""
+    steps: Ints
+    """(R, rows) optimizer steps taken."""
+
+
+def make_optimizer(config: SimConfig) -> Optimizer:
+    """Return the optimizer that the settings name."""
+    return Optimizer(
+        config.optimizer == "adam",
+        float(config.adam_beta_1),
+        float(config.adam_beta_2),
+        float(config.adam_eps),
+        math.inf if config.max_grad_norm is None else float(config.max_grad_norm),
+        int(config.mini_batch),
+    )
+
+
+def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -> Moments:
+    """Zero moments of parameters of shape (replicates, rows, parameters)."""
+    shape = (replicates, rows, parameters) if optimizer.adam else (1, 1, 1)
+    return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape[:2], np.int64))
+
+
+@njit
+def begin_step(optimizer: Optimizer, first: int, drop_P: Bools, norm_P: Floats) -> tuple[int, int]:
+    """Set the norms of a mini-batch to 0; returns its end and how many problems did not leave."""
+    last, kept = min(first + optimizer.mini_batch, drop_P.shape[0]), 0
+    for p in range(first, last):
+        norm_P[p] = 0.0
+        kept += not drop_P[p]
+    return last, kept
+
+
+@njit
+def own_square(gradient_PA: Floats, drop_P: Bools, first: int, last: int) -> float:
+    """Squared norm of the summed gradient in the mini-batch's own logits."""
+    square = 0.0
+    for p in range(first, last):
+        if not drop_P[p]:
+            for a in range(gradient_PA.shape[1]):
+                square += gradient_PA[p, a] * gradient_PA[p, a]
+    return square
+
+
+@njit
+def mean_and_clip(optimizer: Optimizer, square: float, kept: int) -> float:
+    """Factor that makes a summed gradient of squared norm `square` a clipped mean."""
+    if optimizer.max_norm == np.inf:
+        return 1.0 / kept
+    norm = np.sqrt(square) / kept
+    return min(1.0, optimizer.max_norm / (norm + 1e-6)) / kept
+
+
+@njit
+def step_row(
+    value_A: Floats,
+    gradient_A: Floats,
+    scale: float,
+    rate: float,
+    optimizer: Optimizer,
+    moments: Moments,
+    r: int,
+    row: int,
+) -> float:
+    """Move parameters, row (r, row) of `moments`, up the gradient; return |change|^2."""
+    square = 0.0
+    if not optimizer.adam:
+        for a in range(value_A.shape[0]):
+            change = rate * (scale * gradient_A[a])
+            value_A[a] += change
+            square += change * change
+        return square
+    moments.steps[r, row] += 1
+    t = moments.steps[r, row]
+    rise_1, rise_2 = 1.0 - optimizer.beta_1**t, 1.0 - optimizer.beta_2**t
+    m_A, v_A = moments.first[r, row], moments.second[r, row]
+    for a in range(value_A.shape[0]):
+        g = scale * gradient_A[a]
+        m_A[a] = optimizer.beta_1 * m_A[a] + (1.0 - optimizer.beta_1) * g
+        v_A[a] = optimizer.beta_2 * v_A[a] + (1.0 - optimizer.beta_2) * g * g
+        change = rate * (m_A[a] / rise_1) / (np.sqrt(v_A[a] / rise_2) + optimizer.eps)
+        value_A[a] += change
+        square += change * change
+    return square
 
 
 class Policy(Protocol):
@@ -91,19 +194,13 @@ class Policy(Protocol):
         ...
 
     def update(
-        self,
-        problems_RP: Ints,
-        step: float,
-        gradient_RPA: Floats,
-        drop_RP: Bools | None = None,
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
     ) -> Floats:
-        """Take the optimizer steps of one batch, see `sim.world.optimizer`.
+        """Take the optimizer steps of one batch.
 
         Args:
-            step: step size of the schedule.
             gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
-            drop_RP: problems that left the batch, none if left out. It matters beyond the zero
-                gradient for mini-batches of several problems and for Adam.
+            drop_RP: problems that left the batch, none if left out.
 
         Returns:
             (R, P) norm of the parameter change of the optimizer step that the problem was
@@ -119,44 +216,10 @@ def replicate_numbers(config: SimConfig) -> list[int]:
     return [config.first_replicate + r for r in range(config.replicates)]
 
 
-class OptimizedPolicy(ABC):
-    """A policy whose parameters are moved by `sim.world.optimizer`."""
-
-    def __init__(self, config: SimConfig, p0_RNA: Floats) -> None:
-        """Start at the given probabilities."""
-        self._z_RNA = np.log(p0_RNA)
-        self._optimizer = make_optimizer(config)
-
-    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `Policy.probabilities`."""
-        self._write_logits(problems_RP, out_RPA)
-        return softmax_rows(out_RPA)
-
-    def update(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
-    ) -> Floats:
-        """Implement `Policy.update`."""
-        norm_RP = np.empty(problems_RP.shape)
-        if drop_RP is None:
-            drop_RP = np.zeros(problems_RP.shape, np.bool_)
-        self._take_steps(problems_RP, step, gradient_RPA, drop_RP, norm_RP)
-        return norm_RP
-
-    @abstractmethod
-    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
-        """Write the logits of the given problems."""
-
-    @abstractmethod
-    def _take_steps(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
-    ) -> None:
-        """Take the optimizer steps of one batch and write their norms."""
-
-
 Places = NDArray[np.int16]
 
 
-class Attractor(OptimizedPolicy):
+class Attractor:
     """The mechanism that is meant to explain the paper's rows."""
 
     def __init__(
@@ -165,10 +228,9 @@ class Attractor(OptimizedPolicy):
         """Start at the population's probabilities, with both directions at 0.
 
         Args:
-            population: its problems.
             load_RN2: loadings psi and phi; drawn by `loadings` if left out.
         """
-        super().__init__(config, population.p0_RNA)
+        self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         places = [population.truth_RN, population.attractor_RN]
         # Small, since memory is what a visit waits for.
         self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)
@@ -180,25 +242,28 @@ class Attractor(OptimizedPolicy):
         self._own = moments(self._optimizer, *self._z_RNA.shape)
         self._shared = moments(self._optimizer, config.replicates, 2, 1)
 
-    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
+    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
+        """Implement `Policy.probabilities`."""
         _logits(self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2, problems_RP, out_RPA)
+        return softmax_rows(out_RPA)
 
-    def _take_steps(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
-    ) -> None:
-        model = (
-            self._z_RNA,
-            self._place_RN2,
-            self._load_RN2,
-            self.theta_R2,
-            self._kappa_2,
-            self._neg_transfer,
-        )
+    def update(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+    ) -> Floats:
+        """Implement `Policy.update`."""
+        parameters = (self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2)
+        model = (*parameters, self._kappa_2, self._neg_transfer)
+        norm_RP = np.empty(problems_RP.shape)
         if self._optimizer.is_plain:
             _update_plain(*model, problems_RP, step, gradient_RPA, norm_RP)
-            return
-        optimizer = (self._optimizer, self._own, self._shared)
-        _update(*model, *optimizer, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
+            return norm_RP
+        model = (*model, self._optimizer, self._own, self._shared)
+        _update(*model, problems_RP, step, gradient_RPA, _dropped(drop_RP, norm_RP), norm_RP)
+        return norm_RP
+
+
+def _dropped(drop_RP: Bools | None, norm_RP: Floats) -> Bools:
+    return np.zeros(norm_RP.shape, np.bool_) if drop_RP is None else drop_RP
 
 
 class Independent(Attractor):
@@ -331,25 +396,31 @@ Features_RNDA = NDArray[np.float32]
 """Single precision: at D = 300 the features are all of the memory, R * N * D * A * 4 bytes."""
 
 
-class Features(OptimizedPolicy):
+class Features:
     """Logits linear in few parameters that all problems share."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with all parameters at 0."""
-        super().__init__(config, population.p0_RNA)
+        self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         """The parameters of every replicate."""
         self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
-    def _write_logits(self, problems_RP: Ints, out_RPA: Floats) -> None:
+    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
+        """Implement `Policy.probabilities`."""
         _logits_features(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
+        return softmax_rows(out_RPA)
 
-    def _take_steps(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools, norm_RP: Floats
-    ) -> None:
+    def update(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+    ) -> Floats:
+        """Implement `Policy.update`."""
         model = (self._phi_RNDA, self.theta_RD, self._optimizer, self._moments)
-        _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
+        norm_RP = np.empty(problems_RP.shape)
+        dropped_RP = _dropped(drop_RP, norm_RP)
+        _update_features(*model, problems_RP, step, gradient_RPA, dropped_RP, norm_RP)
+        return norm_RP
 
 
 def features(config: SimConfig) -> Features_RNDA:
@@ -366,11 +437,7 @@ def features(config: SimConfig) -> Features_RNDA:
 
 @njit(cache=True, nogil=True)
 def _logits_features(
-    z_RNA: Floats,
-    phi_RNDA: Features_RNDA,
-    theta_RD: Floats,
-    problems_RP: Ints,
-    out_RPA: Floats,
+    z_RNA: Floats, phi_RNDA: Features_RNDA, theta_RD: Floats, problems_RP: Ints, out_RPA: Floats
 ) -> None:
     R, P, A = out_RPA.shape
     z_A = np.empty(A)
@@ -423,15 +490,6 @@ def _update_features(
             square = step_row(theta_RD[r], pull_D, scale, step, optimizer, moments, r, 0)
             norm_RP[r, first:last] = np.sqrt(square)
 
-
-__all__ = [
-    "POLICIES",
-    "Attractor",
-    "Features",
-    "Independent",
-    "Policy",
-    "make_policy",
-]
 
 POLICIES: dict[str, Callable[[SimConfig, Population], Policy]] = {
     "independent": Independent,

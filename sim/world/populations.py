@@ -18,7 +18,7 @@
   preferred id and every tie-break rule, `first` included, is fair to it.
 
 The law does not depend on the policy: all policies start from the same populations, except for
-`measured`, whose problems are those of its response file (`sim.world.measured.tree`). By
+`measured`, whose problems are those of its response file (`sim.world.tree`). By
 default every replicate draws problems of its own, with `fixed_population` all have those of
 replicate 0.
 
@@ -34,34 +34,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.base.columns import floats, ints
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.world.random import generator
+from sim.world.sampling import Floats, Ints, generator
 
 
 class Histogram(NamedTuple):
     """A discrete law of the ability."""
 
-    p0_B: NDArray[np.float64]
+    p0_B: Floats
     """Probability of the correct answer in every bin."""
-    share_B: NDArray[np.float64]
+    share_B: Floats
     """Share of the problems in every bin; sums to one."""
 
 
 def read_histogram(path: str) -> Histogram:
-    """Read a histogram of abilities.
+    """Read a histogram of abilities from a CSV file with the columns `p0` and `weight`.
 
-    Args:
-        path: CSV file with the columns `p0` (in [0, 1]) and `weight`: shares that sum to 1, or
-            whole counts of problems.
-
-    Raises:
-        UserError: names the setting, the file, the line and the value.
+    Weights are shares that sum to 1, or whole counts of problems.
     """
     where = f"histogram: {path}"
     rows = [(line, _row(cells, f"{where}, line {line}")) for line, cells in _lines(path, where)]
@@ -82,18 +76,11 @@ def read_histogram(path: str) -> Histogram:
     return Histogram(p0_B, weight_B / total)
 
 
-def read_first_accuracies(folder: str) -> NDArray[np.float64]:
-    """Label accuracy of every problem before training.
+def read_first_accuracies(folder: str) -> Floats:
+    """(problems,) share of visit 0's votes that were right, in the order of the problem numbers.
 
-    Args:
-        folder: a run folder of either world. Several replicates of one problem are averaged.
-
-    Returns:
-        (problems,) share of visit 0's votes that were right, in the order of the problem numbers;
-        problems without a known answer are left out.
-
-    Raises:
-        UserError: the folder cannot be read, or has no visit 0 with a true answer.
+    The run folder may be of either world. Several replicates of one problem are averaged; problems
+    without a known answer are left out.
     """
     visits = load(folder).visits
     accuracy = floats(visits, "label_accuracy")
@@ -137,7 +124,7 @@ WRONG_CONCENTRATION = 0.5
 P_MIN = 1e-9
 """Least probability of an answer, so that every logit is finite."""
 
-Sampler = Callable[[np.random.Generator], NDArray[np.float64]]
+Sampler = Callable[[np.random.Generator], Floats]
 """From random numbers to (N,) abilities."""
 
 
@@ -146,15 +133,14 @@ class Population:
     """The problems of every replicate before training.
 
     Raises:
-        UserError: an answer's probability is negative or no number, those of a problem do not sum
-            to one, or an id names no answer; the message names the field, replicate and problem.
+        UserError: probabilities or ids are impossible; names the field, replicate and problem.
     """
 
-    p0_RNA: NDArray[np.float64]
+    p0_RNA: Floats
     """Answer probabilities; rows sum to one."""
-    truth_RN: NDArray[np.int64]
+    truth_RN: Ints
     """Id of the correct answer."""
-    attractor_RN: NDArray[np.int64]
+    attractor_RN: Ints
     """Id of the attractor, a wrong answer."""
 
     def __post_init__(self) -> None:
@@ -176,7 +162,7 @@ class Population:
                 f"population: attractor_RN of replicate {r}, problem {n} is the correct answer"
             )
 
-    def _check_ids(self, name: str, ids_RN: NDArray[np.int64]) -> None:
+    def _check_ids(self, name: str, ids_RN: Ints) -> None:
         R, N, A = self.p0_RNA.shape
         if ids_RN.shape != (R, N):
             raise UserError(f"population: {name} has shape {ids_RN.shape}, must be ({R}, {N})")
@@ -189,13 +175,7 @@ class Population:
 
 
 def draw_population(config: SimConfig) -> Population:
-    """The problems of all replicates of a run.
-
-    With `fixed_population` every replicate has the problems of replicate 0.
-
-    Raises:
-        UserError: the population's file has a defect.
-    """
+    """The problems of all replicates of a run; all those of replicate 0 if they are fixed."""
     ability = ability_sampler(config)
     last = config.first_replicate + config.replicates
     if config.fixed_population:
@@ -206,9 +186,7 @@ def draw_population(config: SimConfig) -> Population:
     return Population(p0, truth, attractor)
 
 
-def _draw_one(
-    config: SimConfig, ability: Sampler, replicate: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floats, Ints, Ints]:
     """Probabilities, truths and attractors of one replicate, (N, A), (N,) and (N,)."""
     rng = generator(config.seed, replicate, "population")
     n, a = config.n_problems, config.n_answers
@@ -220,14 +198,8 @@ def _draw_one(
     else:
         rest_NA = rng.dirichlet(np.full(a - 2, WRONG_CONCENTRATION), n)
     wrong_N = 1 - correct_N
-    p0_NA = np.concatenate(
-        [
-            correct_N[:, None],
-            (wrong_N * share_N)[:, None],
-            (wrong_N * (1 - share_N))[:, None] * rest_NA,
-        ],
-        axis=1,
-    )
+    rest_NA = (wrong_N * (1 - share_N))[:, None] * rest_NA
+    p0_NA = np.column_stack([correct_N, wrong_N * share_N, rest_NA])
     p0_NA = np.maximum(p0_NA, P_MIN)
     p0_NA /= p0_NA.sum(axis=1, keepdims=True)
     ids_NA = rng.permuted(np.tile(np.arange(a), (n, 1)), axis=1)
@@ -237,11 +209,7 @@ def _draw_one(
 
 
 def ability_sampler(config: SimConfig) -> Sampler:
-    """The law of the abilities of one replicate; files are read here, once.
-
-    Raises:
-        UserError: a file has a defect, or a trace and `n_problems` do not fit together.
-    """
+    """The law of the abilities of one replicate; files are read here, once."""
     n = config.n_problems
     if config.population == "mixture":
         return lambda rng: _mixture(rng, config.mixture, n)
@@ -268,9 +236,7 @@ def beta_law(config: SimConfig) -> tuple[float, float]:
     return mean, concentration
 
 
-def beta(
-    rng: np.random.Generator, mean: float, concentration: float, n: int
-) -> NDArray[np.float64]:
+def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) -> Floats:
     """Beta variables by mean and concentration; constant where the law has one point."""
     if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
         return np.full(n, float(mean))
@@ -279,7 +245,7 @@ def beta(
 
 def _mixture(
     rng: np.random.Generator, laws: tuple[tuple[float, float, float], ...], n: int
-) -> NDArray[np.float64]:
+) -> Floats:
     weight_L = np.array([law[0] for law in laws])
     law_N = rng.choice(len(laws), n, p=weight_L / weight_L.sum())
     drawn_LN = np.stack([beta(rng, mean, spread, n) for _, mean, spread in laws])

@@ -1,24 +1,21 @@
-"""Softmax and votes, in compiled code.
+"""Random numbers by position instead of by sequence, and the votes that are drawn with them.
 
-Softmax of many rows of logits is the same for every policy. The exponential is computed here and
-not by the system's library. It is several times faster, since the compiler can run it on a whole
-vector of numbers, and it gives the same bits on every machine: additions, products and a shift, in
-a fixed order.
+Every random number is a function of (seed, replicate, purpose, epoch, problem, draw) alone. So a
+replicate does not depend on which others run with it, two arms with one seed see the same
+draws, and any order of computation, on any number of workers, gives the same bits. A key is folded
+through SplitMix64's output function once per coordinate; the draws of one key are the SplitMix64
+sequence (Steele, Lea, Flood 2014) that starts there.
 
-Votes: V answers per problem, drawn from the policy.
-
-Law: the V responses of a visit are independent. Each is unparseable with the constant chance
+Votes: the V responses of a visit are independent. Each is unparseable with the constant chance
 `unparseable`, else answer a with the policy's probability p_a. `counts` are all V, `samples` the
 first K, so samples ~ Multinomial(K, p) and counts - samples ~ Multinomial(V - K, p), independent.
-
 Response v is the answer in whose interval of the cumulated probabilities its uniform number falls.
-Counting the numbers below each bound gives the same counts without a branch per response.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numba import njit
@@ -26,7 +23,142 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
-from sim.world.random import DIGITS, VOTES, digits, fold, stream
+
+Bools, Records = NDArray[np.bool_], NDArray[np.void]
+Floats, Ints, Shorts = NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]
+
+VOTES, TIE, SKIP, PICK, ORDER = range(5)
+SECOND, SECOND_ORDER, CONFIDENCE, TOOL, VERDICT, ODDNESS, RULE = range(5, 12)
+LEAVES, DEAL = 12, 13
+"""Purpose of a random number; numbers of different purposes are independent."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+DIGITS = 53
+"""Bits of a uniform number."""
+_S27, _S30, _S31, _S11 = (np.uint64(shift) for shift in (27, 30, 31, 11))
+_ULP = 2.0**-DIGITS
+_HALF = np.uint64(0xFFFFFFFF)
+
+
+_SPAWN = {"population": 0, "loadings": 1, "weights": 2}
+
+
+def generator(
+    seed: int, replicate: int, purpose: Literal["population", "loadings", "weights"]
+) -> np.random.Generator:
+    """NumPy's generator for the laws that a replicate draws once, before it starts."""
+    key = (replicate, _SPAWN[purpose])
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+@njit(inline="always")
+def mix(x: Any) -> Any:
+    """SplitMix64's bijection of 64-bit words."""
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return x ^ (x >> _S31)
+
+
+@njit(inline="always")
+def fold(key: Any, coordinate: Any) -> Any:
+    """The key of one value of the next coordinate."""
+    return mix(key + (np.uint64(coordinate) + np.uint64(1)) * _GOLDEN)
+
+
+@njit(inline="always")
+def stream(seed: Any, replicate: Any, purpose: Any, epoch: Any) -> Any:
+    """The key of one replicate, purpose and epoch; fold in the problem to draw."""
+    return fold(fold(fold(mix(np.uint64(seed)), replicate), purpose), epoch)
+
+
+@njit(inline="always")
+def word(key: Any, draw: Any) -> Any:
+    """64 random bits: draw 0, 1, ... of a key."""
+    return mix(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
+
+
+@njit(inline="always")
+def digits(key: Any, draw: Any) -> Any:
+    """`unit` times 2 ** `DIGITS`, a whole number."""
+    return np.int64(word(key, draw) >> _S11)
+
+
+@njit(inline="always")
+def unit(key: Any, draw: Any) -> Any:
+    """A uniform number in [0, 1) with `DIGITS` bits: draw 0, 1, ... of a key."""
+    return float(digits(key, draw)) * _ULP
+
+
+LANES, PLANES = 64, 32
+"""Numbers that are drawn together by `lanes`, and their bits."""
+
+
+@njit(inline="always")
+def plane(key: Any, block: Any, bit: Any) -> Any:
+    """One bit of each of 64 uniform numbers: bit 0, 1, ... after the point, one number a lane."""
+    return word(key, block * PLANES + bit)
+
+
+@njit(cache=True, nogil=True)
+def fill_lanes(key: Any, out_D: Floats) -> None:
+    """Fill with uniform numbers in [0, 1) with 32 bits, 64 to a block.
+
+    A reader that only compares them can read the words from the first bit on, and few of the bits.
+    """
+    half, row_K = LANES // 2, np.empty(PLANES, np.uint64)
+    for start in range(0, out_D.shape[0], LANES):
+        for bit in range(PLANES):
+            row_K[bit] = plane(key, start // LANES, bit)
+        _transpose(row_K)
+        for d in range(start, min(start + LANES, out_D.shape[0])):
+            lane = d - start
+            bits = row_K[half - 1 - lane % half] >> np.uint64(half * (lane // half))
+            out_D[d] = float(bits & _HALF) / 2.0**PLANES
+
+
+@njit
+def _transpose(row_K: NDArray[np.uint64]) -> None:
+    """Transpose two 32 x 32 bit matrices side by side, in place (Warren, Hacker's Delight)."""
+    shift, mask = 16, np.uint64(0x0000FFFF0000FFFF)
+    while shift:
+        s = np.uint64(shift)
+        for block in range(0, PLANES, 2 * shift):
+            for k in range(block, block + shift):
+                swap = (row_K[k] ^ (row_K[k + shift] >> s)) & mask
+                row_K[k] ^= swap
+                row_K[k + shift] ^= swap << s
+        shift //= 2
+        mask ^= mask << np.uint64(shift)
+
+
+@njit(cache=True, nogil=True)
+def _fill(seed: int, first: int, purpose: int, epoch: int, out_RN: Floats) -> None:
+    for r in range(out_RN.shape[0]):
+        key = stream(seed, first + r, purpose, epoch)
+        for n in range(out_RN.shape[1]):
+            out_RN[r, n] = unit(fold(key, n), 0)
+
+
+def uniforms(
+    seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
+) -> Floats:
+    """(R, N) uniform numbers in [0, 1)."""
+    out_RN = np.empty((replicates, n_problems))
+    _fill(seed, first, purpose, epoch, out_RN)
+    return out_RN
+
+
+def orders(seed: int, first: int, replicates: int, epoch: int, n_problems: int) -> Ints:
+    """(R, N) problems in visiting order, per replicate the ranks of random keys."""
+    keys_RN = uniforms(seed, first, replicates, ORDER, epoch, n_problems)
+    # Without equal keys all kinds of sorting agree, and the default one is much the fastest.
+    order_RN = np.argsort(keys_RN, axis=1)
+    sorted_RN = np.take_along_axis(keys_RN, order_RN, axis=1)
+    tied = (sorted_RN[:, 1:] == sorted_RN[:, :-1]).any()
+    return np.argsort(keys_RN, axis=1, kind="stable") if tied else order_RN
+
 
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (
     1.0 / math.factorial(k) for k in range(2, 14)
@@ -56,11 +188,8 @@ def exp_below_zero(x: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def softmax_rows(z_RPA: NDArray[np.float64]) -> int:
+def softmax_rows(z_RPA: Floats) -> int:
     """Turn logits into probabilities, in place.
-
-    Args:
-        z_RPA: logits of every answer.
 
     Returns:
         -1, or the flat place r * P + p of the first row with a logit that is not finite; what is
@@ -97,16 +226,12 @@ _TRAINED = 32
 _ALL = (1 << _TRAINED) - 1
 
 
-def sample_votes(
-    config: SimConfig, epoch: int, problems_RP: NDArray[np.int64], p_RPA: NDArray[np.float64]
-) -> Votes:
+def sample_votes(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
     """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
     return _sample(config, epoch, problems_RP, p_RPA, 1.0 - config.unparseable)
 
 
-def sample_all(
-    config: SimConfig, epoch: int, problems_RP: NDArray[np.int64], p_RPA: NDArray[np.float64]
-) -> Votes:
+def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
     """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
@@ -117,33 +242,19 @@ def sample_all(
     return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
 
 
-def with_unparseable(votes: Votes) -> NDArray[np.int64]:
+def with_unparseable(votes: Votes) -> Ints:
     """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
     missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
     return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
 
 
 def _sample(
-    config: SimConfig,
-    epoch: int,
-    problems_RP: NDArray[np.int64],
-    p_RPA: NDArray[np.float64],
-    parseable: float,
+    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
 ) -> Votes:
     counts_RPA = np.empty(p_RPA.shape, np.int64)
     samples_RPA = np.empty_like(counts_RPA)
-    draw_votes(
-        config.seed,
-        config.first_replicate,
-        epoch,
-        problems_RP,
-        p_RPA,
-        parseable,
-        config.n_votes,
-        counts_RPA,
-        samples_RPA,
-        config.n_samples,
-    )
+    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
+    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
     return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
@@ -152,23 +263,18 @@ def draw_votes(
     seed: int,
     first: int,
     epoch: int,
-    problems_RP: NDArray[np.int64],
-    p_RPA: NDArray[np.float64],
+    problems_RP: Ints,
+    p_RPA: Floats,
     parseable: float,
     n_votes: int,
-    counts_RPA: NDArray[np.int64],
-    samples_RPA: NDArray[np.int64],
+    counts_RPA: Ints,
+    samples_RPA: Ints,
     n_samples: int,
 ) -> None:
     """Draw the votes of a batch into `counts_RPA` and `samples_RPA`.
 
     Args:
-        epoch: 0 before training; together with the problem it names the random numbers.
-        problems_RP: the batch's problems.
-        p_RPA: answer probabilities; rows sum to one.
         parseable: chance that a response holds an answer.
-        counts_RPA: output; votes per answer over all V.
-        samples_RPA: output; votes per answer over the first K.
     """
     R, P, A = p_RPA.shape
     x_V, one_V = np.empty(n_votes, np.int64), np.ones(n_votes, np.int64)

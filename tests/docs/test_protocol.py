@@ -11,7 +11,7 @@ import pytest
 import lab.measures.fate
 import real.cli
 import sim
-from sim.settings.options import SEARCH_LRS
+from sim.settings.config import SEARCH_LRS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROTOCOL = tomllib.loads((DOCS / "data" / "protocol.toml").read_text())

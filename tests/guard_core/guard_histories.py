@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -84,9 +84,7 @@ def vote_histories(draw: st.DrawFn, max_visits: int = 14, min_problems: int = 1)
 class _World:
     """Problems with a favourite answer each, more or less volatile."""
 
-    def __init__(
-        self, rng: np.random.Generator, leading: tuple[int, ...], n_problems: int, n_votes: int
-    ) -> None:
+    def __init__(self, rng, leading, n_problems, n_votes):
         self.rng, self.leading, self.n_votes = rng, leading, n_votes
         self.n_problems = n_problems
         self.volatility = rng.choice([0.0, 0.1, 0.4, 0.9], size=(*leading, n_problems))
@@ -127,36 +125,29 @@ class _World:
         return votes
 
 
+SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0])
+NUMBERS: dict[str, list[Any]] = {
+    "discount": [1.0, 0.75, 0.5],
+    "hysteresis": [0.0, 0.0, 0.25, 0.6],
+    "negative_scale": [1.0, 1.0, 0.3, 0.0],
+    "margin_power": [0, 0, 1, 2, 3],
+    "min_share": [0.0, 0.0, 0.3, 0.6],
+    "W": [1, 2, 3, 4, 5, 6],
+    "T_steady": [1, 2, 3, 4],
+    "minority_reward": [0.1, 0.01, 1.0],
+    "tau_FR": [0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 1.0],
+    "beta_max": [0.3, 0.3, 0.7, 1.0, 0.0],
+    "label_from": ["current", "current", "frozen", "memory"],
+    **{part: [True, True, True, False] for part in ("frs", "mps", "rcsu")},
+}
+
+
 def configs() -> st.SearchStrategy[GuardConfig]:
     """Settings over all options, with round and extreme numbers."""
-    share = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0])
-    choices: dict[str, st.SearchStrategy[Any]] = {
-        "tie_break": st.sampled_from(["random", "first", "incumbent"]),
-        "label_from": st.sampled_from(["current", "current", "frozen", "memory"]),
-        "discount": st.sampled_from([1.0, 0.75, 0.5]),
-        "hysteresis": st.sampled_from([0.0, 0.0, 0.25, 0.6]),
-        "negative_scale": st.sampled_from([1.0, 1.0, 0.3, 0.0]),
-        "margin_power": st.sampled_from([0, 0, 1, 2, 3]),
-        "min_share": st.sampled_from([0.0, 0.0, 0.3, 0.6]),
-        "W": st.integers(1, 6),
-        "flip_rate": st.sampled_from(["windowed", "instant"]),
-        "weight_on": st.sampled_from(["loss", "advantage", "reward"]),
-        "beta_schedule": st.sampled_from(["linear", "saturating"]),
-        "T_steady": st.integers(1, 4),
-        "minority_over": st.sampled_from(["samples", "votes"]),
-        "minority_reward": st.sampled_from([0.1, 0.01, 1.0]),
-        "empty_minority": st.sampled_from(["keep", "plain"]),
-        "mix": st.sampled_from(["loss", "bonus"]),
-        "skip_cap": st.sampled_from(["floor", "at_least_one"]),
-        "skip_order": st.sampled_from(["random", "first"]),
-        "skip_by": st.sampled_from(["drop", "mask"]),
-        "advantage_scale": st.sampled_from(["group", "batch", "none"]),
-        **dict.fromkeys(("frs", "mps", "rcsu"), st.sampled_from([True, True, True, False])),
-        "tau_FR": st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 1.0]),
-        "beta_max": st.sampled_from([0.3, 0.3, 0.7, 1.0, 0.0]),
-        **dict.fromkeys(("tau_MR", "theta_MR", "l1", "l2", "w_min"), share),
-        **dict.fromkeys(("p_skip", "skip_share", "minority_share"), share),
-    }
+    hints, choices = get_type_hints(GuardConfig), {}
+    for name in (field.name for field in fields(GuardConfig)):
+        words = NUMBERS.get(name) or get_args(hints[name])
+        choices[name] = st.sampled_from(words) if words else SHARES
     return st.builds(GuardConfig, **choices)
 
 
@@ -167,9 +158,7 @@ class Walked(NamedTuple):
     streams: dict[str, np.ndarray]
 
 
-def walk(
-    history: History, config: GuardConfig, asarray: Callable[[Any], Any] = np.array
-) -> tuple[list[Walked], GuardState]:
+def walk(history, config, asarray=np.array):
     """Send a history through the guard; returns every batch's outputs and the last state.
 
     Args:
@@ -190,9 +179,7 @@ def walk(
     return walked, state
 
 
-def observe(
-    batch: Batch, n_samples: int, asarray: Callable[[Any], Any] = np.array
-) -> tuple[Votes, Any]:
+def observe(batch, n_samples, asarray=np.array):
     """The batch's votes, and the answers of the trained samples."""
     answers, kept = asarray(batch.answers), asarray(batch.answers[..., :n_samples])
     counts, samples = (count_answers(ids, batch.n_answers) for ids in (answers, kept))
@@ -205,9 +192,7 @@ def draws(batch: Batch, asarray: Callable[[Any], Any] = np.array) -> Draws:
     return Draws(*(asarray(values) for values in (batch.tie, batch.skip, batch.pick)))
 
 
-def streams(
-    answers: Any, votes: Votes, decision: Decision, config: GuardConfig
-) -> dict[str, np.ndarray]:
+def streams(answers, votes, decision, config):
     """Both advantage streams, by response and by answer, and what a trainer gets."""
     majority, minority = group_advantages(answers, decision, config)
     by_answer = answer_advantages(votes.samples, votes.n_samples, decision, config)

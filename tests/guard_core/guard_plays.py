@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -13,12 +12,7 @@ NEVER = 1 - 2**-30
 """A skip draw that only `p_skip = 1` lets pass."""
 
 
-def as_votes(
-    counts: Sequence[Sequence[int]] | np.ndarray,
-    n_votes: int = 64,
-    samples: Sequence[Sequence[int]] | np.ndarray | None = None,
-    n_samples: int | None = None,
-) -> Votes:
+def as_votes(counts, n_votes=64, samples=None, n_samples=None):
     """Votes of (P, A) counts; without `samples` every response is trained on."""
     counts = np.asarray(counts, dtype=np.int64)
     kept = counts if samples is None else np.asarray(samples, dtype=np.int64)
@@ -27,9 +21,7 @@ def as_votes(
     return votes
 
 
-def chance(
-    shape: int | tuple[int, ...], tie: object = 0.0, skip: object = NEVER, pick: object = 0.0
-) -> Draws:
+def chance(shape, tie=0.0, skip=NEVER, pick=0.0):
     return Draws(*(np.broadcast_to(np.asarray(v, float), shape).copy() for v in (tie, skip, pick)))
 
 

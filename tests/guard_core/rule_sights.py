@@ -76,14 +76,7 @@ def top(scores: Any) -> np.ndarray:
     return np.where(scores.max(-1) > 0, scores.argmax(-1), -1)
 
 
-def sight(
-    rng: np.random.Generator,
-    leading: tuple[int, ...] = (),
-    n_problems: int = 4,
-    n_votes: int = 8,
-    n_samples: int = 5,
-    n_answers: int = 4,
-) -> Sight:
+def sight(rng, leading=(), n_problems=4, n_votes=8, n_samples=5, n_answers=4):
     """A random one with all that any rule asks for."""
     shape = (*leading, n_problems, n_votes)
     favourite = rng.integers(0, n_answers, (*leading, n_problems, 1))

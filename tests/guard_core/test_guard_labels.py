@@ -16,13 +16,6 @@ from guard_core import Guard, GuardConfig
 PAPER = GuardConfig.paper()
 
 
-def labels(config: GuardConfig, history: list[list[int]], first: list[int] | None) -> list[int]:
-    play = Play(config, 1)
-    if first is not None:
-        play.prime(as_votes([first]))
-    return [int(play.see(as_votes([counts])).label[0]) for counts in history]
-
-
 def test_the_first_label_after_silent_visits_is_no_flip() -> None:
     play = Play(PAPER, 1)
     silent = [play.see(as_votes([[0, 0]])) for _ in range(3)]
@@ -71,9 +64,7 @@ def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, sh
 
 @pytest.mark.parametrize("below_one", [1 - 2**-24, 1 - 2**-53], ids=["float32", "float64"])
 @pytest.mark.parametrize("n_tied", range(1, 65))
-def test_a_draw_just_below_one_stays_in_range_in_single_precision(
-    n_tied: int, below_one: float
-) -> None:
+def test_a_draw_just_below_one_stays_in_range_in_single_precision(n_tied, below_one):
     """Also a double that becomes 1 on its way to single precision."""
     draws = chance(1)
     draws = replace(draws, tie=np.full(1, below_one, dtype=np.float32))
@@ -83,11 +74,41 @@ def test_a_draw_just_below_one_stays_in_range_in_single_precision(
     assert decision.label.tolist() == [n_tied - 1]
 
 
-def test_first_takes_the_lowest_id_and_incumbent_the_old_label() -> None:
-    history = [[0, 20, 20], [20, 20, 20], [20, 0, 20]]
-    assert labels(GuardConfig(tie_break="first"), history, None) == [1, 0, 0]
-    assert labels(GuardConfig(tie_break="incumbent"), history, None) == [1, 1, 0]
-    assert labels(GuardConfig(tie_break="incumbent"), [[20, 20, 0]], [0, 0, 9]) == [0]
+TIES = [[0, 20, 20], [20, 20, 20], [20, 0, 20]]
+CLOSE = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "first", "history", "wanted"),
+    [
+        ({"tie_break": "first"}, None, TIES, [1, 0, 0]),
+        ({"tie_break": "incumbent"}, None, TIES, [1, 1, 0]),
+        ({"tie_break": "incumbent"}, [0, 0, 9], [[20, 20, 0]], [0]),
+        # Frozen is the majority before training, or the first one.
+        ({"label_from": "frozen"}, [0, 0, 9], [[9, 0, 0], [0, 9, 0], [0, 0, 0]], [2, 2, 2]),
+        ({"label_from": "frozen"}, [0, 0, 0], [[9, 0, 0], [0, 9, 0]], [0, 0]),
+        ({"label_from": "frozen"}, None, [[0, 9, 0], [9, 0, 0]], [1, 1]),
+        # Memory sums votes over visits and counts visit 0.
+        ({"label_from": "memory"}, [9, 4], [[4, 6]] * 3, [0, 0, 1]),
+        ({"label_from": "memory"}, None, [[4, 6]] * 3, [1, 1, 1]),
+        # 40 halves to 20, 10, 5, against 10, 15, 17.5; on silent visits too.
+        ({"label_from": "memory", "discount": 0.5}, [40, 0], [[0, 10]] * 3, [0, 1, 1]),
+        ({"label_from": "memory", "discount": 0.9}, [40, 0], [[0, 10]] * 3, [0, 0, 0]),
+        ({"label_from": "memory"}, [40, 0], [[0, 10]] * 3, [0, 0, 0]),
+        ({"label_from": "memory", "discount": 0.5}, [40, 0], [[0, 0], [0, 0], [0, 11]], [0, 0, 1]),
+        # Hysteresis keeps a label that is nearly as frequent.
+        ({"hysteresis": 0.4}, [40, 24], CLOSE, [0, 1, 1, 1, 1]),
+        ({"hysteresis": 1.0}, [40, 24], CLOSE, [0, 0, 0, 1, 1]),
+        # Sums: 70 and 58, 92 and 100, 126 and 130, 126 and 194.
+        ({"hysteresis": 0.1, "label_from": "memory"}, [40, 24], CLOSE, [0, 0, 0, 1, 1]),
+        ({"label_from": "memory"}, [40, 24], CLOSE, [0, 1, 1, 1, 1]),
+    ],
+)
+def test_labels_of_a_history(settings, first, history, wanted):
+    play = Play(GuardConfig(**settings), 1)
+    if first is not None:
+        play.prime(as_votes([first]))
+    assert [int(play.see(as_votes([counts])).label[0]) for counts in history] == wanted
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
@@ -119,13 +140,6 @@ def test_frozen_labels_never_flip(history: History, config: GuardConfig) -> None
     assert not np.asarray(state.had_competition).any()
 
 
-def test_frozen_is_the_majority_before_training() -> None:
-    config = GuardConfig(label_from="frozen")
-    assert labels(config, [[9, 0, 0], [0, 9, 0], [0, 0, 0]], [0, 0, 9]) == [2, 2, 2]
-    assert labels(config, [[9, 0, 0], [0, 9, 0]], [0, 0, 0]) == [0, 0]
-    assert labels(config, [[0, 9, 0], [9, 0, 0]], None) == [1, 1]
-
-
 def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit() -> None:
     play = Play(GuardConfig(label_from="frozen"), 1)
     play.prime(as_votes([[0, 40]]))
@@ -140,26 +154,6 @@ def test_a_label_beyond_the_answers_of_the_batch() -> None:
     decision = play.see(as_votes([[48, 16]]))
     assert (decision.label[0], decision.match_rate[0]) == (3, 0)
     assert decision.minority.tolist() == [[True, True]]
-
-
-def test_memory_sums_votes_over_visits_and_counts_visit_0() -> None:
-    history = [[4, 6], [4, 6], [4, 6]]
-    assert labels(GuardConfig(label_from="memory"), history, [9, 4]) == [0, 0, 1]
-    assert labels(GuardConfig(label_from="memory"), history, None) == [1, 1, 1]
-
-
-def test_memory_discounts_old_votes() -> None:
-    history = [[0, 10], [0, 10], [0, 10]]
-    # 40 halves to 20, 10, 5, against 10, 15, 17.5.
-    assert labels(GuardConfig(label_from="memory", discount=0.5), history, [40, 0]) == [0, 1, 1]
-    assert labels(GuardConfig(label_from="memory", discount=0.9), history, [40, 0]) == [0, 0, 0]
-    assert labels(GuardConfig(label_from="memory"), history, [40, 0]) == [0, 0, 0]
-
-
-def test_memory_discounts_on_silent_visits_too() -> None:
-    config = GuardConfig(label_from="memory", discount=0.5)
-    history = [[0, 0], [0, 0], [0, 11]]
-    assert labels(config, history, [40, 0]) == [0, 0, 1]
 
 
 def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
@@ -189,13 +183,3 @@ def test_the_plateau_ends_at_four_tenths() -> None:
             int(sum(play.see(as_votes(counts)).had_competition.sum() for counts in histories))
         )
     assert had[0] > had[1] == had[2] > had[3]
-
-
-def test_hysteresis_keeps_a_label_that_is_nearly_as_frequent() -> None:
-    history = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
-    assert labels(GuardConfig(hysteresis=0.4), history, [40, 24]) == [0, 1, 1, 1, 1]
-    assert labels(GuardConfig(hysteresis=1.0), history, [40, 24]) == [0, 0, 0, 1, 1]
-    remembers = GuardConfig(hysteresis=0.1, label_from="memory")
-    # Sums: 70 and 58, 92 and 100, 126 and 130, 126 and 194.
-    assert labels(remembers, history, [40, 24]) == [0, 0, 0, 1, 1]
-    assert labels(GuardConfig(label_from="memory"), history, [40, 24]) == [0, 1, 1, 1, 1]

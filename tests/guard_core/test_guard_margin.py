@@ -31,10 +31,7 @@ def test_a_margin_of_remembered_votes() -> None:
 
 
 def test_a_label_that_does_not_lead_has_no_weight() -> None:
-    for config in (
-        replace(SQUARE, label_from="frozen"),
-        replace(SQUARE, hysteresis=0.5),
-    ):
+    for config in (replace(SQUARE, label_from="frozen"), replace(SQUARE, hysteresis=0.5)):
         play = Play(config, 3)
         play.prime(as_votes([[40, 24]] * 3))
         decision = play.see(as_votes([[30, 34], [32, 32], [40, 24]]))

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from guard_histories import History, checked, configs, vote_histories, walk
+from guard_histories import checked, configs, vote_histories, walk
 from guard_plays import NEVER, Play, as_votes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guard_core import Decision, GuardConfig
+from guard_core import GuardConfig
 
 EAGER = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0)
 """One flip makes a problem a high risk for ever."""
@@ -34,9 +34,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[bool], list[float], list[float]]:
     return risky, skip, pick
 
 
-def decide(
-    crowd: tuple[list[bool], list[float], list[float]], config: GuardConfig
-) -> tuple[Decision, np.ndarray]:
+def decide(crowd, config):
     """The decision, and who was a candidate."""
     risky, skip, pick = crowd
     decision = risky_play(risky, config).see(as_votes([[64, 0]] * len(risky)), skip=skip, pick=pick)
@@ -46,9 +44,7 @@ def decide(
 
 @checked(25)
 @given(crowd=crowds(), share=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]))
-def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(
-    crowd: tuple[list[bool], list[float], list[float]], share: float
-) -> None:
+def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(crowd, share):
     decision, candidates = decide(crowd, replace(EAGER, skip_share=share))
     skip, pick = np.asarray(decision.skip), np.array(crowd[2])
     assert skip.sum() == min(int(share * len(skip)), candidates.sum())
@@ -60,9 +56,7 @@ def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(
 
 @checked(15)
 @given(crowd=crowds())
-def test_first_come_first_served_skips_at_least_one(
-    crowd: tuple[list[bool], list[float], list[float]],
-) -> None:
+def test_first_come_first_served_skips_at_least_one(crowd):
     config = replace(EAGER, skip_order="first", skip_cap="at_least_one")
     decision, candidates = decide(crowd, config)
     cap = max(1, len(candidates) // 4)
@@ -93,9 +87,7 @@ def test_high_risk_needs_competition_history_and_consensus() -> None:
 @pytest.mark.parametrize("part", ["frs", "mps", "rcsu"])
 @checked(10)
 @given(history=vote_histories(max_visits=18), config=configs())
-def test_monitoring_goes_on_whatever_the_guard_does(
-    part: str, history: History, config: GuardConfig
-) -> None:
+def test_monitoring_goes_on_whatever_the_guard_does(part, history, config):
     """Skipped problems too: nothing that is observed depends on what is done about it."""
     owned = {"frs": {"c2_fired"}, "mps": {"mps_active", "steady"}, "rcsu": set()}[part]
     _, on = walk(history, replace(config, **{part: True}))

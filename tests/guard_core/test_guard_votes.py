@@ -38,9 +38,7 @@ def test_sizes_must_be_possible(n_votes: int, n_samples: int) -> None:
         ([[4, 4]], [[3, 2]], "more than n_samples = 4"),
     ],
 )
-def test_values_must_be_possible(
-    counts: list[list[int]], samples: list[list[int]], message: str
-) -> None:
+def test_values_must_be_possible(counts, samples, message):
     votes = Votes(np.array(counts), np.array(samples), 8, 4)
     with pytest.raises(ValueError, match=message):
         votes.check()

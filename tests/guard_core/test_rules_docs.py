@@ -31,8 +31,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_example_is_short_and_complete(example: dict[str, Any]) -> None:
-    (block,) = BLOCKS
-    assert len(block.splitlines()) < 50
     assert RULES["top_two"] is example["TopTwo"]
     assert make_rule("top_two") == example["TopTwo"](second=0.5)
     with pytest.raises(ConfigError, match="rule top_two: no setting 'third'; it has second"):

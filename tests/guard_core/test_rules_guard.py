@@ -9,17 +9,13 @@ from guard_histories import Batch, History, arrays, checked, configs, vote_histo
 from guard_plays import as_votes, chance
 from hypothesis import given
 
-from guard_core import Decision, Draws, Guard, GuardConfig, GuardState, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes
 
 OFF = GuardConfig.off()
 MEMORY = replace(OFF, label_from="memory")
 
 
-def play(
-    config: GuardConfig,
-    *visits: tuple[Votes, list[list[float]]],
-    prime: tuple[Votes, list[list[float]]] | None = None,
-) -> tuple[GuardState, list[Decision]]:
+def play(config, *visits, prime=None):
     """Visits of the same problems, each with votes and scores."""
     guard, decisions = Guard(config), []
     state = guard.init(visits[0][0].counts.shape[0], np.zeros(0))

@@ -8,35 +8,29 @@ from rule_sights import by_hand, labels
 
 from guard_core.rules import make_rule
 
-
-def test_t3rl_counts_confirmed_votes_five_times():
-    # 3 votes for 0 without a confirmation; 2 for 1, of which one is confirmed: 5 + 1.
-    seen = by_hand([[0, 0, 0, 1, 1, -1]], 4, 2, tool=[[False] * 4 + [True, True]])
-    assert make_rule("t3rl").scores(seen).tolist() == [[3, 6]]
-    assert make_rule("t3rl", {"verified_weight": 1.5}).scores(seen).tolist() == [[3, 2.5]]
-    assert make_rule("t3rl", {"verified_weight": 0.0}).scores(seen).tolist() == [[3, 1]]
+TOOLED = [[0, 0, 0, 1, 1, -1]], {"tool": [[False] * 4 + [True, True]]}
+"""3 votes for 0 without a confirmation; 2 for 1, of which one is confirmed."""
+SHARED = [[0, 0, 0, 0, 0, 1, 1, 2]]
+"""Shares 5/8, 2/8, 1/8."""
 
 
-def test_self_harmony_is_the_harmonic_mean_of_both_shares():
-    # Question: 5/8, 2/8, 1/8; rewording: 1/4, 2/4, 0. Means: 2 * .625 * .25 / .875 = 5/14,
-    # 2 * .25 * .5 / .75 = 1/3, 0. The second answer is nearly there; with 3/4 it wins.
-    first = [[0, 0, 0, 0, 0, 1, 1, 2]]
-    seen = by_hand(first, 4, 3, second=[[0, 1, 1, -1]])
-    np.testing.assert_allclose(
-        make_rule("self_harmony").scores(seen), [[5 / 14, 1 / 3, 0]], rtol=1e-15
-    )
-    seen = by_hand(first, 4, 3, second=[[1, 1, 1, -1]])
-    np.testing.assert_allclose(make_rule("self_harmony").scores(seen), [[0, 0.375, 0]], rtol=1e-15)
-    apart = by_hand([[0, 0]], 2, 2, second=[[1, -1]])
-    assert make_rule("self_harmony").scores(apart).tolist() == [[0, 0]]
-
-
-@pytest.mark.parametrize("name", ["co_rewarding_1", "co_rewarding_2"])
-def test_co_rewarding_takes_the_other_votes(name):
-    seen = by_hand([[0, 0, 0, 1]], 4, 3, second=[[1, 2, 1, -1, 1]])
-    rule = make_rule(name)
-    assert rule.scores(seen).tolist() == [[0, 3, 1]]
-    assert rule.pay(seen, labels(1)).tolist() == [[0, 1, 0, 0]]
+@pytest.mark.parametrize(
+    ("name", "settings", "answers", "given", "scores"),
+    [
+        ("t3rl", {}, *TOOLED, [3, 6]),
+        ("t3rl", {"verified_weight": 1.5}, *TOOLED, [3, 2.5]),
+        ("t3rl", {"verified_weight": 0.0}, *TOOLED, [3, 1]),
+        # Rewording 1/4, 2/4, 0: 2 * .625 * .25 / .875 and 2 * .25 * .5 / .75; then 0, 3/4, 0.
+        ("self_harmony", {}, SHARED, {"second": [[0, 1, 1, -1]]}, [5 / 14, 1 / 3, 0]),
+        ("self_harmony", {}, SHARED, {"second": [[1, 1, 1, -1]]}, [0, 0.375, 0]),
+        ("self_harmony", {}, [[0, 0]], {"second": [[1, -1]]}, [0, 0, 0]),
+        ("co_rewarding_1", {}, [[0, 0, 0, 1]], {"second": [[1, 2, 1, -1, 1]]}, [0, 3, 1]),
+        ("co_rewarding_2", {}, [[0, 0, 0, 1]], {"second": [[1, 2, 1, -1, 1]]}, [0, 3, 1]),
+    ],
+)
+def test_scores_by_hand(name, settings, answers, given, scores):
+    seen = by_hand(answers, 2, 3 if name != "t3rl" else 2, **given)
+    np.testing.assert_allclose(make_rule(name, settings).scores(seen), [scores], rtol=1e-15)
 
 
 def test_coverrl_asks_about_the_majority_and_one_rival():

@@ -17,14 +17,33 @@ ENTROPY = [[1.0] * 8 + [2.0] * 4 + [3.0, 0.5, 2.25, 2.25]]
 """Class means 1, 2, 3, .5; the mean of all 16 is (8 + 8 + 3 + .5 + 4.5) / 16 = 1.5."""
 
 
-def test_scrl_binary():
-    # 0 leads with .5 >= .375 by .25 > .125. Below .125 are 2, whose entropy is 1.5 above the mean,
-    # and 3, whose entropy is below it.
-    seen = by_hand(VOTES, 8, 4, entropy=ENTROPY)
-    assert make_rule("scrl").pay(seen, labels(0)).tolist() == [[1, 0, -1, 0, -1]]
-    # Another label than the leader is not positive.
-    assert make_rule("scrl").pay(seen, labels(1)).tolist() == [[0, 0, -1, 0, -1]]
-    assert make_rule("scrl").pay(seen, labels(-1)).tolist() == [[0, 0, -1, 0, -1]]
+FLAT = [[1.0] * 8]
+CLOSE = [[0, 0, 0, 1, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "answers", "entropy", "label", "rewards"),
+    [
+        # 0 leads with .5 >= .375 by .25 > .125. Below .125 are 2, whose entropy is 1.5 above the
+        # mean, and 3, whose entropy is below it. Another label than the leader is not positive.
+        ({}, VOTES, ENTROPY, 0, [1, 0, -1, 0, -1]),
+        ({}, VOTES, ENTROPY, 1, [0, 0, -1, 0, -1]),
+        ({}, VOTES, ENTROPY, -1, [0, 0, -1, 0, -1]),
+        # .375 - .25 = .125 is no lead of more than .125; with 4 votes it is .5 - .25.
+        ({}, CLOSE, FLAT, 0, [0, 0, 0, 0, 0, -1]),
+        ({}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [1, 0, 0, 0, 0, -1]),
+        # An answer without a rival has nobody to lead.
+        ({"t_margin": 1.0}, [[0, 0, 0] + [-1] * 5], FLAT, 0, [1, -1]),
+        ({"t_margin": 1.0}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [0, 0, 0, 0, 0, -1]),
+        # Entropy 2 of answer 0 lies above the mean (6 + 5) / 8; the others' 1 below.
+        ({"t_low": 0.5}, CLOSE, [[2.0] * 3 + [1.0] * 5], 0, [-1, 0, 0, 0, 0, -1]),
+        # The mean of three tenths is a bit more than a tenth, and ">= H" holds.
+        ({"t_low": 0.5}, [[0, 0, 1]], [[0.1] * 3], 0, [1, -1, -1]),
+    ],
+)
+def test_scrl_binary(settings, answers, entropy, label, rewards):
+    seen = by_hand(answers, len(answers[0]), max(answers[0]) + 1, entropy=entropy)
+    assert make_rule("scrl", settings).pay(seen, labels(label)).tolist() == [rewards]
 
 
 def test_dare_pays_shares_by_certainty_and_rare_certain_answers():
@@ -52,34 +71,6 @@ def test_scrl_continuous():
     heavy = make_rule("scrl_continuous", {"entropy_weight": 1.0})
     rewards = heavy.pay(seen, labels(0))
     np.testing.assert_allclose(rewards, [[1.0, -0.5, -1.5625, 1.0, -1]], rtol=1e-12)
-
-
-def test_scrl_asks_for_more_than_the_margin():
-    # .375 - .25 = .125 is no lead of more than .125; with 4 votes it is .5 - .25.
-    flat = [[1.0] * 8]
-    close = by_hand([[0, 0, 0, 1, 1, 2, 3, 4]], 8, 5, entropy=flat)
-    ahead = by_hand([[0, 0, 0, 0, 1, 1, 3, 4]], 8, 5, entropy=flat)
-    assert make_rule("scrl").pay(close, labels(0))[0, 0] == 0
-    assert make_rule("scrl").pay(ahead, labels(0))[0, 0] == 1
-    # An answer without a rival has nobody to lead.
-    alone = by_hand([[0, 0, 0] + [-1] * 5], 8, 5, entropy=flat)
-    wide = make_rule("scrl", {"t_margin": 1.0})
-    assert wide.pay(alone, labels(0))[0].tolist() == [1, 0, 0, 0, 0, -1]
-    assert wide.pay(ahead, labels(0))[0, 0] == 0
-
-
-def test_scrl_a_leader_that_is_not_positive_can_be_negative():
-    # Entropy 2 of answer 0 lies above the mean (6 + 5) / 8; the others' 1 below.
-    seen = by_hand([[0, 0, 0, 1, 1, 2, 3, 4]], 8, 5, entropy=[[2.0] * 3 + [1.0] * 5])
-    rule = make_rule("scrl", {"t_low": 0.5})
-    assert rule.pay(seen, labels(0)).tolist() == [[-1, 0, 0, 0, 0, -1]]
-
-
-def test_scrl_equal_entropies_are_not_told_apart_by_rounding():
-    # The mean of three tenths is a bit more than a tenth. ">= H" holds.
-    assert (0.1 + 0.1 + 0.1) / 3 > 0.1
-    seen = by_hand([[0, 0, 1]], 3, 2, entropy=[[0.1] * 3])
-    assert make_rule("scrl", {"t_low": 0.5}).pay(seen, labels(0)).tolist() == [[1, -1, -1]]
 
 
 def test_scrl_reads_a_missing_entropy_as_the_mean_of_the_others():

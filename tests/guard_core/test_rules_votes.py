@@ -17,12 +17,35 @@ def seen():
     return by_hand(ANSWERS, 5, 3)
 
 
-def test_ttrl_pays_the_label():
+@pytest.mark.parametrize(
+    ("name", "settings", "answers", "label", "rewards"),
+    [
+        ("ttrl", {}, ANSWERS, [0, 1], [[1, 0, 0, 0], [0, 1, 0, 0]]),
+        ("ttrl", {}, ANSWERS, [-1, -1], [[0] * 4] * 2),
+        # Shares of the parseable votes: 3/6, 2/6, 1/6 and 1/6, 5/6, 0.
+        ("srt_soft", {}, ANSWERS, [0, 1], [[1 / 2, 1 / 3, 1 / 6, 0], [1 / 6, 5 / 6, 0, 0]]),
+        ("srt_soft", {}, [[-1, -1]], [-1], [[0] * 4]),
+        # Votes 1, 2 against 3 unparseable; 2, 1 against 2: a tie goes to the answer.
+        ("mm_upt", {}, [[0, 1, 1, -1, -1, -1]], [1], [[0, 0, 0, 1]]),
+        ("mm_upt", {}, [[0, 0, 1, -1, -1, 2]], [0], [[1, 0, 0, 0]]),
+        # Shares 3/8, 2/8, 1/8; where all eight differ the entropy is ln 8 and all get 0.
+        ("empo", {}, ANSWERS[:1], [0], [[0.375, 0.25, 0.125, 0]]),
+        ("empo", {}, [[0, 1, 2, -1]], [0], [[0] * 4]),
+        ("empo", {"unparseable": "alone"}, ANSWERS[:1], [0], [[0.375, 0.25, 0.125, 0.125]]),
+        ("empo", {"unparseable": "alone"}, [[0, 1, 2, -1]], [0], [[0.25] * 4]),
+        ("format", {}, ANSWERS[:1], [0], [[1, 1, 1, 0]]),
+        ("one_shot_em", {}, ANSWERS[:1], [0], [[0] * 4]),
+    ],
+)
+def test_rewards_by_hand(name, settings, answers, label, rewards):
+    shown = by_hand(answers, min(5, len(answers[0])), 3)
+    found = make_rule(name, settings).pay(shown, labels(*label))
+    np.testing.assert_allclose(found, rewards, rtol=1e-15)
+
+
+def test_ttrl_scores_votes_and_keeps_every_problem():
     rule = make_rule("ttrl")
     assert rule.scores(seen()).tolist() == [[3, 2, 1], [1, 5, 0]]
-    assert rule.pay(seen(), LABEL).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
-    assert rewards_of(rule, seen(), LABEL).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
-    assert rule.pay(seen(), labels(-1, -1)).tolist() == [[0] * 4] * 2
     assert rule.weigh(seen(), LABEL).tolist() == [1, 1]
     assert rule.is_direct(seen(), LABEL) is None
 
@@ -50,15 +73,6 @@ def test_srt_keeps_the_surest_problems():
     assert make_rule("srt", {"keep": 0.7}).weigh(equal, labels(0, 0, 0)).tolist() == [1, 1, 0]
 
 
-def test_srt_soft_pays_shares_of_the_parseable_votes():
-    # 3/6, 2/6, 1/6 and 1/6, 5/6, 0.
-    rule = make_rule("srt_soft")
-    np.testing.assert_allclose(
-        rule.pay(seen(), LABEL), [[1 / 2, 1 / 3, 1 / 6, 0], [1 / 6, 5 / 6, 0, 0]], rtol=1e-15
-    )
-    assert rule.pay(by_hand([[-1, -1]], 2, 2), labels(-1)).tolist() == [[0, 0, 0]]
-
-
 def test_ttcs_trains_what_is_neither_settled_nor_hopeless():
     # Of 4 trained: 0, 1, 2, 3 and 4 hits, mean rewards 0, .25, .5, .75, 1.
     rows = [[0] * hits + [1] * (4 - hits) for hits in range(5)]
@@ -70,32 +84,6 @@ def test_ttcs_trains_what_is_neither_settled_nor_hopeless():
     votes = by_hand([[0, 1, 0, 0]], 2, 2)
     assert narrow.weigh(votes, labels(0)).tolist() == [1]
     assert make_rule("ttcs").weigh(by_hand([[0]], 1, 1), labels(0)).tolist() == [1]
-
-
-def test_mm_upt_lets_no_answer_win():
-    # Votes 1, 2 against 3 unparseable; 2, 1 against 2: a tie goes to the answer.
-    two = by_hand([[0, 1, 1, -1, -1, -1], [0, 0, 1, -1, -1, 2]], 6, 3)
-    rule = make_rule("mm_upt")
-    assert rule.pay(two, labels(1, 0)).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
-    assert rewards_of(rule, two, labels(1, 0)).tolist() == [
-        [0, 0, 0, 1, 1, 1],
-        [1, 1, 0, 0, 0, 0],
-    ]
-
-
-def test_empo_pays_shares_where_any_two_agree():
-    # Shares 3/8, 2/8, 1/8; where all eight differ the entropy is ln 8 and all get 0.
-    rule = make_rule("empo")
-    assert rule.pay(seen(), LABEL)[0].tolist() == [0.375, 0.25, 0.125, 0]
-    apart = by_hand([[0, 1, 2, -1]], 4, 3)
-    assert rule.pay(apart, labels(0)).tolist() == [[0, 0, 0, 0]]
-
-
-def test_empo_alone_pays_unparseable_responses_as_classes_of_their_own():
-    rule = make_rule("empo", {"unparseable": "alone"})
-    assert rule.pay(seen(), LABEL)[0].tolist() == [0.375, 0.25, 0.125, 0.125]
-    apart = by_hand([[0, 1, 2, -1]], 4, 3)
-    assert rule.pay(apart, labels(0)).tolist() == [[0.25] * 4]
 
 
 def test_disctt_supervises_where_the_vote_agrees():
@@ -167,11 +155,6 @@ def test_controls_know_nothing():
     assert rule.n_draws(8, 5) == 5
     assert rule.pay(shown, LABEL).tolist() == [[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]
     assert make_rule("random", {"chance": 1.0}).pay(shown, LABEL).tolist() == [[1] * 5] * 2
-    assert rewards_of(make_rule("format"), shown, LABEL).tolist() == [
-        [1, 1, 1, 1, 0],
-        [1] * 5,
-    ]
-    assert make_rule("one_shot_em").pay(shown, LABEL).tolist() == [[0] * 4] * 2
     assert make_rule("maj_at_n").weigh(shown, LABEL).tolist() == [0, 0]
     losses = {name: make_rule(name).loss for name in ("one_shot_em", "maj_at_n", "random")}
     assert losses == {"one_shot_em": "entropy", "maj_at_n": "none", "random": "rewards"}

@@ -13,7 +13,7 @@ from lab.base.arms import arm as named
 from lab.measures.metrics import MEASURES
 from lab.trace.response import write_response
 from sim import SimConfig
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 

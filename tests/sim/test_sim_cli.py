@@ -9,7 +9,7 @@ from lab.base.stats import with_interval
 from lab.measures.metrics import measure_trace
 from sim import SimConfig
 from sim.cli import main
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 from sim.studies.sweep import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_visit import gradient
 
-from guard_core import Decision, Draws, Guard, GuardConfig, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.decision import Treatment
 from lab.trace.rows import DECIDED
 from sim import SimConfig
@@ -77,9 +77,7 @@ def coarse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.minimum(rng.integers(0, 5, shape) / 4, 1 - 2.0**-53)
 
 
-def drawn_votes(
-    config: SimConfig, rng: np.random.Generator, favourite_RP: np.ndarray
-) -> tuple[Votes, np.ndarray]:
+def drawn_votes(config, rng, favourite_RP):
     """Votes with a favourite answer per problem, and the probabilities they come from.
 
     Problems are quiet, contested and tied in turn, so that every state of the guard comes up.
@@ -108,9 +106,7 @@ class Uncompiled:
         _, self.first = self.guard.step(self.state, votes, draws)
         self.state = self.guard.prime(self.state, votes, draws)
 
-    def decide(
-        self, epoch: Epoch, at: slice, votes: Votes, scores_RPA: np.ndarray | None
-    ) -> Decision:
+    def decide(self, epoch, at, votes, scores_RPA):
         problems_RP = epoch.problems_RN[:, at]
 
         def own(of_problem_RN: np.ndarray) -> np.ndarray:
@@ -183,5 +179,5 @@ def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
 
 def test_rules_are_those_of_the_settings():
     record = settings_record(GuardConfig.release(), 64, 32)[0]
-    assert record["bonus"] and record["instant"] and not record["drop"]
+    assert record["mix_bonus"] and record["flip_rate_instant"] and not record["skip_by_drop"]
     assert record["theta_MR"] == 0.7 and record["W"] == 5

@@ -11,7 +11,7 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from lab.trace.response import read_response
 from sim import SimConfig
-from sim.settings.populations import EPOCHS, NAMED
+from sim.settings.populations import EPOCHS, FREE, NAMED
 
 WRONG = [
     ("policy", "feature"),
@@ -34,64 +34,49 @@ WRONG = [
 ]
 
 
+UNREAD = {
+    "response": "r.npz",
+    "growth": 0.0,
+    "kl_coef": 0.1,
+    "average": 0.9,
+    "histogram": "h.csv",
+    "trace": "run",
+    "mixture": ((1, 0.5, 2),),
+}
+"""Settings that the default policy and population would ignore."""
+
+
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_a_wrong_value_is_named(name, value):
     with pytest.raises(UserError, match=rf"{name} = .*: must|{name} = .*: unknown"):
         SimConfig(**{name: value})
 
 
-@pytest.mark.parametrize(
-    ("population", "needs"),
-    [
-        ("beta", "ability_mean"),
-        ("point", "ability_mean"),
-        ("mixture", "mixture"),
-        ("histogram", "histogram"),
-        ("trace", "trace"),
-    ],
-)
-def test_free_populations_ask_for_their_numbers(population, needs):
-    with pytest.raises(UserError, match=f"{needs}: must be given with population"):
-        SimConfig(population=population)
+def mixed(*laws):
+    return {"population": "mixture", "mixture": laws}
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "message"),
     [
-        {"response": "r.npz"},
-        {"growth": 0.0},
-        {"kl_coef": 0.1},
-        {"average": 0.9},
-        {"histogram": "h.csv"},
-        {"trace": "run"},
-        {"mixture": ((1, 0.5, 2),)},
+        *(
+            ({"population": name}, f"{needs[0]}: must be given with")
+            for name, needs in FREE.items()
+        ),
+        *(
+            ({name: value}, f"{name}: only (policy|population) = ")
+            for name, value in UNREAD.items()
+        ),
+        (mixed((0.5, 0.1, 2.0), (0.4, 0.8, 2.0)), "mixture: the weights sum to 0.9, must sum to 1"),
+        (mixed((1.5, 0.1, 2.0)), r"mixture\[0\]\[0\] = 1.5: must lie in \[0, 1\]"),
+        (mixed((1.0, 0.1, 0.0)), r"mixture\[0\]\[2\] = 0.0: must lie in \[1e-12, 1e12\]"),
+        (mixed((1.0, 0.1)), r"mixture\[0\] = \(1.0, 0.1\): must have 3 entries"),
+        ({"first_replicate": 32767, "replicates": 2}, "first_replicate = 32767"),
     ],
 )
-def test_what_nothing_would_read_is_refused(given):
-    with pytest.raises(UserError, match=f"{next(iter(given))}: only (policy|population) = "):
-        SimConfig(**given)
-
-
-@pytest.mark.parametrize(
-    ("mixture", "message"),
-    [
-        (((0.5, 0.1, 2.0), (0.4, 0.8, 2.0)), "mixture: the weights sum to 0.9, must sum to 1"),
-        (((1.5, 0.1, 2.0), (-0.5, 0.8, 2.0)), r"mixture\[0\]\[0\] = 1.5: must lie in \[0, 1\]"),
-        (((1.0, 1.1, 2.0),), r"mixture\[0\]\[1\] = 1.1: must lie in \[0, 1\]"),
-        (((1.0, 0.1, 0.0),), r"mixture\[0\]\[2\] = 0.0: must lie in \[1e-12, 1e12\]"),
-        (((1.0, math.nan, 1.0),), r"mixture\[0\]\[1\] = nan: must lie in \[0, 1\]"),
-        (((1.0, 0.1),), r"mixture\[0\] = \(1.0, 0.1\): must have 3 entries"),
-        ((("1", 0.1, 1.0),), r"mixture\[0\]\[0\] = '1': must be of type float"),
-    ],
-)
-def test_an_impossible_mixture_is_named(mixture, message):
+def test_settings_that_contradict_each_other_are_named(given, message):
     with pytest.raises(UserError, match=message):
-        SimConfig(population="mixture", mixture=mixture)
-
-
-def test_replicate_numbers_fit_the_trace():
-    with pytest.raises(UserError, match="first_replicate = 32767"):
-        SimConfig(first_replicate=32767, replicates=2)
+        SimConfig(**given)
 
 
 def test_round_trip_through_plain_values():

@@ -5,8 +5,8 @@ import pytest
 from numba import njit
 
 from sim.rules import _draw_subset, fills_words
-from sim.world.observe.observations import MIDDLE, MOST, WIDTH, bell
-from sim.world.random import LANES, PLANES, fill_lanes, word
+from sim.world.observe import MIDDLE, MOST, WIDTH, bell
+from sim.world.sampling import LANES, PLANES, fill_lanes, word
 
 KEY = np.uint64(11)
 

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 import numba
-import pytest
 from numba.core.registry import CPUDispatcher as Dispatcher
 
 import guard_core
 import sim
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 from sim.settings.machine_code import compilation_shown, digest
 
 ROOT = Path(sim.__file__).parent.parent
@@ -109,9 +108,7 @@ def test_compilation_is_shown_once_and_a_call_is_not() -> None:
     assert shown == ["compiling", ""]
 
 
-def test_the_bar_of_a_run_says_that_it_compiles(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_of_a_run_says_that_it_compiles(monkeypatch, capsys):
     before, config = Simulation.before, sim.SimConfig(n_problems=8, epochs=1, replicates=1)
     sim.simulate(config)
     sim.simulate(config, progress=True)

@@ -13,7 +13,7 @@ from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.world.measured.policy import Trust
+from sim.world.measured import Trust
 
 ARMS = {
     "ttrl": {"guard": GuardConfig.off()},
@@ -75,8 +75,6 @@ def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response
     assert last.evals.pass_at_1.to_numpy() == pytest.approx(plain.evals.pass_at_1.to_numpy())
     moved = between.evals.epoch > 0
     assert (between.evals.pass_at_1[moved] != plain.evals.pass_at_1[moved]).all()
-    with pytest.raises(UserError, match=r"^parts_off = own: own and others have no average"):
-        settings(response_file, average=0.5, parts_off=("own",))
 
 
 def test_the_brake_ends_training_or_slows_it(response_file):
@@ -166,10 +164,15 @@ def test_trust_says_where_it_ends():
         ({"unparseable": 0.1}, "unparseable = 0.1: "),
         ({"step": 0.1}, "step = 0.1: policy = measured reads lr"),
         ({"rule": "scope"}, "rule = scope: rewards single responses"),
+        ({"rule": "one_shot_em"}, "rule = one_shot_em: policy = measured needs a rule with"),
+        ({"parts_off": ("leak", "leak")}, "parts_off = leak, leak: name each part at most once"),
+        ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
+        ({"parts_off": ("own",)}, "parts_off = own: own and others need mini_b"),
         (
-            {"rule": "one_shot_em"},
-            "rule = one_shot_em: policy = measured needs a rule with rewards",
+            {"parts_off": ("own",), "average": 0.5},
+            "parts_off = own: own and others have no av",
         ),
+        ({"parts_off": ("all",)}, "parts_off"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(response_file, changes, message):

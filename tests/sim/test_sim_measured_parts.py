@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small_response
 
-from lab.base.errors import UserError
 from lab.trace.response import write_response
 from sim import simulate
-from sim.world.measured.policy import Apart
-from sim.world.measured.training import Adam, Batch, train_batch
-from sim.world.measured.tree import (
+from sim.world.measured import Apart
+from sim.world.training import Adam, Batch, train_batch
+from sim.world.tree import (
     batch_probs,
     draw_weights,
     edge_log_probs,
@@ -121,17 +120,3 @@ def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(response_file, 
     assert first.evals.pass_at_1.iloc[0] == whole.evals.pass_at_1.iloc[0]
     assert not first.evals.equals(whole.evals)
     assert first.run.extra["trust"]["unseen"] > 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"parts_off": ("leak", "leak")}, "parts_off = leak, leak: name each part at most once"),
-        ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
-        ({"parts_off": ("own",), "mini_batch": 2}, "parts_off = own: own and others need mini_b"),
-        ({"parts_off": ("all",)}, "parts_off"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(response_file, changes, message):
-    with pytest.raises(UserError, match=message):
-        settings(response_file, **changes)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, D, N, small_response
 
-from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
-from sim.world.measured.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
-from sim.world.measured.tree import edge_log_probs as edges_of
-from sim.world.random import fold
+from sim.world.sampling import fold
+from sim.world.training import Adam, Batch, draw_leaves, train_batch
+from sim.world.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
+from sim.world.tree import edge_log_probs as edges_of
 
 
 class Plain:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from one_visit import gradient
+from one_visit import decided, gradient
 
-from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core import GuardConfig
 from sim import SimConfig, simulate
 from sim.engine.kernel import expected_samples
 from sim.theory.process import Process, logit
@@ -149,20 +149,11 @@ def test_clipping_shortens_long_gradients_alone(policy):
     assert (clipped <= free * (1 + 1e-12)).all() and (clipped < 0.9 * free).any()
 
 
-def decided(counts_A, n_votes, n_samples, config):
-    guard = Guard(config)
-    counts = np.array([[counts_A]], np.int64)
-    votes = Votes(counts, counts // 2, n_votes, n_samples)
-    rows = guard.init(1, np.empty(0), leading=(1,), n_answers=len(counts_A))
-    half = np.full((1, 1), 0.5)
-    return votes, guard.step(rows, votes, Draws(half, half, half))[1]
-
-
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.97])
 def test_the_expected_update_is_the_drift_of_the_theory(p):
     K = 16
     p_RPA = np.array([[[p, 1 - p]]])
-    votes, decision = decided([20, 12], 32, K, GuardConfig.off())
+    votes, decision = decided([20, 12], [10, 6], 32, K, GuardConfig.off())
     expected = replace(votes, samples=expected_samples(p_RPA, 1.0, K))
     g = gradient(expected, decision, p_RPA, GuardConfig.off())[0, 0]
     size = np.sqrt(p * (1 - p) * (K - 1) / K)

@@ -4,31 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from one_visit import gradient
+from one_visit import decided, gradient
 
-from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
+from guard_core import GuardConfig, group_advantages, policy_streams
 from sim import SimConfig
 from sim.world.policies import Attractor, Features, Independent, make_policy
 from sim.world.populations import Population, draw_population
-
-
-def decide(counts_A, samples_A, n_votes, n_samples, config, label=None):
-    guard = Guard(config)
-    counts, samples = (np.array([[row]], np.int64) for row in (counts_A, samples_A))
-    votes = Votes(counts, samples, n_votes, n_samples)
-    half = np.full((1, 1), 0.5)
-    rows = guard.init(1, np.empty(0), leading=(1,), n_answers=len(counts_A))
-    _, decision = guard.step(rows, votes, Draws(half, half, half))
-    if label is not None:
-        decision = replace(decision, label=np.array([[label]]))
-    return votes, decision
 
 
 @pytest.mark.parametrize("won", range(1, 8))
 def test_two_answers_move_by_the_closed_form(won):
     K, eta = 8, 0.3
     counts = [20, 12] if won >= 4 else [12, 20]
-    votes, decision = decide(counts, [won, K - won], 32, K, GuardConfig.off())
+    votes, decision = decided(counts, [won, K - won], 32, K, GuardConfig.off())
     p_RPA = np.array([[[0.6, 0.4]]])
     g = gradient(votes, decision, p_RPA, GuardConfig.off())[0, 0]
     share = won / K
@@ -47,7 +35,7 @@ def test_gradient_equals_the_sum_over_single_samples(profile):
     for _ in range(50):
         answers = rng.integers(-1, A, K)
         counts = np.array([(answers == a).sum() for a in range(A)])
-        votes, decision = decide(counts, counts, K, K, config)
+        votes, decision = decided(counts, counts, K, K, config)
         decision = replace(
             decision,
             beta=np.array([[rng.choice([0.0, 0.24])]]),
@@ -67,7 +55,7 @@ def test_gradient_equals_the_sum_over_single_samples(profile):
 
 
 def test_a_dropped_problem_has_no_gradient():
-    votes, decision = decide([20, 12], [5, 3], 32, 8, GuardConfig())
+    votes, decision = decided([20, 12], [5, 3], 32, 8, GuardConfig())
     dropped = replace(decision, skip=np.array([[True]]))
     assert not gradient(votes, dropped, np.array([[[0.6, 0.4]]]), GuardConfig()).any()
 

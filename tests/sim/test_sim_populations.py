@@ -41,9 +41,7 @@ def test_qwen3_starts_with_the_papers_share_of_solved_problems():
 
 def test_mixture_of_betas():
     config = SimConfig(
-        population="mixture",
-        mixture=((0.25, 0.1, 50.0), (0.75, 0.8, 200.0)),
-        n_problems=20_000,
+        population="mixture", mixture=((0.25, 0.1, 50.0), (0.75, 0.8, 200.0)), n_problems=20_000
     )
     p = abilities(config)[0]
     low = p < 0.45

@@ -10,7 +10,7 @@ from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from sim import SimConfig, simulate
-from sim.engine.simulation import Simulation
+from sim.engine.run import Simulation
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
 COMPILED = ("scope", "evol_rl", "scope+guard", "evol_rl+guard", "scope+memory")

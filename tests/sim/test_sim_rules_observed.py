@@ -9,8 +9,7 @@ from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
 from sim.engine.kernel import sharpen
-from sim.world.observe.observations import Teacher, similarities
-from sim.world.observe.observer import Observer, Visit
+from sim.world.observe import Observer, Teacher, Visit, similarities
 
 N, A, V = 400, 5, 64
 

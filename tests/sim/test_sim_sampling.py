@@ -6,8 +6,7 @@ from scipy.stats import chi2, kstest
 
 from sim import SimConfig
 from sim.world.populations import draw_population
-from sim.world.random import ORDER, TIE, VOTES, fold, orders, stream, uniforms, unit
-from sim.world.sampling import draw_votes
+from sim.world.sampling import ORDER, TIE, VOTES, draw_votes, fold, orders, stream, uniforms, unit
 
 
 def draw(p_A, n_rows, n_votes, n_samples, parseable=1.0, seed=3, first=0, replicates=1):

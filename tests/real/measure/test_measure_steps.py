@@ -9,9 +9,9 @@ from real.measure.gradients import next_log_probs
 from real.measure.tree import grow
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
-from sim.world.measured.training import Adam, Batch, draw_leaves, train_batch
-from sim.world.measured.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
-from sim.world.random import fold
+from sim.world.sampling import fold
+from sim.world.training import Adam, Batch, draw_leaves, train_batch
+from sim.world.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
 """Trained samples per problem and answer, the last place for unparseable ones."""

@@ -1,4 +1,23 @@
-"""The measured policy of all replicates of a run.
+r"""The policy `measured`: the start model linearised over its token tree, trained as a real one.
+
+    log p_w(e) = log p_0(e) + psi_e S w + X_e S u - log-sum over the node
+    p_w(leaf)  = product over its edges, normalised over the leaves of the problem
+
+e is an edge of the tree (one token after one prefix), psi_e its measured gradient
+(`lab.trace.response`), w the change of D of the d weights, S the diagonal matrix of the number of
+weights that each of them stands for. w moves by AdamW on the clipped GRPO gradient of sampled
+leaves (`sim.world.training`), so the step size is the trainer's learning rate and nothing is fitted
+to the outcome of a run.
+
+Curvature (g > 0): the gradient of an edge changes with the distance |theta - theta_0| travelled,
+psi_e(w) = psi_e + sqrt(max(0, g |theta - theta_0| - s)) X_e, with X_e a random direction of psi_e's
+norm, and u is the integral of this factor over dw. X_e is a random sum of measured gradients, not
+white noise: real gradients change within the directions in which those of all edges differ. The
+growth g and the error s of gradients on the drawn weights are measured at token level
+(`guard-train measure --growth`), the growth beyond what the softmax of the linear tree explains.
+
+Every replicate uses most of the file's weights and its own X: the spread over replicates holds part
+of the uncertainty of the model. Only a file with all d weights is used whole.
 
 With parts switched off, every problem of a replicate reads weights of its own. AdamW's change of
 the weights is a sum over the gradients of all visited problems, each divided by the common root
@@ -16,10 +35,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
-from sim.world.measured.training import (
+from sim.world.sampling import Bools, Floats, Ints, generator
+from sim.world.training import (
     MAX_GRAD_NORM,
     WEIGHT_DECAY,
     Adam,
@@ -32,7 +51,7 @@ from sim.world.measured.training import (
     take_in,
     train_batch,
 )
-from sim.world.measured.tree import (
+from sim.world.tree import (
     Tree,
     Weights,
     batch_probs,
@@ -45,25 +64,17 @@ from sim.world.measured.tree import (
     turning,
     without_unseen,
 )
-from sim.world.random import generator
-
-Floats = NDArray[np.float64]
 
 
 class Apart:
     """The weights that each of N problems reads."""
 
     def __init__(self, start: Weights, n_problems: int, own: bool) -> None:
-        """Start all problems at the same weights.
-
-        Args:
-            own: a problem reads the effect of its own updates; otherwise that of all others.
-        """
+        """Start alike; with `own` a problem reads its own updates, else those of all others."""
         self._start, self._own = start, own
         shape = (n_problems, len(start.w))
         self._w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
-        self._travelled_ND = np.zeros(shape)
-        """Integral of `turning` d(scale w)."""
+        self._travelled_ND = np.zeros(shape)  # integral of `turning` d(scale w)
         # Directions of curvature are computed when they are read: all problems move at every step.
         self._linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
 
@@ -117,40 +128,18 @@ def move_all(
     adam: Adam,
     t: int,
 ) -> float:
-    """Move what every problem reads by the gradient of one visited problem.
+    """Move what every problem reads by the gradient of one visited problem, clipped in place.
 
-    Args:
-        start: of all problems, with the common mean square and without curvature.
-        travelled_ND: integrals of `turning` d(scale w).
-        gradient_D: of the visited problem; clipped in place.
-        own: it alone reads the gradient; otherwise all others do.
-        t: optimizer steps taken, with this one.
-
-    Returns:
-        Norm of the change that the visited problem reads.
+    `start` has the common mean square and no curvature, `t` counts the steps with this one.
+    Returns the norm of the change that the visited problem reads.
     """
     take_in(start, gradient_D, adam)
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
         moved_D = on_all_weights(start.scale, w_ND[n])
-        at = Weights(
-            start.features,
-            start.first,
-            start.basis,
-            start.curvature,
-            start.growth,
-            start.sampling,
-            start.scale,
-            start.start,
-            w_ND[n],
-            moved_D,
-            start.u,
-            first_ND[n],
-            start.second_moment,
-            start.mean_w,
-            start.mean_u,
-        )
+        own_n = (w_ND[n], moved_D, start.u, first_ND[n])
+        at = Weights(*start[:8], *own_n, *start[12:])
         turned = turning(at)
         felt_D = gradient_D if (n == problem) == own else none_D
         change = move(at, felt_D, rate, adam, t)
@@ -160,9 +149,6 @@ def move_all(
             travelled_ND[n, i] += turned * start.scale[i] * (w_ND[n, i] - before_D[i])
     return norm
 
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
 """Beyond one of these a run is outside of the linear range."""
@@ -176,16 +162,11 @@ class Trust(NamedTuple):
     growth: float | None
     """g |theta - theta_0|, relative squared change of the gradients; None if g is not measured."""
 
-    @property
-    def is_linear(self) -> bool:
-        """Both are within the linear range."""
-        return self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH
-
     def line(self) -> str:
         """Return the line of a run's summary."""
         growth = "not measured" if self.growth is None else f"{self.growth:.2f}"
         text = f"measured policy: mass on unseen responses {self.unseen:.3f}, growth {growth}"
-        if self.is_linear:
+        if self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH:
             return text
         return (
             f"{text}; outside of the linear range ({MOST_UNSEEN:g}, {MOST_GROWTH:g}): compare "
@@ -258,12 +239,7 @@ class Measured:
         drop_RP: Bools,
         epoch: int,
     ) -> Floats:
-        """Take the optimizer steps of one batch.
-
-        Args:
-            rates_RP: learning rate of the optimizer step that each problem is scheduled for.
-            streams_RSPB: weighted advantages per answer of both streams.
-            epoch: names the random numbers, together with the problem.
+        """Take the optimizer steps of one batch; the arguments are those of `Batch`.
 
         Returns:
             (R, P) norm of the weights' change in the step that each problem is scheduled for, 0

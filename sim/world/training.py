@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from sim.world.measured.tree import (
+from sim.world.sampling import LEAVES, Bools, Floats, Ints, fold, stream, unit
+from sim.world.tree import (
     Tree,
     Weights,
     dot,
@@ -19,10 +19,6 @@ from sim.world.measured.tree import (
     start_log_probs,
     turning,
 )
-from sim.world.random import LEAVES, fold, stream, unit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CLIP_LOW, CLIP_HIGH = 0.2, 0.2
 """The trainer's clip of the probability ratio."""
@@ -32,12 +28,7 @@ _MOST_GAP = 20.0
 
 @njit(cache=True, nogil=True)
 def push(
-    tree: Tree,
-    problem: int,
-    leaves_L: Ints,
-    advantage_B: Floats,
-    ratio_E: Floats,
-    out_E: Floats,
+    tree: Tree, problem: int, leaves_L: Ints, advantage_B: Floats, ratio_E: Floats, out_E: Floats
 ) -> None:
     """Add one stream's clipped surrogate gradient in the edges' log-probabilities to `out_E`."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
@@ -87,12 +78,7 @@ def add(factor: Any, vector: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def to_weights(
-    tree: Tree,
-    at: Weights,
-    problem: int,
-    push_E: Floats,
-    log_p_E: Floats,
-    out_D: Floats,
+    tree: Tree, at: Weights, problem: int, push_E: Floats, log_p_E: Floats, out_D: Floats
 ) -> None:
     """Add the gradient in the weights of one problem's push on its edges to `out_D`."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
@@ -114,8 +100,6 @@ def to_weights(
         for k in range(directions_K.shape[0]):
             add(turned * directions_K[k], at.basis[k], out_D)
 
-
-Bools = NDArray[np.bool_]
 
 WEIGHT_DECAY = 0.01
 """The trainer's weight decay."""
@@ -169,12 +153,7 @@ def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
 def draw_leaves(
     tree: Tree, leaf_p: Floats, problem: int, samples_B: Ints, key: Any, out_L: Ints
 ) -> int:
-    """Draw a leaf for every trained sample, given its answer; returns the samples' tokens.
-
-    Args:
-        leaf_p: probabilities of the problem's leaves when its votes were drawn.
-        out_L: output; samples per leaf.
-    """
+    """Draw a leaf for every trained sample, given its answer; returns the samples' tokens."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
     B = samples_B.shape[0]
     out_L[: last - first] = 0
@@ -199,13 +178,6 @@ def draw_leaves(
             out_L[chosen - first] += 1
             tokens += tree.leaf_length[chosen]
     return tokens
-
-
-@njit(cache=True, nogil=True)
-def adam_step(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
-    """One AdamW step in place; returns the norm of the change on all weights of the model."""
-    take_in(at, gradient_D, adam)
-    return move(at, gradient_D, rate, adam, t)
 
 
 @njit(cache=True, nogil=True)
@@ -252,13 +224,9 @@ def follow(mean: Floats, now: Floats, rate: float) -> None:
 def train_batch(
     tree: Tree, at: Weights, adam: Adam, taken: int, batch: Batch, key: Any, norm_P: Floats
 ) -> int:
-    """Take the optimizer steps of one batch of one replicate.
+    """Take the optimizer steps of one batch of one replicate; returns the steps taken until now.
 
-    Args:
-        norm_P: output; norm of the change of the step that each problem belongs to.
-
-    Returns:
-        Optimizer steps taken until now.
+    `norm_P` is the norm of the change of the step that each problem belongs to.
     """
     P = batch.problems_P.shape[0]
     most_edges, most_leaves = largest(tree, batch.problems_P)
@@ -278,7 +246,8 @@ def train_batch(
         for i in range(gradient_D.shape[0]):
             gradient_D[i] /= tokens
         taken += 1
-        norm_P[first:last] = adam_step(at, gradient_D, batch.rates_P[first], adam, taken)
+        take_in(at, gradient_D, adam)
+        norm_P[first:last] = move(at, gradient_D, batch.rates_P[first], adam, taken)
         if adam.average > 0.0:
             follow(at.mean_w, at.w, 1.0 - adam.average)
             follow(at.mean_u, at.u, 1.0 - adam.average)
@@ -289,10 +258,9 @@ def train_batch(
 def draw_batch(
     tree: Tree, at: Weights, batch: Batch, key: Any, before_PE: Floats, leaves_PL: Ints
 ) -> Ints:
-    """Draw the leaves of all trained problems; returns their tokens, 0 where dropped.
+    """Draw samples per leaf of all trained problems; returns their tokens, 0 where dropped.
 
-    `before_PE` and `leaves_PL` are outputs: log-probabilities of the edges before the batch, and
-    samples per leaf.
+    `before_PE` takes the log-probabilities of the edges before the batch.
     """
     P = batch.problems_P.shape[0]
     leaf_p, tokens_P = np.empty(leaves_PL.shape[1]), np.zeros(P, np.int64)

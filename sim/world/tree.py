@@ -17,11 +17,9 @@ from lab.trace.response import Response
 from sim.settings.config import SimConfig
 from sim.settings.populations import response_at
 from sim.world.populations import P_MIN, Population
+from sim.world.sampling import Bools, Floats, Ints
 
-Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _NEVER = -1e9
 """A log-probability that stays that of 0 whatever is added to it, and finite."""
@@ -88,12 +86,8 @@ def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
         UserError: the file cannot be read, or it has another number of problems or answers.
     """
     response = response_at(path)
-    sizes = {
-        "n_problems": (n_problems, response.n_problems),
-        "n_answers": (n_answers, response.n_answers),
-    }
-    for name, (given, measured) in sizes.items():
-        if given != measured:
+    for name, given in (("n_problems", n_problems), ("n_answers", n_answers)):
+        if given != (measured := getattr(response, name)):
             raise UserError(f"{name} = {given}: {path} has {measured}; set {name} to {measured}")
     return response
 
@@ -163,11 +157,7 @@ def turning(at: Weights) -> float:
 
 @njit(cache=True, nogil=True)
 def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
-    """Write log-probabilities of one problem's edges, normalised at each node.
-
-    Returns:
-        Number of edges; -1 if a logit is not finite.
-    """
+    """Write log-probabilities of one problem's edges; returns their number, -1 if not finite."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     for e in range(first, last):
         z = tree.log_p0[e] + dot(own_features(at, e), at.moved)
@@ -224,18 +214,9 @@ def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
 
 @njit(cache=True, nogil=True)
 def answer_probs(
-    tree: Tree,
-    at: Weights,
-    problem: int,
-    out_A: Floats,
-    edges: Floats,
-    leaves: Floats,
+    tree: Tree, at: Weights, problem: int, out_A: Floats, edges: Floats, leaves: Floats
 ) -> float:
-    """Write answer probabilities, the last place for unparseable; NaN where not finite.
-
-    Returns:
-        Probability of the leaves of unseen tokens.
-    """
+    """Write answer probabilities, unparseable last, NaN if not finite; returns unseen leaves'."""
     out_A[:] = 0.0
     if edge_log_probs(tree, at, problem, edges) < 0:
         out_A[:] = np.nan
@@ -282,13 +263,7 @@ def draw_weights(
     rng: np.random.Generator,
     averages: bool = False,
 ) -> Weights:
-    """Draw one replicate's weights and curvature.
-
-    Args:
-        features: (E, T) its features in single precision, shared by all replicates.
-        growth: g; 0 for the linear model.
-        sampling: s.
-    """
+    """Draw one replicate's weights and curvature; see `Weights` for the arguments."""
     total, used = features.shape[1], response.n_used
     first = int(rng.integers(total - used + 1))
     own = slice(first, first + used)
@@ -339,9 +314,8 @@ def draw_curvature(
 def measured_population(config: SimConfig) -> Population:
     """Return the problems of the response file, the same for all replicates.
 
-    Probabilities are those of the token trees before training among readable responses, the truth
-    is the reference answer (an id that no response gives where there is none), the attractor the
-    likeliest wrong answer.
+    Probabilities are those before training among readable responses, the attractor is the likeliest
+    wrong answer. Without a reference answer the truth is an id that no response gives.
     """
     assert config.response is not None  # SimConfig asks for it
     response = read_measured(config.response, config.n_problems, config.n_answers)

@@ -1,60 +1,73 @@
-"""What rules observe of single responses, as models of known strength.
+"""Observations of a rule other than the votes, as models of known strength.
 
-Bell-shaped random numbers by position: a random word's eight bytes, summed.
-
-Minus `MIDDLE` and over `WIDTH` they have mean 0 and variance 1, lie within +-4.88, and differ from
-normal numbers by an excess kurtosis of -.15. Sums of whole numbers are exact: what several of them
-add up to does not depend on the order.
+Only here may the truth enter an observation. One number, `SimConfig.signal` = s, sets the strength
+of all of them; at 0 they contain no more information than the votes.
 
 Confidence of a response: one number, read as log-prob, entropy or certainty.
 
     x_i = s (2 [right_i] - 1) + sqrt(1 - s^2) e_i,    e_i bell-shaped
 
-s is `signal`; unparseable responses count as wrong. The scales below are of the size that language
-models show; rules that standardise or compare do not depend on them.
+The variance at even odds is 1 and s is the correlation with being right there, so that AUROC =
+Phi(s sqrt(2 / (1-s^2))) to .003. Unparseable responses count as wrong. The scales below are of the
+size that language models show; rules that standardise or compare do not depend on them. e_i is the
+sum of a random word's eight bytes, minus `MIDDLE` and over `WIDTH`: mean 0, variance 1, within
++-4.88, excess kurtosis -.15. Sums of whole numbers do not depend on the order.
 
 Similarity of two responses.
 
-    s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j),    s_ii = 1
+    s_ij = .5 + .3 s [a_i = a_j] + .1 (u_i + u_j),    s_ii = 1
 
-b is `signal` and u_i, uniform in [-1, 1], how ordinary a response is: some resemble all
-others, some none. Unparseable responses share no answer. All lies in [.3, 1]; at b = 0 novelty
-knows nothing of the answer. The truth has no part in it.
+u_i, uniform in [-1, 1], is how ordinary a response is: some resemble all others, some none.
+Unparseable responses share no answer. The truth has no part in it.
 
-The single responses behind a visit's counts.
+Judges of single responses, a tool and a verifier: both say yes to a right response with (1 + s) / 2
+and to a wrong one, unparseable ones among them, with (1 - s) / 2, independently for every response
+and question.
+
+Second vote set of a rewording: V answers from (1 - s) p + s p'. p' keeps the right answer's
+probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one per
+problem for the whole run. At s = 0 it makes the very errors of the question, so it adds votes and
+no news; at s = 1 the most popular errors of the two agree by chance alone.
+
+Second vote set of a teacher: V answers from the exponential moving average of the problem's answer
+probabilities, started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
+batch by batch. A problem's average is brought up to date when it is visited: the batches since its
+last visit count as if its probabilities had been today's all along.
 
 Given the counts, the V responses are exchangeable within the K trained ones and within the rest, so
 any fixed order will do: the trained ones first, each part by answer, unparseable ones at its end.
-
-Two judges of single responses: a tool that confirms, and a verifier that answers questions.
-
-Both say yes to a right response with the true positive rate and to a wrong one, unparseable ones
-among them, with the false positive rate, independently for every response and question. Where the
-rates are equal they know nothing.
-
-A second vote set: answers to a rewording of the problem, or of a slower teacher.
-
-Rewording: V answers from (1 - d) p + d p', with d = `signal`. p' keeps the right answer's
-probability and hands the wrong ones' on by a uniform permutation of the wrong answers, one per
-problem for the whole run. At d = 0 it makes the very errors of the question, so it adds votes and
-no news; at d = 1 the most popular errors of the two agree by chance alone.
-
-Teacher: V answers from q, the exponential moving average of the problem's answer probabilities,
-started before training. Its rate falls from FIRST_RATE to LAST_RATE along a cosine,
-batch by batch. A problem's average is brought up to date when it is visited: the batches since its
-last visit count as if its probabilities had been today's all along.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from guard_core import Votes
+from guard_core.rules import Need, Observations, Rule, make_rule
 from sim.settings.config import SimConfig
-from sim.world.random import CONFIDENCE, ODDNESS, SECOND, SECOND_ORDER, fold, stream, unit, word
+from sim.world.sampling import (
+    CONFIDENCE,
+    ODDNESS,
+    RULE,
+    SECOND,
+    SECOND_ORDER,
+    TOOL,
+    VERDICT,
+    Bools,
+    Floats,
+    Ints,
+    Shorts,
+    fill_lanes,
+    fold,
+    stream,
+    unit,
+    word,
+)
 
 MIDDLE = 4 * 255
 """Mean of a sum of eight bytes."""
@@ -77,9 +90,6 @@ def bell(key: Any, draw: Any) -> Any:
     return np.int64((x + (x >> _S16)) & _LAST) - MIDDLE
 
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 Scale = tuple[float, float]
 LOGPROB: Scale = (-0.8, 0.12)
 """Mean log-prob of a response's steps: mean and slope in x, in nats; below 0 for any x."""
@@ -94,21 +104,14 @@ def draw_confidence(
     seed: int,
     first: int,
     epoch: int,
-    problems_RP: NDArray[np.int64],
-    truth_RP: NDArray[np.int32],
-    answers_RPM: NDArray[np.int32],
+    problems_RP: Ints,
+    truth_RP: Shorts,
+    answers_RPM: Shorts,
     signal: float,
     scale: Scale,
     out_RPM: Floats,
 ) -> None:
-    """Draw the confidence of the first M responses of every problem.
-
-    Args:
-        epoch: 0 before training.
-        answers_RPM: the responses' answers.
-        signal: s.
-        scale: how x is read, for example `LOGPROB`.
-    """
+    """Draw the confidence of the first M responses of every problem."""
     R, P, M = out_RPM.shape
     mean, slope = scale
     noise_M = np.empty(M)
@@ -138,14 +141,8 @@ def rank(key: Any, draw: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def draw_ordinary(
-    seed: int, first: int, epoch: int, problems_RP: NDArray[np.int64], out_RPK: Floats
-) -> None:
-    """Draw u for every trained response.
-
-    Args:
-        epoch: of the visit.
-    """
+def draw_ordinary(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPK: Floats) -> None:
+    """Draw u for every trained response."""
     R, P, K = out_RPK.shape
     for r in range(R):
         key = stream(seed, first + r, ODDNESS, epoch)
@@ -155,7 +152,7 @@ def draw_ordinary(
                 out_RPK[r, p, k] = STEP * rank(leaf, k) - EDGE
 
 
-def similarities(answers_RPK: NDArray[np.int32], u_RPK: Floats, strength: float) -> Floats:
+def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
     """(R, P, K, K) of s_ij."""
     same = (answers_RPK[..., :, None] == answers_RPK[..., None, :]) & (answers_RPK >= 0)[..., None]
     s_RPKK = BASE + SAME * strength * same + SPREAD * (u_RPK[..., :, None] + u_RPK[..., None, :])
@@ -165,18 +162,8 @@ def similarities(answers_RPK: NDArray[np.int32], u_RPK: Floats, strength: float)
 
 
 @njit(cache=True, nogil=True)
-def expand(
-    counts_RPA: NDArray[np.int64],
-    samples_RPA: NDArray[np.int64],
-    n_samples: int,
-    answers_RPV: NDArray[np.int32],
-) -> None:
-    """Write the answers of all responses, -1 for unparseable ones.
-
-    Args:
-        samples_RPA: those among the first K.
-        answers_RPV: output; with K columns only the trained ones are written.
-    """
+def expand(counts_RPA: Ints, samples_RPA: Ints, n_samples: int, answers_RPV: Shorts) -> None:
+    """Write the answers of all responses, -1 for unparseable ones."""
     R, P, A = counts_RPA.shape
     V = answers_RPV.shape[2]
     for r in range(R):
@@ -206,22 +193,14 @@ def draw_verdicts(
     seed: int,
     first: int,
     epoch: int,
-    problems_RP: NDArray[np.int64],
-    truth_RP: NDArray[np.int32],
+    problems_RP: Ints,
+    truth_RP: Shorts,
     answers_RPQ: NDArray[Any],
     tpr: float,
     fpr: float,
     out_RPQ: NDArray[np.int8],
 ) -> None:
-    """Draw a judge's verdict on each response: 1 right, 0 wrong, -1 not asked.
-
-    Args:
-        purpose: names the judge's random numbers.
-        epoch: 0 before training.
-        answers_RPQ: answers of the responses, -2 where nothing is asked.
-        tpr: chance that a right response is judged right.
-        fpr: chance that a wrong one is.
-    """
+    """Draw verdicts: 1 (chance tpr where right, fpr where wrong), 0, or -1 for an answer -2."""
     R, P, Q = answers_RPQ.shape
     for r in range(R):
         key = stream(seed, first + r, purpose, epoch)
@@ -246,22 +225,14 @@ def draw_second(
     first: int,
     epoch: int,
     problems_RP: Ints,
-    truth_RP: NDArray[np.int32],
+    truth_RP: Shorts,
     p_RPA: Floats,
     parseable: float,
     independence: float,
     n_votes: int,
     counts_RPA: Ints,
 ) -> None:
-    """Draw the votes of a second set.
-
-    Args:
-        epoch: 0 before training.
-        p_RPA: answer probabilities of who answers.
-        parseable: chance that a response holds an answer.
-        independence: d.
-        counts_RPA: output; votes per answer.
-    """
+    """Draw the votes of a second set."""
     R, P, A = p_RPA.shape
     # Half a word a response is enough, and twice as many of them are compared at once.
     half_V, q_A, other_A = np.empty(n_votes + 1, np.uint32), np.empty(A), np.empty(A)
@@ -324,15 +295,7 @@ class Teacher:
         self._last_RN = np.zeros(self._q_RNA.shape[:2], np.int64)
 
     def follow(self, batch: int, problems_RP: Ints, p_RPA: Floats) -> Floats:
-        """The teacher's probabilities of a batch, brought up to date.
-
-        Args:
-            batch: number of the batch over the whole run from 1; 0 before training.
-            p_RPA: the model's probabilities.
-
-        Returns:
-            (R, P, A).
-        """
+        """(R, P, A) the teacher's probabilities of a batch, see `Visit.batch`."""
         q_RPA = np.empty_like(p_RPA)
         _follow(self._kept_B, batch, problems_RP, p_RPA, self._last_RN, self._q_RNA, q_RPA)
         return q_RPA
@@ -370,3 +333,140 @@ def _follow(
                 q_RNA[r, n, a] = q
                 out_RPA[r, p, a] = q
     return met
+
+
+def only_read(config: SimConfig) -> SimConfig:
+    """The settings with the default signal where no observation reads it, as a sweep's key."""
+    if make_rule(config.rule).needs - {Need.TEACHER}:
+        return config
+    return replace(config, signal=SimConfig.__dataclass_fields__["signal"].default)
+
+
+_SCALES = {Need.STEP_LOGPROB: LOGPROB, Need.ENTROPY: ENTROPY, Need.CERTAINTY: CERTAINTY}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One batch as the simulator knows it."""
+
+    epoch: int
+    """0 before training."""
+    batch: int
+    """Number over the whole run, from 1; 0 before training."""
+    problems_RP: Ints
+    truth_RP: Shorts
+    """Read by the observation models alone."""
+    votes: Votes
+    p_RPA: Floats
+    """The probabilities that the votes were drawn from."""
+
+
+class Observer:
+    """Draws the observations of a rule; the numbers depend neither on the rule nor on the order."""
+
+    def __init__(self, config: SimConfig, rule: Rule) -> None:
+        """Start before visit 0."""
+        self._config, self.rule = config, rule
+        self.signal = config.signal
+        self._teacher = Teacher(config) if Need.TEACHER in rule.needs else None
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Seed of the run and number of its first replicate."""
+        return self._config.seed, self._config.first_replicate
+
+    def see(
+        self,
+        visit: Visit,
+        prior_RPA: Floats | None = None,
+        *,
+        spared: frozenset[Need] = frozenset(),
+        draws: bool = True,
+    ) -> Observations:
+        """Draw all observations that the rule needs, except verdicts, which need a label.
+
+        Args:
+            prior_RPA: the scores of earlier visits, see `guard_core.Guard.remembered`.
+            draws: draw the rule's own random numbers, of which visit 0 has none.
+        """
+        needs, shape = self.rule.needs - spared, visit.p_RPA.shape[:2]
+        answers_RPV = self.answers(visit)
+        observed: dict[str, Floats | Shorts | Bools] = {}
+        for need, scale in _SCALES.items():
+            if need in needs:
+                observed[need] = self.confidence(visit, answers_RPV, scale)
+        if Need.TOOL in needs:
+            observed["tool"] = self.tool(visit, answers_RPV)
+        if needs & {Need.PARAPHRASE, Need.TEACHER}:
+            second_RPA, n_votes = self.second(visit), visit.votes.n_votes
+            second_RPV = np.empty((*shape, n_votes), np.int32)
+            expand(second_RPA, second_RPA, n_votes, second_RPV)
+            observed["second"] = second_RPV
+        if Need.SIMILARITY in needs and visit.epoch:
+            answers_RPK = answers_RPV[..., : visit.votes.n_samples]
+            observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
+        draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
+        return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
+
+    def answers(self, visit: Visit) -> Shorts:
+        """(R, P, V) answers of all responses."""
+        votes = visit.votes
+        answers_RPV = np.empty((*visit.p_RPA.shape[:2], votes.n_votes), np.int32)
+        expand(votes.counts, votes.samples, votes.n_samples, answers_RPV)
+        return answers_RPV
+
+    def confidence(self, visit: Visit, answers_RPV: Shorts, scale: Scale) -> Floats:
+        """(R, P, V) confidence of the responses."""
+        out_RPV = np.empty(answers_RPV.shape)
+        draw_confidence(*self._at(visit), answers_RPV, self.signal, scale, out_RPV)
+        return out_RPV
+
+    def tool(self, visit: Visit, answers_RPV: Shorts) -> Bools:
+        """(R, P, V) whether a tool confirms each response."""
+        return self._judged(TOOL, visit, answers_RPV) == 1
+
+    def second(self, visit: Visit) -> Ints:
+        """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
+        p_RPA, independence = visit.p_RPA, self.signal
+        if self._teacher is not None:
+            p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
+            independence = 0.0
+        c, counts_RPA = self._config, np.empty(p_RPA.shape, np.int64)
+        law = (p_RPA, 1.0 - c.unparseable, independence)
+        draw_second(*self._at(visit), *law, visit.votes.n_votes, counts_RPA)
+        return counts_RPA
+
+    def ordinary(self, visit: Visit) -> Floats:
+        """(R, P, K) how ordinary each trained response is."""
+        u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
+        draw_ordinary(*self.seeds, visit.epoch, visit.problems_RP, u_RPK)
+        return u_RPK
+
+    def verdicts(self, visit: Visit, answers_RPQ: Ints) -> NDArray[np.int8]:
+        """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
+        return self._judged(VERDICT, visit, answers_RPQ)
+
+    def draws(self, visit: Visit) -> Floats:
+        """(R, P, D) uniform numbers for the rule's own use."""
+        n = self.rule.n_draws(visit.votes.n_votes, visit.votes.n_samples)
+        draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
+        _fill(*self.seeds, visit.epoch, visit.problems_RP, draws_RPD)
+        return draws_RPD
+
+    def _judged(self, purpose: int, visit: Visit, answers_RPQ: NDArray[Any]) -> NDArray[np.int8]:
+        verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
+        rates = (1 + self.signal) / 2, (1 - self.signal) / 2
+        draw_verdicts(purpose, *self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
+        return verdicts_RPQ
+
+    def _at(self, visit: Visit) -> tuple[int, int, int, Ints, Shorts]:
+        return *self.seeds, visit.epoch, visit.problems_RP, visit.truth_RP
+
+
+@njit(cache=True, nogil=True)
+def _fill(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats) -> None:
+    R, P = out_RPD.shape[:2]
+    for r in range(R):
+        key = stream(seed, first + r, RULE, epoch)
+        for p in range(P):
+            fill_lanes(fold(key, problems_RP[r, p]), out_RPD[r, p])
