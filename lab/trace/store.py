@@ -30,8 +30,7 @@ from lab.base.errors import UserError
 from lab.base.files import sync_folder, whole
 from lab.trace.manifest import FILE_NAME, Extent, Manifest, Status, encode, now, read_manifest
 from lab.trace.parts import check_parts, cut_back, make_tables, part_name
-from lab.trace.rows import checked
-from lab.trace.schema import SCHEMA_VERSION, TABLES, Arrays, Column, Columns, Table
+from lab.trace.schema import SCHEMA_VERSION, TABLES, Arrays, Column, Columns, Table, checked
 
 _LONG = 4096
 """Rows of a chunk from which on copying it costs more than what Arrow spends on every chunk."""

@@ -16,8 +16,7 @@ from lab.base.columns import ints
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import Extent, Manifest, read_manifest
 from lab.trace.parts import check_parts, part_name, part_numbers
-from lab.trace.rows import check_values, checked
-from lab.trace.schema import TABLES, Columns, Table, missing
+from lab.trace.schema import TABLES, Columns, Table, check_values, checked, missing
 from lab.trace.store import MemoryRun, RunFolder, opened
 
 _MANY_ROWS = 50_000
