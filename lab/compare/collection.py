@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from lab.base.files import check_folders
 from lab.compare.families import arm_names, base_arms, distinction, families, step_size
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
-from lab.trace.schema import TABLES
+from lab.trace.schema import TABLES, Table
 from lab.trace.trace import Trace, load
 
 PairKey = tuple[int, int]
@@ -55,26 +56,12 @@ def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
     parts.sort(key=lambda part: min(part[1].values()))
     seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
     first = parts[0][0]
-    return Trace(
-        visits=_joined([_renumbered(t.visits, n) for t, n in parts]),
-        steps=_joined([_renumbered(t.steps, n) for t, n in parts]),
-        evals=_joined([_renumbered(t.evals, n) for t, n in parts]),
-        run=replace(first.run, seeds=seeds),
-        folder=first.folder,
-        votes=partial(_votes, parts),
-        answers=partial(_answers, parts),
-    )
+    tables: dict[Table, Any] = {table: partial(_joined, parts, table) for table in TABLES}
+    return Trace(**tables, run=replace(first.run, seeds=seeds), folder=first.folder)
 
 
-def _votes(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
-    return _joined([_renumbered(t.votes, n) for t, n in parts])
-
-
-def _answers(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
-    return _joined([_renumbered(t.answers, n) for t, n in parts])
-
-
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataFrame:
+    tables = [_renumbered(getattr(trace, table), number) for trace, number in parts]
     # A single table is the common case of a large run: joining would copy it.
     if len(tables) == 1:
         return tables[0].reset_index(drop=True)

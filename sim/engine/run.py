@@ -14,8 +14,7 @@ from lab.base.settings import to_values
 from lab.measures.metrics import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
-from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace
+from lab.trace.trace import MemoryRun, RunFolder, Trace
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown

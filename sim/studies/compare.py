@@ -24,8 +24,7 @@ from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
 from lab.measures.metrics import MEASURES, measure_trace
 from lab.study import Job, Outcome, Report, Study
-from lab.trace.manifest import FILE_NAME, read_manifest
-from lab.trace.parts import LOCK_NAME, locked
+from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig

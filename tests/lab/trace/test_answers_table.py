@@ -5,8 +5,7 @@ import pytest
 
 from lab.compare.collection import collect
 from lab.trace.schema import names
-from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
 TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
 ANSWERS = {

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.base import files
 from lab.base.errors import UserError
-from lab.trace.store import MemoryRun, Part, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
 STEP = {
     "replicate": 0,
@@ -142,13 +142,13 @@ def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
 def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     tmp_path, make_manifest, make_visits, monkeypatch, moment
 ):
-    write, replace, calls = Part.write, os.replace, []
+    write, replace, calls = pq.write_table, os.replace, []
 
-    def interrupted_write(*args):
+    def interrupted_write(*args, **options):
         calls.append(args)
         if len(calls) == 1 and moment == "before":
             raise KeyboardInterrupt
-        write(*args)
+        write(*args, **options)
 
     def interrupted_replace(*args):
         replace(*args)
@@ -156,7 +156,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
             raise KeyboardInterrupt
 
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(Part, "write", interrupted_write)
+    monkeypatch.setattr(pq, "write_table", interrupted_write)
     monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
@@ -165,17 +165,18 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     assert trace.run.status == "interrupted"
 
 
+def full(_, target, **options):
+    target.write(b"half a part")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     tmp_path, make_manifest, make_visits, monkeypatch
 ):
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
     run.write_visits(make_visits([[[0.5, 0.25]]]))
 
-    def full(_, file):
-        file.write_bytes(b"half a part")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Part, "write", full)
+    monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
@@ -186,18 +187,14 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
 def test_what_failed_is_written_once_there_is_room(
     tmp_path, make_manifest, make_visits, monkeypatch
 ):
-    write = Part.write
-
-    def full(_, file):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    write = pq.write_table
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(Part, "write", full)
+    monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left"), run:
         try:
             run.write_visits(make_visits([[[0.5, 0.25]]]))
         finally:
-            monkeypatch.setattr(Part, "write", write)
+            monkeypatch.setattr(pq, "write_table", write)
     assert len(load(tmp_path / "run").visits) == 2
     assert load(tmp_path / "run").run.status == "failed"
 
@@ -207,7 +204,7 @@ WRITER = """
     import numpy as np
     from lab.trace.manifest import Manifest
     from lab.trace.schema import VISITS
-    from lab.trace.store import RunFolder
+    from lab.trace.trace import RunFolder
 
     run = RunFolder.create(
         sys.argv[1], Manifest("sim", "ttrl", "TTRL", n_problems=1, n_votes=64), flush_rows=500
