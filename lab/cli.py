@@ -204,7 +204,7 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
         return f"{prog} {__version__}"
     if not {"-h", "--help", "--help-all"} & set(argv):
         return ""
-    from lab.help import command_page, program_page
+    from lab.options import command_page, program_page
 
     name = next((word for word in argv if word in commands), "")
     if name not in commands:

@@ -13,8 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from lab.base.columns import select, where
-from lab.base.text_table import TextTable
+from lab.base.columns import TextTable, select, where
 from lab.compare.published import fits_row
 from sim.studies.calibrate import CELLS, ROWS
 from sim.studies.paper import paper_errors

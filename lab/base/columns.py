@@ -1,4 +1,4 @@
-"""Columns of a table as plain arrays, and rows chosen by their values.
+"""Columns of a table as plain arrays, rows chosen by their values, and tables of texts.
 
 pandas' own operations may return anything; these have one type each.
 """
@@ -6,6 +6,7 @@ pandas' own operations may return anything; these have one type each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,26 @@ def finite_mean(table: pd.DataFrame, name: str) -> float:
     values = floats(table, name)
     values = values[np.isfinite(values)]
     return float(values.mean()) if len(values) else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of strings."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a table for a terminal, without columns that have no value."""
+        columns = zip(self.head, *self.rows, strict=True)
+        kept = [column for column in columns if not self.rows or any(column[1:])]
+        every = list(zip(*kept, strict=True))
+        width = [max(map(len, column)) for column in kept]
+        for row in every:
+            cells = [row[0].ljust(width[0]), *map(str.rjust, row[1:], width[1:])]
+            yield "  ".join(cells).rstrip()
+
+    def markdown(self) -> Iterator[str]:
+        """Yield the lines of a table in Markdown."""
+        for row in (self.head, ["---"] * len(self.head), *self.rows):
+            yield f"| {' | '.join(row)} |"

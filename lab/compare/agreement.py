@@ -25,10 +25,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from lab.base.arms import BASELINE, title
-from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
+from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, paired, with_interval
-from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison, gather
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates

@@ -13,8 +13,15 @@ from lab.base.columns import Floats, floats, group_mean, groups, ints, select, u
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
-from lab.compare.effort import achieved_ratio, beyond_effort
-from lab.compare.own_best import METRIC, SEED, best_among, edges, own_best
+from lab.compare.effort import (
+    METRIC,
+    SEED,
+    achieved_ratio,
+    best_among,
+    beyond_effort,
+    edges,
+    own_best,
+)
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.metrics import PAGE, measured, update_by_replicate
 from lab.trace.trace import Trace
@@ -223,7 +230,7 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
     """The mean of first - second of one metric, over the seeds that both arms have.
 
     Args:
-        rows: of one step size, or from `lab.compare.own_best.own_best`: one row per arm and seed.
+        rows: of one step size, or from `lab.compare.effort.own_best`: one row per arm and seed.
     """
     return paired(_of(rows, first, metric), _of(rows, second, metric))
 
