@@ -45,8 +45,6 @@ CLOSE = 0.002
 MAX_TRIES = 4
 """Runs that the search for a factor may take."""
 
-_NEEDED = ("replicate", "update_norm", "n_problems")
-
 
 class Match(NamedTuple):
     """A factor on the learning rate and how well it meets the target."""
@@ -111,12 +109,8 @@ def _check_ratio(ratio: float) -> None:
 
 
 def mean_update(steps: pd.DataFrame) -> float:
-    """Mean norm of the update per scheduled optimizer step, over all replicates.
-
-    Raises:
-        UserError: there are no steps, or one has no finite norm.
-    """
-    require(steps, _NEEDED, "matched effort")
+    """Mean norm of the update per scheduled optimizer step, over all replicates."""
+    require(steps, ("replicate", "update_norm", "n_problems"), "matched effort")
     norms, sizes = floats(steps, "update_norm"), floats(steps, "n_problems")
     if not sizes.sum() > 0 or not np.isfinite(norms).all():
         raise UserError("matched effort: update norms are missing; give a run that has trained")
@@ -127,8 +121,7 @@ def mean_update(steps: pd.DataFrame) -> float:
 def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:
     """Factor on the baseline's learning rate that gives it the guard's mean update norm.
 
-    It is exact where the norm is proportional to the learning rate along one path; training takes
-    another path at another step size, so `achieved_ratio` says how well the match was met.
+    It is exact where the norm is proportional to the learning rate along one path.
 
     Raises:
         UserError: steps are missing or the baseline did not move.
@@ -212,7 +205,7 @@ def own_best(
     Args:
         rows: one row per setting, arm and replicate.
         over: columns of the settings to choose from.
-        metric: column that is highest at the best setting; the mean over replicates decides.
+        metric: column whose mean over replicates is highest at the best setting.
         unit: columns that name a replicate.
 
     Returns:
@@ -231,13 +224,7 @@ def best_among(
     metric: str = "pass_final",
     unit: Sequence[str] = REPLICATE,
 ) -> pd.DataFrame:
-    """The rows of the best of several arms at its best settings.
-
-    Args:
-        rows: as for `own_best`, of any arms.
-        over: columns of the settings to choose from.
-        metric: column that is highest at the best setting.
-        unit: columns that name a replicate.
+    """The rows of the best of several arms at its best settings; arguments as of `own_best`.
 
     Returns:
         Rows of the input by replicate, one each, with the arm and the settings that were chosen
@@ -247,19 +234,8 @@ def best_among(
     return _judged(candidates, ["arm", *over], metric, unit)
 
 
-def best_setting(rows: pd.DataFrame, over: Sequence[str], metric: str) -> tuple[object, ...]:
-    """The setting with the highest mean of the metric; the first of equals, NaN last."""
-    means = {key: finite_mean(part, metric) for key, part in groups(rows, over)}
-    return max(means, key=lambda key: (not np.isnan(means[key]), means[key]))
-
-
 def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[Edge]:
-    """The best settings that lie at an end of the grid.
-
-    Args:
-        best: from `own_best`.
-        name: the column that was chosen from.
-    """
+    """The best settings, of a column of `own_best`, that lie at an end of the grid."""
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
         Edge(str(arm), value, ends[value])
@@ -279,7 +255,12 @@ def _judged(
     parts = []
     for judged in np.unique(half):
         others = select(rows, half != judged)
-        best = best_setting(others if len(others) else rows, over, metric)
+        means = {
+            key: finite_mean(part, metric)
+            for key, part in groups(others if len(others) else rows, over)
+        }
+        # The first of equals, NaN last.
+        best = max(means, key=lambda key: (not np.isnan(means[key]), means[key]))
         chosen = dict(zip(over, best, strict=True))
         parts.append(where(select(rows, half == judged), **chosen))
     together = pd.concat(parts, ignore_index=True) if parts else rows
@@ -326,7 +307,13 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
         for (arm,), part in groups(best, ["arm"])
         if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
     ]
-    lines = [*_against_rival(rows, best, seed), *_no_gain(best, useless)]
+    lines = list(_against_rival(rows, best, seed))
+    if useless:
+        scores = (f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless)
+        lines.append(
+            f"no step of the grid is better than no training at all, "
+            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
+        )
     return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
 
 
@@ -334,7 +321,7 @@ def edge_words(at_ends: Iterable[Edge], useless: Collection[str] = ()) -> list[s
     """Return warnings where a best step lies at an end of the grid.
 
     Args:
-        at_ends: from `lab.compare.effort.edges`.
+        at_ends: from `edges`.
         useless: arms that no step improves: the less they train the better, so the smallest step
             of any grid is their best.
     """
@@ -371,12 +358,3 @@ def _chosen(rows: pd.DataFrame) -> str:
     """Arms and steps that were chosen on either half."""
     pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
     return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
-
-
-def _no_gain(best: pd.DataFrame, useless: Collection[str]) -> Iterator[str]:
-    scores = [f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless]
-    if scores:
-        yield (
-            f"no step of the grid is better than no training at all, "
-            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
-        )
