@@ -94,11 +94,7 @@ class Option:
         return _metavar(self.kind)
 
     def value(self, words: Sequence[str]) -> Any:
-        """Read the option's words.
-
-        Raises:
-            UserError: they do not fit the type.
-        """
+        """Read the option's words; a UserError where they do not fit the type."""
         if self.optional and [word.lower() for word in words] == ["none"]:
             return None
         if not words and not self.several:
@@ -111,22 +107,14 @@ class Option:
 
 
 def options_of(command: type, given: Mapping[str, Any] | None = None) -> list[Option]:
-    """Return all options of a command.
-
-    Args:
-        given: values of fields in place of their defaults.
-    """
+    """Return all options of a command, some with values in place of their defaults."""
     return list(_options(command, {**_defaults(command), **(given or {})}, ()))
 
 
 def make(command: type, argv: Sequence[str], given: Mapping[str, Any] | None = None) -> Any:
-    """Make a command from the words of its command line.
+    """Make a command from the words of its command line, see `options_of`.
 
-    Args:
-        given: values of fields in place of their defaults.
-
-    Raises:
-        UserError: an option is unknown, missing or wrong.
+    A UserError where an option is unknown, missing or wrong.
     """
     options = options_of(command, given)
     words = _words(options, argv)
@@ -320,11 +308,7 @@ def program_page(prog: str, about: str, commands: Mapping[str, type]) -> str:
 
 
 def command_page(prog: str, command: type, complete: bool = False) -> str:
-    """Return the page of one command.
-
-    Args:
-        complete: show every option with its whole text.
-    """
+    """Return the page of one command; the complete one shows every option with its whole text."""
     options = options_of(command)
     groups = _groups(command, options, complete)
     purpose, examples = _parts(inspect.getdoc(command) or "")
@@ -359,7 +343,8 @@ def _groups(
     command: type, options: list[Option], complete: bool
 ) -> dict[str, list[tuple[Option, str]]]:
     """Options and their texts, by the title of their group."""
-    records = {(): command, **_records(command)}
+    paths = dict.fromkeys(o.path[:depth] for o in options for depth in range(1, len(o.path)))
+    records = {(): command, **{path: _record(command, path) for path in paths}}
     texts = {path: field_texts(record) for path, record in records.items()}
     titles = {path: _titles(record, path) for path, record in records.items()}
     short = getattr(command, "SHORT", getattr(records.get(("settings",)), "SHORT", ()))
@@ -374,16 +359,8 @@ def _groups(
     return groups
 
 
-def _records(command: type) -> dict[tuple[str, ...], type]:
-    """The records below a command by their path, the outer ones first."""
-    found: dict[tuple[str, ...], type] = {}
-    for option in options_of(command):
-        for depth in range(1, len(option.path)):
-            found.setdefault(option.path[:depth], _record(command, option.path[:depth]))
-    return found
-
-
 def _record(command: type, path: tuple[str, ...]) -> type:
+    """The record below a command."""
     value: Any = command
     for name in path:
         if isinstance(value, type):

@@ -27,11 +27,7 @@ whole votes, so that a value on a bound is decided by the bound and not by its l
 
 
 def require(table: pd.DataFrame, columns: Collection[str], what: str) -> None:
-    """Name the columns that a table lacks.
-
-    Raises:
-        UserError: a column is missing.
-    """
+    """Refuse a table that lacks columns; the error names them."""
     lacking = [name for name in columns if name not in table.columns]
     if lacking:
         raise UserError(f"{what}: missing columns {', '.join(lacking)}; give a trace's table")
@@ -56,7 +52,6 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
     """(n_groups,) mean of each group's finite values, NaN for a group without any.
 
     Args:
-        values: (rows,) floats.
         group: (rows,) group of each row, 0 to n_groups-1.
     """
     finite = np.isfinite(values)
@@ -68,11 +63,7 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
 
 
 def select(table: pd.DataFrame, chosen: pd.Series | Bools) -> pd.DataFrame:
-    """The rows with a true flag, numbered from 0.
-
-    Args:
-        chosen: (rows,) bool.
-    """
+    """The rows with a true flag, numbered from 0."""
     return table.take(np.flatnonzero(np.asarray(chosen, bool))).reset_index(drop=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
@@ -35,21 +34,15 @@ def pair_keys(trace: Trace) -> dict[int, PairKey]:
     seeds = trace.run.seeds
     replicates = trace.replicates
     if len(seeds) > max(replicates):
-        made: Counter[int] = Counter()
-        place = []
-        for seed in seeds:
-            place.append(made[seed])
-            made[seed] += 1
-        return {r: (seeds[r], place[r]) for r in replicates}
+        return {r: (seeds[r], seeds[:r].count(seeds[r])) for r in replicates}
     seed = seeds[0] if seeds else 0
     return {r: (seed, r) for r in replicates}
 
 
 def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
-    """One trace of one arm, replicates numbered by their place in `pairs`.
+    """One trace of the runs of one arm, replicates numbered by their place in `pairs`.
 
     Args:
-        traces: runs of one arm whose pair keys differ.
         pairs: all pair keys of the comparison, sorted.
     """
     number = {key: place for place, key in enumerate(pairs)}
@@ -106,11 +99,7 @@ class Grid:
 
 
 def read_grid(folder: Path, run: Manifest) -> Grid | None:
-    """The runs beside a comparison; None where there are none.
-
-    Raises:
-        UserError: the table is damaged.
-    """
+    """The runs beside a comparison; None where there are none."""
     path = folder / GRID / RESULTS
     if not path.is_file():
         return None
@@ -136,12 +125,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
 
 
 def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
-    """A grid from runs of one task at several step sizes.
-
-    Args:
-        rows: from `lab.compare.tables.over_steps`.
-        unit: columns that name a replicate.
-    """
+    """A grid from `lab.compare.tables.over_steps`, whose replicates are named by some columns."""
     number = rows.groupby(list(unit)).ngroup().to_numpy()
     table = rows.assign(step=floats(rows, "step_size"), replicate=number)
     return Grid(table, table.head(0))
@@ -170,8 +154,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, such as runs that did not finish."""
     variants: dict[str, str] = field(default_factory=dict)
-    """Arm to the arm that it is with other guard settings, itself included; see
-    `lab.compare.collection`."""
+    """Arm to the arm that it is with other guard settings, itself included; see `arm_names`."""
     grid: Grid | None = field(default=None, repr=False)
     """Runs at other step sizes and with independent problems that were made beside it."""
     metrics: pd.DataFrame | None = field(default=None, repr=False)
@@ -263,11 +246,7 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[Path]:
-    """Folders that hold a run, or tables without its `run.json`; sorted, each once.
-
-    Raises:
-        UserError: a given folder does not exist.
-    """
+    """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
     check_folders(folders)
     found: dict[Path, Path] = {}
     for top in map(Path, folders):
@@ -284,10 +263,7 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     """Put traces that belong together into comparisons, one trace per arm.
 
     Runs belong together where they agree in world, task, step size and all settings that are not
-    the arm's or the seed's, see `lab.compare.collection`.
-
-    Args:
-        traces: runs in any order; several runs of one arm must differ in their seeds.
+    the arm's or the seed's, see `families`.
 
     Returns:
         The comparisons, and the runs that repeat a seed of an arm already there.
@@ -318,7 +294,12 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         own = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
         if known := [key for key in keys if key in own]:
-            skipped.append(_repeat(trace, known[0], own[known[0]]))
+            folder, first = trace.folder or Path(trace.run.arm), own[known[0]].folder
+            reason = (
+                f"{folder}: repeats seed {known[0][0]} of arm {trace.run.arm}, already read from "
+                f"{first}; give one of them"
+            )
+            skipped.append(Skipped(folder, reason))
             continue
         own.update(dict.fromkeys(keys, trace))
         kept.setdefault(arm, []).append(trace)
@@ -326,6 +307,8 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
     arms = sorted(kept, key=_place)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
+    base = dict(zip(names, base_arms(manifests), strict=True))
+    varied = {own for arm, own in base.items() if arm != own}
     return Comparison(
         world=world,
         task=task,
@@ -333,13 +316,8 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
         notes=[*_lengths(traces), *unfinished],
-        variants=_variants(dict(zip(names, base_arms(manifests), strict=True))),
+        variants={arm: own for arm, own in base.items() if own in varied},
     )
-
-
-def _variants(base: dict[str, str]) -> dict[str, str]:
-    varied = {own for arm, own in base.items() if arm != own}
-    return {arm: own for arm, own in base.items() if own in varied}
 
 
 def _read_run(folder: Path) -> Trace | Skipped:
@@ -365,15 +343,6 @@ def _check_visits(trace: Trace, folder: Path) -> None:
     key = np.sort((replicate * (1 + problem.max()) + problem) * (1 + visit.max()) + visit)
     if (key[1:] == key[:-1]).any():
         raise UserError(f"{folder}: visits is damaged (a visit of a problem is there twice)")
-
-
-def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:
-    folder = trace.folder or Path(trace.run.arm)
-    return Skipped(
-        folder,
-        f"{folder}: repeats seed {key[0]} of arm {trace.run.arm}, already read from "
-        f"{first.folder}; give one of them",
-    )
 
 
 def _unfinished(trace: Trace) -> list[str]:
@@ -432,7 +401,7 @@ class Family:
     task: str
     n_problems: int
     n_votes: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any]
     """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
     members: list[int] = field(default_factory=list)
     """Places of its runs among those given."""
@@ -455,12 +424,7 @@ class Family:
 
 
 def families(runs: Sequence[Manifest]) -> list[Family]:
-    """Group runs that may be compared.
-
-    A setting that a run has not noted, as in folders of earlier versions, agrees with any value.
-
-    Args:
-        runs: in any order; the result does not depend on it, up to the order of members.
+    """Group runs that may be compared; a setting that a run has not noted agrees with any value.
 
     Returns:
         Families in the order of their first runs; each run is a member of one.
@@ -473,7 +437,7 @@ def families(runs: Sequence[Manifest]) -> list[Family]:
         run, settings = runs[place], noted[place]
         family = next((other for other in together if other.takes(run, settings)), None)
         if family is None:
-            family = Family(run.world, run.task, run.n_problems, run.n_votes)
+            family = Family(run.world, run.task, run.n_problems, run.n_votes, {})
             together.append(family)
         family.settings = {**settings, **family.settings}
         family.members.append(place)
@@ -543,16 +507,14 @@ def _short(value: object) -> str:
 def arm_names(runs: Sequence[Manifest]) -> list[str]:
     """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
 
-    Returns:
-        One name per run: `guard` where all runs of the arm agree or where all that differs is at
-        its default, else for example `guard (W=3)` or `srt (keep=0.5)`.
+    It is `guard` where all runs of the arm agree or where all that differs is at its default, else
+    for example `guard (W=3)` or `srt (keep=0.5)`.
     """
     bases = base_arms(runs)
     by_arm: dict[str, list[Mapping[str, Any]]] = {}
     for base, run in zip(bases, runs, strict=True):
         by_arm.setdefault(base, []).append(_settings(run))
-    differing = {arm: _differing(own) for arm, own in by_arm.items()}
-    return [_name(base, run, differing[base]) for base, run in zip(bases, runs, strict=True)]
+    return [_name(base, run, by_arm[base]) for base, run in zip(bases, runs, strict=True)]
 
 
 def base_arms(runs: Sequence[Manifest]) -> list[str]:
@@ -561,54 +523,40 @@ def base_arms(runs: Sequence[Manifest]) -> list[str]:
     A guard with settings that no arm has is called `custom`, under a rule `RULE+custom`; in a
     comparison that also has the guard itself, it counts as the guard with other settings.
     """
-    guarded = {run.arm for run in runs if guard_settings(run)}
-    return [_base(run, guarded) for run in runs]
+    guarded = {run.arm for run in runs if _noted(run, "guard")}
+    bases = []
+    for run in runs:
+        rule = run.config.get("rule", BASELINE)
+        prefix = "" if rule == BASELINE else f"{rule}+"
+        is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
+        bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
+    return bases
 
 
-def guard_settings(run: Manifest) -> Mapping[str, Any]:
-    """The guard's settings that a run noted; empty if none."""
-    guard = run.config.get("guard")
-    return guard if isinstance(guard, dict) else {}
-
-
-def _base(run: Manifest, guarded: set[str]) -> str:
-    rule = _rule(run)
-    prefix = "" if rule == BASELINE else f"{rule}+"
-    is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
-    return f"{prefix}{GUARD}" if is_variant and guard_settings(run) else run.arm
+def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
+    """A record of the settings of a run; empty if it was not noted."""
+    record = run.config.get(name)
+    return record if isinstance(record, dict) else {}
 
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
     """Every setting of the run that can make it another arm."""
     names = ("labels", "kl_coef", "average", *(() if matched_target(run.arm) else ("step_factor",)))
     others = {name: run.config[name] for name in names if name in run.config}
-    return {**guard_settings(run), **_rule_settings(run), **others}
-
-
-def _rule(run: Manifest) -> str:
-    """Name of the rule that a run noted."""
-    return str(run.config.get("rule", BASELINE))
-
-
-def _rule_settings(run: Manifest) -> Mapping[str, Any]:
-    """Every setting of the run's rule: the options that it noted over the rule's defaults."""
-    options = run.config.get("rule_options")
-    return {**_rule_defaults(run), **(options if isinstance(options, dict) else {})}
+    rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
+    return {**_noted(run, "guard"), **rule, **others}
 
 
 def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
-    rule = RULES.get(_rule(run))
+    rule = RULES.get(str(run.config.get("rule", BASELINE)))
     return {} if rule is None else {field.name: field.default for field in fields(rule)}
 
 
-def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Settings that all runs noted and in which they differ."""
-    shared = [key for key in settings[0] if all(key in own for own in settings)]
-    return [key for key in shared if any(own[key] != settings[0][key] for own in settings)]
-
-
-def _name(base: str, run: Manifest, differing: Sequence[str]) -> str:
+def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
+    """The arm, with those settings that all its runs noted and in which they differ."""
     own = _settings(run)
+    shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
+    differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
     defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
     defaults |= {"labels": "votes", "kl_coef": 0.0, "average": 0.0, "step_factor": 1.0}
     if all(key in defaults and own[key] == defaults[key] for key in differing):

@@ -53,11 +53,7 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
 
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Return the metrics of one arm, indexed by replicate; no rows for an arm without any.
-
-    Args:
-        metrics: from `metrics`.
-    """
+    """Return the metrics of one arm, indexed by replicate; no rows for an arm without any."""
     chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
     return metrics.take(chosen).droplevel("arm")
 

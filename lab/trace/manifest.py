@@ -295,10 +295,7 @@ def _cpu_model() -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process; the hold ends with the process, however that ends.
 
-    Where the system has no such locks, nothing is held.
-
-    Raises:
-        UserError: another process holds the folder, or it cannot be written.
+    A UserError where another process holds it. A system without such locks holds nothing.
     """
     if os.name != "posix":
         yield
@@ -353,11 +350,7 @@ def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]
 
 
 def cut_back(folder: Path, table: str, n_parts: int) -> None:
-    """Delete all but a table's first parts, the last one first: never leave a gap.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Delete all but a table's first parts, the last one first: never leave a gap."""
     place = folder / table
     try:
         place.mkdir(exist_ok=True)
@@ -383,11 +376,7 @@ def make_tables(path: Path) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a folder in which no new run can be made.
-
-    Raises:
-        UserError: it exists with something in it, or cannot be read.
-    """
+    """Refuse a folder in which no new run can be made."""
     try:
         if (path / FILE_NAME).exists():
             raise UserError(f"{path}: already holds a run; {_remedy(path)}")

@@ -394,7 +394,7 @@ def load(folder: Path | str) -> Trace:
     folder = Path(folder)
     run = read_manifest(folder)
     parts = _all_parts(folder)
-    extents = {table: _extent(folder, table, parts[table]) for table in TABLES}
+    extents: dict[Table, Extent] = {t: _extent(folder, t, parts[t]) for t in TABLES}
     for table, found in extents.items():
         noted = run.tables.get(table, found)
         if run.status == "finished" and found != noted:
@@ -482,8 +482,8 @@ def _read(folder: Path, table: Table, parts: Sequence[Path]) -> pd.DataFrame:
             read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
     with _damage(folder, table):
         rows = pa.concat_tables(read, promote_options="default")
-        for column, values in zip(rows.schema, rows.columns, strict=True):
-            if values.null_count and not pa.types.is_floating(column.type):
+        for column in rows.schema:
+            if not pa.types.is_floating(column.type) and rows.column(column.name).null_count:
                 raise pa.ArrowInvalid(f"{column.name} has empty cells")
         read.clear()
         found = rows.to_pandas(split_blocks=True, self_destruct=True)
