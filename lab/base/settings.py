@@ -18,11 +18,6 @@ from lab.base.errors import UserError
 T = TypeVar("T")
 
 
-def read_toml(path: Path, kind: type[T]) -> T:
-    """Fill a dataclass from a TOML file with one table per nested dataclass; see `from_values`."""
-    return from_values(toml_values(path), kind, str(path))
-
-
 def toml_values(path: Path) -> dict[str, Any]:
     """The content of a settings file, unchecked; a UserError where it cannot be read."""
     try:
