@@ -355,7 +355,7 @@ def _groups(
             text = texts[tuple(above)].get(name, "").replace("if None", "by default")
             shown = text if complete else _gist(text)
             members = groups.setdefault(titles[tuple(above)][name], [])
-            members.append((option, f"{shown} {_default(option)}".strip()))
+            members.append((option, f"{shown} {_default_text(option)}".strip()))
     return groups
 
 
@@ -394,7 +394,7 @@ def _head(option: Option) -> str:
     return f"{', '.join(names)} {'' if option.positional else option.metavar}".rstrip()
 
 
-def _default(option: Option) -> str:
+def _default_text(option: Option) -> str:
     if option.default is MISSING:
         return "" if option.positional else "(required)"
     if option.kind is bool or option.default in (None, (), ""):
