@@ -349,11 +349,7 @@ def cell_table(table: pd.DataFrame) -> TextTable:
 
 
 def mean_table(table: pd.DataFrame) -> TextTable:
-    """The mean errors over the cells of every prediction, the real noise last.
-
-    Args:
-        table: from `lab.agreement`.
-    """
+    """The mean errors over the cells of every prediction, the real noise last."""
     head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
     rows = []
     for row in mean_errors(table).to_dict("records"):
@@ -368,9 +364,6 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
 
     A dash is where all arms end alike.
-
-    Args:
-        table: from `lab.agreement`.
     """
     found = rankings(table)
     lrs = sorted(unique(found, "lr"))

@@ -61,9 +61,6 @@ def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     """Mean, spread and number of replicates of every metric of every arm.
 
-    Args:
-        metrics: from `metrics`.
-
     Returns:
         Indexed by arm, columns (metric, "mean" | "sd" | "n"); NaN does not count, and `sd` is NaN
         for a single replicate.
@@ -228,13 +225,8 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
     Args:
         rows: of one step size, or from `lab.compare.effort.own_best`: one row per arm and seed.
     """
-    return paired(_of(rows, first, metric), _of(rows, second, metric))
-
-
-def _of(rows: pd.DataFrame, arm: str, metric: str) -> pd.Series:
-    own = where(rows, arm=arm)
-    index = pd.MultiIndex.from_arrays([own[name] for name in SEED])
-    return pd.Series(floats(own, metric), index)
+    of_arm = [where(rows, arm=arm).set_index(list(SEED)) for arm in (first, second)]
+    return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
 
 
 def _rows(comparison: Comparison) -> pd.DataFrame:
@@ -298,11 +290,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with a column per number: an estimate `x` becomes `x`, `x_sd`, `x_low`, `x_high`.
-
-    Args:
-        table: from `rule_table`, or any other with columns of estimates.
-    """
+    """The table with a column per number: an estimate `x` is `x`, `x_sd`, `x_low`, `x_high`."""
     columns: dict[str, list[object]] = {}
     for name in table.columns:
         values = table[name].tolist()
