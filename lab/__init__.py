@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from lab.compare.collection import Collection, Comparison, collect
     from lab.measures.fate import fate_shares, fates
     from lab.trace.manifest import Manifest
-    from lab.trace.store import MemoryRun, Recorder, RunFolder
-    from lab.trace.trace import Trace, load
+    from lab.trace.trace import MemoryRun, Recorder, RunFolder, Trace, load
 
 # Reading needs pandas and pyarrow, which take a second to import: only when first asked for.
 _HOMES = {
@@ -22,9 +21,9 @@ _HOMES = {
     "Collection": "lab.compare.collection",
     "Comparison": "lab.compare.collection",
     "Manifest": "lab.trace.manifest",
-    "MemoryRun": "lab.trace.store",
-    "Recorder": "lab.trace.store",
-    "RunFolder": "lab.trace.store",
+    "MemoryRun": "lab.trace.trace",
+    "Recorder": "lab.trace.trace",
+    "RunFolder": "lab.trace.trace",
     "Trace": "lab.trace.trace",
     "agreement": "lab.compare.agreement",
     "collect": "lab.compare.collection",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import GuardConfig
 from guard_core.decision import Treatment
 from lab.base.arms import (
     ALL_ARMS,
@@ -31,83 +30,36 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError
 
-
-class ArmSettings(Protocol):
-    """The settings of a run that make its arm, in either world."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def guard(self) -> GuardConfig:
-        """The guard, and where it takes labels from."""
-        ...
-
-    @property
-    def labels(self) -> Literal["votes", "truth"]:
-        """Train on the guard's labels or on the true answers."""
-        ...
-
-    @property
-    def step_factor(self) -> float:
-        """Constant factor on the learning rate."""
-        ...
-
-    @property
-    def rule(self) -> str:
-        """Name of the rule that rewards the responses."""
-        ...
-
-    @property
-    def rule_options(self) -> dict[str, bool | int | float | str]:
-        """Settings of that rule; those left out take its defaults."""
-        ...
-
-    @property
-    def kl_coef(self) -> float:
-        """Factor on the KL penalty to the start model."""
-        ...
-
-    @property
-    def treatment(self) -> str:
-        """Whose decisions the problems get, see `OWN`."""
-        ...
-
-    @property
-    def average(self) -> float:
-        """Decay of the weights' moving average."""
-        ...
-
-
-Settings = TypeVar("Settings", bound=ArmSettings)
+Settings = TypeVar("Settings")
+"""Those of a run, in either world: a dataclass with guard, labels, rule, `rule_options`,
+`step_factor`, and the fields that arms have values of their own for."""
 
 
 def with_arm(settings: Settings, arm: Arm) -> Settings:
-    """Returns the settings with an arm's guard, labels, rule, factor on the step and own settings.
+    """The settings with an arm's guard, labels, rule, factor on the step and own settings.
 
     The options of the rule are kept where the arm has the same rule.
     """
-    options = settings.rule_options if arm.rule == settings.rule else {}
+    made: Any = settings
     return replace(
-        settings,
+        made,
         guard=arm.guard,
         labels=arm.labels,
         step_factor=arm.step_factor,
         rule=arm.rule,
-        rule_options=options,
+        rule_options=made.rule_options if arm.rule == made.rule else {},
         **arm.settings,
     )
 
 
-def arm_of(settings: ArmSettings, asked: str | None = None) -> Arm:
-    """Returns the arm that settings are.
+def arm_of(settings: Any, asked: str | None = None) -> Arm:
+    """The arm that settings of a run are: a named one, `custom` or `RULE+custom`.
+
+    It is custom where the guard is none of the named ones or the step size of an arm that is not
+    plain TTRL has a factor.
 
     Args:
-        asked: name of the arm that was asked for; it is kept where the settings are still those
-            of that arm.
-
-    Returns:
-        A named arm; `custom`, or `RULE+custom`, where the guard is none of the named ones or the
-        step size of an arm that is not plain TTRL has a factor.
+        asked: name of the arm that was asked for; it is kept where the settings are still its own.
     """
     factor = settings.step_factor
     own = (settings.rule, settings.guard, settings.labels)
@@ -167,7 +119,7 @@ class Treatments:
         Args:
             own: (P,) or (R, P), as the guard decided.
             visit: number of the visit, from 1, of all problems or of each.
-            draws: uniform numbers of the problems; only read to permute.
+            draws: uniform numbers of the problems; only needed to permute.
         """
         if self._stored_RVN is None:
             if not self._permutes:

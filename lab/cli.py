@@ -124,9 +124,6 @@ def arms_of(argv: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
 
     The list holds names, and tables with a name and the arm's own settings, such as
     `{arm = "guard", flip_rate = "instant"}`.
-
-    Raises:
-        UserError: the file cannot be read, or the list holds anything else.
     """
     path = read_option(argv, "--config")
     listed = list(usual) if path is None else toml_values(Path(path)).get("arms", list(usual))
@@ -156,10 +153,6 @@ def with_arm_options(
     Args:
         values: of the settings file, empty without one.
         cell: of the paper, see `lab.base.arms.for_cell`.
-
-    Raises:
-        UserError: `--arm` contradicts `--rule` or `--profile`, or names no arm.
-        ConfigError: there is no profile of that name.
     """
     made = dict(values)
     name, profile, rule = (read_option(argv, f"--{n}") for n in ("arm", "profile", "rule"))
@@ -204,7 +197,7 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
         return f"{prog} {__version__}"
     if not {"-h", "--help", "--help-all"} & set(argv):
         return ""
-    from lab.help import command_page, program_page
+    from lab.options import command_page, program_page
 
     name = next((word for word in argv if word in commands), "")
     if name not in commands:

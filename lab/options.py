@@ -4,10 +4,19 @@ A field `n_votes` is the option `--n-votes`, the field `W` of a record in the fi
 `--guard.W`; only the fields of a record called `settings` have no prefix. The types decide how many
 words an option takes: none for a bool, one for a number, a text or a choice, any number for tuples
 and mappings.
+
+The text of an option in pages of help is the docstring of its field. A record of settings may have
+two tables: `GROUPS`, the first field of every group to its name, and `SHORT`, the fields that
+`--help` shows; `--help-all` shows all. A command may have a `SHORT` of its own. Options of the
+command itself are always shown. A section "Examples:" of a docstring is shown as it is.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -85,11 +94,7 @@ class Option:
         return _metavar(self.kind)
 
     def value(self, words: Sequence[str]) -> Any:
-        """Read the option's words.
-
-        Raises:
-            UserError: they do not fit the type.
-        """
+        """Read the option's words; a UserError where they do not fit the type."""
         if self.optional and [word.lower() for word in words] == ["none"]:
             return None
         if not words and not self.several:
@@ -102,22 +107,14 @@ class Option:
 
 
 def options_of(command: type, given: Mapping[str, Any] | None = None) -> list[Option]:
-    """Return all options of a command.
-
-    Args:
-        given: values of fields in place of their defaults.
-    """
+    """Return all options of a command, some with values in place of their defaults."""
     return list(_options(command, {**_defaults(command), **(given or {})}, ()))
 
 
 def make(command: type, argv: Sequence[str], given: Mapping[str, Any] | None = None) -> Any:
-    """Make a command from the words of its command line.
+    """Make a command from the words of its command line, see `options_of`.
 
-    Args:
-        given: values of fields in place of their defaults.
-
-    Raises:
-        UserError: an option is unknown, missing or wrong.
+    A UserError where an option is unknown, missing or wrong.
     """
     options = options_of(command, given)
     words = _words(options, argv)
@@ -293,3 +290,157 @@ def _metavar(kind: Any) -> str:
         shown = " ".join(_metavar(_stripped(part)[0]) for part in inner)
         return f"{shown} ..." if Ellipsis in parts else shown
     return "" if kind is bool else _SHOWN.get(kind, "TEXT")
+
+
+_OWN = "options"
+_COLUMN, _SHORT_LINES = 28, 2
+"""Column in which texts begin, and the most lines of one on a short page."""
+
+
+def program_page(prog: str, about: str, commands: Mapping[str, type]) -> str:
+    """Return the page of a program with several commands."""
+    purpose, examples = _parts(about)
+    summaries = {name: _sentence(inspect.getdoc(kind) or "") for name, kind in commands.items()}
+    lines = [f"usage: {prog} COMMAND [OPTIONS]", "", *purpose, *examples, "", "commands:"]
+    for name, summary in summaries.items():
+        lines += _entry(name, _wrapped(summary))
+    return "\n".join([*lines, "", f"Options of a command: {prog} COMMAND --help"])
+
+
+def command_page(prog: str, command: type, complete: bool = False) -> str:
+    """Return the page of one command; the complete one shows every option with its whole text."""
+    options = options_of(command)
+    groups = _groups(command, options, complete)
+    purpose, examples = _parts(inspect.getdoc(command) or "")
+    needed = [o for o in options if o.default is MISSING or o.positional]
+    usage = [f"{'' if o.positional else f'{o.flag} '}{o.metavar}".strip() for o in needed]
+    lines = [f"usage: {' '.join([prog, *usage])} [OPTIONS]", "", *purpose, *examples]
+    for title, members in groups.items():
+        lines += ["", f"{title}:"]
+        for option, text in members:
+            lines += _entry(_head(option), _wrapped(text, None if complete else _SHORT_LINES))
+    shown = sum(map(len, groups.values()))
+    if shown < len(options):
+        lines += ["", f"All {len(options)} options: {prog} --help-all"]
+    return "\n".join(lines)
+
+
+def field_texts(record: type) -> dict[str, str]:
+    """Return the docstring of every field of a dataclass: the text below the field."""
+    texts: dict[str, str] = {}
+    for owner in reversed(record.__mro__[:-1]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, below in zip(definition.body, definition.body[1:], strict=False):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
+                assert isinstance(field.target, ast.Name)
+                texts[field.target.id] = " ".join(str(text.value).split())
+    return texts
+
+
+def _groups(
+    command: type, options: list[Option], complete: bool
+) -> dict[str, list[tuple[Option, str]]]:
+    """Options and their texts, by the title of their group."""
+    paths = dict.fromkeys(o.path[:depth] for o in options for depth in range(1, len(o.path)))
+    records = {(): command, **{path: _record(command, path) for path in paths}}
+    texts = {path: field_texts(record) for path, record in records.items()}
+    titles = {path: _titles(record, path) for path, record in records.items()}
+    short = getattr(command, "SHORT", getattr(records.get(("settings",)), "SHORT", ()))
+    groups: dict[str, list[tuple[Option, str]]] = {}
+    for option in sorted(options, key=lambda option: len(option.path)):
+        *above, name = option.path
+        if complete or not above or option.name in short:
+            text = texts[tuple(above)].get(name, "").replace("if None", "by default")
+            shown = text if complete else _gist(text)
+            members = groups.setdefault(titles[tuple(above)][name], [])
+            members.append((option, f"{shown} {_default_text(option)}".strip()))
+    return groups
+
+
+def _record(command: type, path: tuple[str, ...]) -> type:
+    """The record below a command."""
+    value: Any = command
+    for name in path:
+        if isinstance(value, type):
+            (field,) = (field for field in fields(value) if field.name == name)
+            factory = field.default_factory
+            value = field.default if factory is MISSING else factory()
+        else:
+            value = getattr(value, name)
+    return type(value)
+
+
+def _titles(record: type, path: tuple[str, ...]) -> dict[str, str]:
+    """Title of the group of every field; records without groups are one."""
+    groups: Mapping[str, str] = getattr(record, "GROUPS", {})
+    outer = ".".join(name for name in path if name != "settings")
+    titles: dict[str, str] = {}
+    title = outer or _OWN
+    for field in fields(record):
+        if field.name in groups:
+            title = f"{outer}: {groups[field.name]}" if outer else groups[field.name]
+        titles[field.name] = title
+    return titles
+
+
+def _head(option: Option) -> str:
+    """Names and type of an option."""
+    names = [*option.short, option.flag]
+    if option.kind is bool:
+        switched = {True: [option.negative], False: names, None: [*names, option.negative]}
+        names = switched.get(option.default, names)
+    return f"{', '.join(names)} {'' if option.positional else option.metavar}".rstrip()
+
+
+def _default_text(option: Option) -> str:
+    if option.default is MISSING:
+        return "" if option.positional else "(required)"
+    if option.kind is bool or option.default in (None, (), ""):
+        return ""
+    values = option.default if isinstance(option.default, tuple) else (option.default,)
+    return f"(default: {' '.join(map(str, values))})" if values != ({},) else ""
+
+
+def _entry(head: str, lines: list[str]) -> Iterator[str]:
+    """Lines of an option: its head, with the text beside it or below."""
+    head = f"  {head}"
+    if len(head) < _COLUMN and lines:
+        yield f"{head:<{_COLUMN}}{lines[0]}"
+        lines = lines[1:]
+    else:
+        yield head
+    yield from (f"{'':<{_COLUMN}}{line}" for line in lines)
+
+
+def _parts(doc: str) -> tuple[list[str], list[str]]:
+    """Lines of the purpose, and those of the examples."""
+    purpose, _, examples = doc.partition("\nExamples:\n")
+    width = _width()
+    paragraphs = [textwrap.fill(" ".join(p.split()), width) for p in purpose.split("\n\n")]
+    lines = "\n\n".join(paragraphs).strip().split("\n")
+    shown = textwrap.dedent(examples).rstrip().split("\n") if examples else []
+    return lines, ["", "examples:", *(f"  {line}" for line in shown)] if shown else []
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a text, without the full stop."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
+def _gist(text: str) -> str:
+    """The first clause of a text, and what its first sentence says of the default."""
+    first, *others = _sentence(text).split("; ")
+    return "; ".join([first, *(each for each in others if each.startswith("by default"))])
+
+
+def _wrapped(text: str, most: int | None = None) -> list[str]:
+    width = _width() - _COLUMN
+    if most is None:
+        return textwrap.wrap(text, width)
+    return textwrap.wrap(text, width, max_lines=most, placeholder=" ...")
+
+
+def _width() -> int:
+    return max(60, min(100, shutil.get_terminal_size().columns))

@@ -1,15 +1,19 @@
-"""Signals that ask a process to end: Ctrl-C, SIGTERM, SIGHUP."""
+"""Signals that ask a process to end (Ctrl-C, SIGTERM, SIGHUP), and the first lines of all programs.
+
+It imports next to nothing, so that a stop signal finds a program ready.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -29,22 +33,33 @@ class EndsAtOnce:
     """
 
     def __init__(self, prog: str) -> None:
-        """Keep the name of the program, which begins the line."""
-        self.prog = prog
+        self.line = f"{prog}: interrupted\n".encode()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         with contextlib.suppress(OSError):  # the terminal may be gone
-            os.write(2, f"{self.prog}: interrupted\n".encode())
+            os.write(2, self.line)
         os._exit(128 + number)
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    """The handlers of stop signals, of which only the main thread can set others."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+
+def end_at_once(prog: str) -> dict[signal.Signals, Any]:
+    """Set the handlers of `ends_at_once`; returns those that were there before."""
+    before = {n: old for n, old in _handlers().items() if old not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, EndsAtOnce(prog))
+    return before
 
 
 @contextlib.contextmanager
 def ends_at_once(prog: str) -> Iterator[None]:
-    """Let stop signals end the process in one line; those that are ignored stay ignored.
-
-    Only the main thread can set handlers; in any other nothing changes.
-    """
+    """Let stop signals end the process in one line; those that are ignored stay ignored."""
     before = end_at_once(prog)
     try:
         yield
@@ -53,15 +68,25 @@ def ends_at_once(prog: str) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def end_at_once(prog: str) -> dict[signal.Signals, Any]:
-    """Set the handlers of `ends_at_once`; returns those that were there before."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    before = {n: old for n, old in found.items() if old not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, EndsAtOnce(prog))
-    return before
+def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
+    """Import a program's commands and run its command line; returns the exit code.
+
+    Args:
+        commands: module with `COMMANDS` and `ABOUT`, the first two arguments of
+            `lab.cli.run_cli` after the program.
+        argv: arguments after the program's name; those of the process if left out, and then stop
+            signals end the process in one line until its work is done.
+    """
+    before = end_at_once(prog)
+    try:
+        from lab.cli import run_cli
+
+        module = importlib.import_module(commands)
+        return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
+    finally:
+        for number, old in before.items():
+            # Python resets its own handlers at its end, and a signal would then kill it.
+            signal.signal(number, signal.SIG_IGN if argv is None else old)
 
 
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
@@ -95,14 +120,11 @@ def stop(number: int) -> NoReturn:
 def stops_raised() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `Terminated`, and Ctrl-C KeyboardInterrupt.
 
-    Signals that are ignored, as SIGHUP is under nohup, stay ignored. Only the main thread can
-    set handlers; in any other nothing changes.
+    Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        usual = (signal.SIG_DFL, signal.default_int_handler)
-        before = {n: old for n, old in found.items() if old in usual or type(old) is EndsAtOnce}
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    found = _handlers().items()
+    before = {n: old for n, old in found if old in usual or type(old) is EndsAtOnce}
     for number in before:
         signal.signal(number, handle_stop)
     try:

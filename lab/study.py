@@ -140,11 +140,7 @@ class Control:
 
 
 def control(name: str) -> Control | None:
-    """The control of that name; None where it names no control.
-
-    Raises:
-        UserError: it is matched to an arm that is no guard.
-    """
+    """The control of that name; None where it names no control."""
     if (target := matched_target(name)) is not None:
         return Control(name, "matched", target)
     for kind in CONTROLS:
@@ -227,11 +223,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Arms times seeds.
-
-    Raises:
-        UserError: see `check_arms`.
-    """
+    """Arms times seeds; a UserError as of `check_arms`."""
 
     folder: Path
     arms: Sequence[str]
@@ -263,14 +255,13 @@ class Study:
     def job(
         self, name: str, seed: int, found: Mapping[str, float] = {}, root: Path | None = None
     ) -> Job:
-        """The run of an arm and a seed.
+        """The run of an arm and a seed, in the study's folder or that of a try.
 
         An arm that replays decisions gets those of the seed that follows its own, the last one
         those of the first.
 
         Args:
             found: the number of a control by its setting.
-            root: folder of a try.
         """
         config = replace(self.config_of(name), seed=seed, **found)
         if (target := replayed_target(name)) is not None:
@@ -326,8 +317,7 @@ class Study:
     def _run_control(self, name: str, report: Report) -> tuple[Found | None, list[Outcome]]:
         """Run a control on the seeds on which both partners finished.
 
-        Returns:
-            Its number, None where nothing could be run, and the runs that did not finish.
+        Returns its number, None where nothing could be run, and the runs that did not finish.
         """
         of, partners, stored = control(name), needs(name), self._stored(name)
         assert of is not None
@@ -400,8 +390,7 @@ class _ControlRuns:
     ) -> tuple[Found | None, list[Outcome]]:
         """Search the factor, or go on with the search; None if no run finishes.
 
-        Args:
-            plain_ratio: mean update norm without the guard divided by the target's.
+        The ratio is the mean update norm without the guard divided by the target's.
         """
         study, name = self.study, self.control.name
         settings = msgspec.json.decode(msgspec.json.encode(to_values(study.config_of(name))))
@@ -445,9 +434,8 @@ class _ControlRuns:
     ) -> tuple[float | None, list[int], list[Outcome]]:
         """Run the control at a number.
 
-        Returns:
-            The achieved ratio, None if no run finished; the seeds that finished; and the runs that
-            did not.
+        Returns the achieved ratio, None if no run finished; the seeds that finished; and the runs
+        that did not.
         """
         study, name, target = self.study, self.control.name, self.control.target
         (root / name).mkdir(parents=True, exist_ok=True)

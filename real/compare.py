@@ -15,8 +15,7 @@ from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
-from lab.trace.manifest import read_manifest
-from lab.trace.parts import is_unused, locked
+from lab.trace.manifest import is_unused, locked, read_manifest
 from real.asked import check_asked, check_list
 from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests

@@ -15,8 +15,7 @@ from lab.base.errors import UserError
 from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
-from lab.trace.manifest import FILE_NAME, read_manifest
-from lab.trace.parts import check_new
+from lab.trace.manifest import FILE_NAME, check_new, read_manifest
 from real.asked import check_asked, read_sources
 from real.model_commands import (
     ImportGgufCommand,

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from lab.base.errors import UserError
 from lab.progress import Bar
-from lab.trace.parts import locked
-from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.manifest import locked
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts

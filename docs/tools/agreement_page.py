@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import floats, select
-from lab.base.text_table import TextTable
+from lab.base.columns import TextTable, floats, select
 from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors, mean_table
 
 DATA = Path(__file__).parents[1] / "data"

@@ -12,11 +12,10 @@ import run_rows
 
 from lab.base.arms import ALL_ARMS, BASELINE, own_of, title
 from lab.base.arms import arm as named
-from lab.base.columns import groups, select, unique, where
+from lab.base.columns import TextTable, groups, select, unique, where
 from lab.base.stats import LEVEL, Estimate, difference, differences, estimate, mean_sd
-from lab.base.text_table import TextTable
 from lab.compare.agreement import MEASURED, kendall_tau
-from lab.compare.own_best import best_among, own_best
+from lab.compare.effort import best_among, own_best
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMMENDED, CEILING = "recommended", "truth"

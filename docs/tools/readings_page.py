@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.base.columns import select, where
-from lab.base.text_table import TextTable
+from lab.base.columns import TextTable, select, where
 from lab.compare.published import fits_row
 from sim.studies.calibrate import CELLS, ROWS
 from sim.studies.paper import paper_errors

@@ -23,10 +23,10 @@ from readings_page import readings
 
 from guard_core.rules import RULES, Rule
 from lab.base.arms import arm
+from lab.base.columns import TextTable
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.stats import difference, differences, estimate, mean_sd
-from lab.base.text_table import TextTable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

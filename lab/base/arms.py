@@ -16,7 +16,7 @@ default.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,20 +28,16 @@ from lab.base.settings import hint
 
 BASELINE = "ttrl"
 """Name of the rule, and of the arm, that others are compared with."""
-
-
 DEFAULT_GUARD = GuardConfig.paper()
 """Stands for the guard of settings that do not mention one. It is recognised by identity, since an
 equal guard that was given is kept under every rule."""
 
 
 def guard_of(guard: GuardConfig, rule: type[Rule] | None) -> GuardConfig:
-    """Return the guard that settings mean.
+    """The guard that settings mean.
 
-    Args:
-        guard: of the settings; `DEFAULT_GUARD` where they do not mention it: the paper's guard for
-            plain TTRL, that of the rule alone for any other rule.
-        rule: of the settings; None where they name none that exists, which other checks refuse.
+    `DEFAULT_GUARD`, which they do not mention, is the paper's guard for plain TTRL and that of the
+    rule alone for any other rule. The rule is None where the settings name none that exists.
     """
     if guard is not DEFAULT_GUARD:
         return guard
@@ -62,10 +58,6 @@ def misfit(
     """Reason why a rule cannot be combined with a guard or labels; None if it can.
 
     The reason continues a sentence that begins with the rule's name.
-
-    Args:
-        guard: settings of the guard, and where it takes labels from.
-        labels: what is trained on: the guard's labels or the true answers.
     """
     if not rule.has_label and (guard.acts or guard.label_from != "current"):
         return "has no label that a guard or memory could work on"
@@ -79,11 +71,7 @@ def misfit(
 
 
 def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"]) -> None:
-    """Refuse settings that a rule cannot stand under.
-
-    Raises:
-        UserError: naming what is wrong with `misfit`'s words.
-    """
+    """Refuse settings that a rule cannot stand under, in the words of `misfit`."""
     reason = misfit(rule, guard, labels)
     if reason is None:
         return
@@ -110,8 +98,7 @@ WITHOUT_GUARD = frozenset(
 def split_settings(name: str) -> tuple[str, dict[str, Any]]:
     """Return the name of an arm without its own settings, and these in the order of `USUAL`.
 
-    Raises:
-        UserError: one is none that an arm can have, or is there twice.
+    A UserError where one is none that an arm can have, or is there twice.
     """
     if not re.match(r"[\w+]+\s*[:,]", name):
         return name, {}
@@ -140,11 +127,7 @@ def joined(base: str, own: Mapping[str, Any]) -> str:
 
 
 def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
-    """Return a guard with those of an arm's own settings that are the guard's.
-
-    Raises:
-        ConfigError: a value is wrong.
-    """
+    """Return a guard with those of an arm's own settings that are the guard's."""
     return replace(guard, **{key: own[key] for key in own if hasattr(guard, key)})
 
 
@@ -187,51 +170,35 @@ CUSTOM = "custom"
 DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
 
-_OFF = GuardConfig.off
+_OFF, _PAPER = GuardConfig.off(), GuardConfig.paper()
 
-_ARMS: dict[str, tuple[str, Callable[[], GuardConfig], Literal["votes", "truth"]]] = {
-    "ttrl": ("TTRL", _OFF, "votes"),
-    "guard": ("TTRL-Guard", GuardConfig.paper, "votes"),
-    "release": ("TTRL-Guard (release)", GuardConfig.release, "votes"),
+_ARMS: dict[str, tuple[str, GuardConfig]] = {
+    BASELINE: ("TTRL", _OFF),
+    GUARD: ("TTRL-Guard", _PAPER),
+    "release": ("TTRL-Guard (release)", GuardConfig.release()),
     "guard_release": (
         "TTRL-Guard (authors' scripts)",
-        lambda: GuardConfig.release_scripts("qwen-math500"),
-        "votes",
+        GuardConfig.release_scripts("qwen-math500"),
     ),
-    "permuted": ("Guard, permuted decisions", GuardConfig.paper, "votes"),
-    "replayed": ("Guard, decisions of another seed", GuardConfig.paper, "votes"),
-    "frs": ("FRS only", lambda: GuardConfig.only("frs"), "votes"),
-    "mps": ("MPS only", lambda: GuardConfig.only("mps"), "votes"),
-    "rcsu": ("RCSU only", lambda: GuardConfig.only("rcsu"), "votes"),
-    "matched": ("TTRL at matched effort", _OFF, "votes"),
-    "frozen": (
-        "Frozen labels",
-        lambda: GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen"),
-        "votes",
-    ),
-    "memory": (
-        "Vote memory",
-        lambda: GuardConfig(frs=False, mps=False, rcsu=False, label_from="memory"),
-        "votes",
-    ),
-    "memory_guard": (
-        "Vote memory + guard",
-        lambda: GuardConfig(label_from="memory"),
-        "votes",
-    ),
-    "truth": ("True labels (ceiling)", _OFF, "truth"),
-    "positive": ("Positive only", lambda: replace(_OFF(), negative_scale=0.0), "votes"),
-    "early_stop": ("Early stopping", lambda: replace(_OFF(), brake=0.0), "votes"),
-    "braked": ("Braked learning rate", lambda: replace(_OFF(), brake=0.5), "votes"),
-    "kl": ("KL penalty", _OFF, "votes"),
-    "memory_kl": (
-        "Vote memory + KL penalty",
-        lambda: replace(_OFF(), label_from="memory"),
-        "votes",
-    ),
-    "averaged": ("Averaged weights", _OFF, "votes"),
-    "recommended": ("Recommended", GuardConfig.recommended, "votes"),
+    "permuted": ("Guard, permuted decisions", _PAPER),
+    "replayed": ("Guard, decisions of another seed", _PAPER),
+    "frs": ("FRS only", GuardConfig.only("frs")),
+    "mps": ("MPS only", GuardConfig.only("mps")),
+    "rcsu": ("RCSU only", GuardConfig.only("rcsu")),
+    MATCHED: ("TTRL at matched effort", _OFF),
+    "frozen": ("Frozen labels", replace(_OFF, label_from="frozen")),
+    "memory": ("Vote memory", replace(_OFF, label_from="memory")),
+    "memory_guard": ("Vote memory + guard", GuardConfig(label_from="memory")),
+    CEILING: ("True labels (ceiling)", _OFF),
+    "positive": ("Positive only", replace(_OFF, negative_scale=0.0)),
+    "early_stop": ("Early stopping", replace(_OFF, brake=0.0)),
+    "braked": ("Braked learning rate", replace(_OFF, brake=0.5)),
+    "kl": ("KL penalty", _OFF),
+    "memory_kl": ("Vote memory + KL penalty", replace(_OFF, label_from="memory")),
+    "averaged": ("Averaged weights", _OFF),
+    "recommended": ("Recommended", GuardConfig.recommended()),
 }
+"""Name to the title and the guard of an arm."""
 _SETTINGS: dict[str, dict[str, float | str]] = {
     "permuted": {"treatment": PERMUTED},
     "replayed": {"treatment": REPLAYED},
@@ -243,15 +210,8 @@ _SETTINGS: dict[str, dict[str, float | str]] = {
 SIMPLE = ("positive", "early_stop", "braked", *_SETTINGS)
 """The alternatives to a guard, other than the labels that an arm trains on, and the recommended
 arm (docs/method.md, section 16)."""
-
-
 UNGUARDED = {
-    GUARD: BASELINE,
-    "release": BASELINE,
-    "guard_release": BASELINE,
-    "frs": BASELINE,
-    "mps": BASELINE,
-    "rcsu": BASELINE,
+    **dict.fromkeys((GUARD, "release", "guard_release", "frs", "mps", "rcsu"), BASELINE),
     "memory_guard": "memory",
 }
 """Guarded arm to the same arm without a guard."""
@@ -277,12 +237,9 @@ def with_rule(name: str, rule: str) -> str:
 
 
 def for_cell(name: str, cell: str | None) -> str:
-    """Returns the name of the arm that a name stands for on a cell of the paper.
+    """Returns the name of the arm that a name stands for on a cell of the paper, such as a preset.
 
-    `guard_release` is without FRS where the authors' script is.
-
-    Args:
-        cell: a preset or population, see `guard_core.config.SCRIPTS`; others change nothing.
+    `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`).
     """
     base, own = split_settings(name)
     if base != "guard_release" or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
@@ -299,15 +256,10 @@ def replayed_target(name: str) -> str | None:
 
 
 def arm(name: str, step_factor: float = 1.0) -> Arm:
-    """An arm by name.
+    """An arm by name: a named arm, a rule, or `RULE+ARM`, with or without settings of its own.
 
-    Args:
-        name: a named arm, a rule, or `RULE+ARM`, with or without settings of its own.
-
-    Raises:
-        UserError: no arm has that name, or the rule has no labels, trains on none, or makes
-            new ones on every visit, so that the named arm has nothing to act on; or one of its own
-            settings is wrong.
+    A UserError where no arm has that name, the rule has no labels, trains on none, or makes new
+    ones on every visit, so that the named arm has nothing to act on; or an own setting is wrong.
     """
     base, own = split_settings(name)
     name = joined(base, own)
@@ -321,15 +273,14 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     rule, other = _split(name)
     if rule is None or other not in _ARMS:
         raise UserError(
-            f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of "
-            f"{', '.join(_ARMS)}; a rule: "
-            f"{', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
+            f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of {', '.join(_ARMS)}; "
+            f"a rule: {', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
     if reason := _refusal(rule, other):
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
-    _, guard, labels = _ARMS[other]
-    chosen = guard_alone(rule) if other == BASELINE else guard()
-    return Arm(name, title(name), chosen, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
+    guard = guard_alone(rule) if other == BASELINE else _ARMS[other][1]
+    settings = _SETTINGS.get(name, {})
+    return Arm(name, title(name), guard, _labels(other), step_factor, rule.name, settings)
 
 
 def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
@@ -410,8 +361,12 @@ def _refusal(rule: type[Rule], other: str) -> str | None:
         return None
     if rule.loss != "rewards":
         return f"has no rewards that {other} could work on"
-    _, guard, labels = _ARMS[other]
-    return misfit(rule, guard(), labels)
+    return misfit(rule, _ARMS[other][1], _labels(other))
+
+
+def _labels(name: str) -> Literal["votes", "truth"]:
+    """What a named arm trains on."""
+    return "truth" if name == CEILING else "votes"
 
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:

@@ -1,4 +1,4 @@
-"""Columns of a table as plain arrays, and rows chosen by their values.
+"""Columns of a table as plain arrays, rows chosen by their values, and tables of texts.
 
 pandas' own operations may return anything; these have one type each.
 """
@@ -6,6 +6,7 @@ pandas' own operations may return anything; these have one type each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,7 @@ whole votes, so that a value on a bound is decided by the bound and not by its l
 
 
 def require(table: pd.DataFrame, columns: Collection[str], what: str) -> None:
-    """Name the columns that a table lacks.
-
-    Raises:
-        UserError: a column is missing.
-    """
+    """Refuse a table that lacks columns; the error names them."""
     lacking = [name for name in columns if name not in table.columns]
     if lacking:
         raise UserError(f"{what}: missing columns {', '.join(lacking)}; give a trace's table")
@@ -55,7 +52,6 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
     """(n_groups,) mean of each group's finite values, NaN for a group without any.
 
     Args:
-        values: (rows,) floats.
         group: (rows,) group of each row, 0 to n_groups-1.
     """
     finite = np.isfinite(values)
@@ -67,11 +63,7 @@ def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats
 
 
 def select(table: pd.DataFrame, chosen: pd.Series | Bools) -> pd.DataFrame:
-    """The rows with a true flag, numbered from 0.
-
-    Args:
-        chosen: (rows,) bool.
-    """
+    """The rows with a true flag, numbered from 0."""
     return table.take(np.flatnonzero(np.asarray(chosen, bool))).reset_index(drop=True)
 
 
@@ -124,3 +116,26 @@ def finite_mean(table: pd.DataFrame, name: str) -> float:
     values = floats(table, name)
     values = values[np.isfinite(values)]
     return float(values.mean()) if len(values) else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of strings."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a table for a terminal, without columns that have no value."""
+        columns = zip(self.head, *self.rows, strict=True)
+        kept = [column for column in columns if not self.rows or any(column[1:])]
+        every = list(zip(*kept, strict=True))
+        width = [max(map(len, column)) for column in kept]
+        for row in every:
+            cells = [row[0].ljust(width[0]), *map(str.rjust, row[1:], width[1:])]
+            yield "  ".join(cells).rstrip()
+
+    def markdown(self) -> Iterator[str]:
+        """Yield the lines of a table in Markdown."""
+        for row in (self.head, ["---"] * len(self.head), *self.rows):
+            yield f"| {' | '.join(row)} |"

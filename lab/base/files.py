@@ -17,11 +17,7 @@ TEMPORARY = ".tmp"
 
 @contextlib.contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """A temporary path that becomes `target` once it is complete and on disk.
-
-    Raises:
-        UserError: the disk cannot be written.
-    """
+    """A temporary path that becomes `target` once it is complete and on disk."""
     # The writer in the name keeps two writers of one target apart: the last one wins whole.
     writer = f"{os.getpid()}-{threading.get_native_id()}"
     temporary = target.with_name(f"{target.name}.{writer}{TEMPORARY}")
@@ -41,9 +37,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that replaces `target` once its files are complete and on disk.
 
     A process killed within leaves a name that ends in `TEMPORARY`; only one process may write.
-
-    Raises:
-        UserError: the disk cannot be written; what was written of the new folder is removed.
+    What was written of the new folder is removed where the disk cannot be written.
     """
     temporary = target.with_name(f"{target.name}{TEMPORARY}")
     try:
@@ -65,11 +59,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def check_new_file(target: Path) -> None:
-    """Refuse a file that exists or that no folder is for, before the work that would fill it.
-
-    Raises:
-        UserError: the file exists, or its folder does not.
-    """
+    """Refuse a file that exists or that no folder is for, before the work that would fill it."""
     if target.exists():
         raise UserError(f"{target}: exists; give another name")
     if not target.absolute().parent.is_dir():
@@ -77,11 +67,7 @@ def check_new_file(target: Path) -> None:
 
 
 def check_new_folder(target: Path) -> None:
-    """Refuse a folder that holds something or has no place, before the work that would fill it.
-
-    Raises:
-        UserError: it does, or is a file, or its own folder does not exist.
-    """
+    """Refuse a folder that holds something or has no place, before the work that would fill it."""
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UserError(f"{target}: is not empty; choose a new folder")
@@ -95,11 +81,7 @@ def check_new_folder(target: Path) -> None:
 
 
 def check_folders(folders: Sequence[Path | str]) -> None:
-    """Refuse folders to read that do not exist.
-
-    Raises:
-        UserError: naming the first of them.
-    """
+    """Refuse folders to read that do not exist."""
     for folder in folders:
         if not os.path.isdir(folder):  # False for a name that no disk takes
             what = "not a folder" if os.path.exists(folder) else "no such folder"

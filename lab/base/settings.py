@@ -18,25 +18,8 @@ from lab.base.errors import UserError
 T = TypeVar("T")
 
 
-def read_toml(path: Path, kind: type[T]) -> T:
-    """Read a settings file.
-
-    Args:
-        path: a TOML file with one table per nested dataclass.
-        kind: the dataclass to fill; what the file leaves out takes its default.
-
-    Raises:
-        UserError: the file cannot be read, is no TOML, or holds an unknown or wrong setting.
-    """
-    return from_values(toml_values(path), kind, str(path))
-
-
 def toml_values(path: Path) -> dict[str, Any]:
-    """Read the content of a settings file, unchecked.
-
-    Raises:
-        UserError: the file cannot be read or is no TOML.
-    """
+    """The content of a settings file, unchecked; a UserError where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -46,15 +29,7 @@ def toml_values(path: Path) -> dict[str, Any]:
 
 
 def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
-    """Fill a dataclass from plain values.
-
-    Args:
-        values: nested mappings, as read from TOML or JSON.
-        source: named at the beginning of error messages, if any.
-
-    Raises:
-        UserError: a setting is unknown or has a wrong value.
-    """
+    """Fill a dataclass from nested plain values; a UserError names the source and the setting."""
     origin = f"{source}: " if source else ""
     _refuse_unknown(values, kind, origin, "", _names(kind))
     try:
@@ -69,11 +44,7 @@ def to_values(config: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's, for msgspec.
-
-    Raises:
-        TypeError: the value is of another kind, which JSON cannot hold.
-    """
+    """NumPy's numbers and arrays as Python's, for msgspec; a TypeError for other kinds."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} {value!r}: cannot stand in JSON")
@@ -133,77 +104,51 @@ def _nested(field: dataclasses.Field[Any]) -> Any:
     factory = field.default_factory
     if factory is not dataclasses.MISSING and dataclasses.is_dataclass(factory):
         return factory
-    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
-        return type(field.default)
-    if factory is not dataclasses.MISSING:
-        made = factory()
-        return type(made) if dataclasses.is_dataclass(made) else None
-    return None
+    made = field.default if factory is dataclasses.MISSING else factory()
+    return type(made) if dataclasses.is_dataclass(made) and not isinstance(made, type) else None
 
 
 _MEANT = {
-    "learning_rate": "lr",
-    "num_train_epochs": "epochs",
-    "total_epochs": "epochs",
-    "num_generations": "n_samples",
-    "rollout_n": "n_votes",
-    "per_device_train_batch_size": "batch_size",
-    "train_batch_size": "batch_size",
-    "ppo_mini_batch_size": "mini_batch",
-    "max_completion_length": "max_response_tokens",
-    "max_response_length": "max_response_tokens",
-    "max_new_tokens": "max_response_tokens",
-    "max_tokens": "max_response_tokens",
-    "max_prompt_length": "max_prompt_tokens",
-    "stop_strings": "stop",
-    "beta": "kl_coef",
-    "kl_loss_coef": "kl_coef",
-    "epsilon": "clip_low",
-    "clip_ratio": "clip_low",
-    "clip_ratio_low": "clip_low",
-    "epsilon_high": "clip_high",
-    "clip_ratio_high": "clip_high",
-    "loss_type": "loss",
-    "loss_agg_mode": "loss",
-    "grad_clip": "max_grad_norm",
-    "gradient_clip_val": "max_grad_norm",
-    "lr_warmup_steps_ratio": "warmup_ratio",
-    "model_name_or_path": "model",
-    "model_path": "model",
-    "dataset": "problems",
-    "dataset_name": "problems",
-    "train_files": "problems",
-    "data": "problems",
-    "output_dir": "out",
-    "output": "out",
-    "default_local_dir": "out",
-    "report_to": "log",
-    "logger": "log",
-    "save_steps": "checkpoint_every",
-    "save_freq": "checkpoint_every",
-    "eval_freq": "eval_every",
-    "test_freq": "eval_steps",
-    "lora_r": "lora_rank",
-    "target_modules": "lora_targets",
-    "attn_implementation": "attention",
-    "torch_dtype": "dtype",
-    "bf16": "dtype",
-    "use_vllm": "engine",
-    "vllm_gpu_memory_utilization": "engine_memory",
-    "gpu_memory_utilization": "engine_memory",
-    "vllm_tensor_parallel_size": "engine_tp",
-    "tensor_model_parallel_size": "engine_tp",
-    "tensor_parallel_size": "engine_tp",
-    "vllm_importance_sampling_cap": "tis_cap",
-    "tis_imp_ratio_cap": "tis_cap",
-    "importance_cap": "tis_cap",
-    "mask_truncated_completions": "mask_truncated",
-    "use_dynamic_sampling": "drop_uniform",
-    "window": "W",
-    "samples": "n_samples",
-    "votes": "n_votes",
-    "resume_from_checkpoint": "resume",
-    "train": "run",
+    word: own
+    for own, words in {
+        "lr": "learning_rate",
+        "epochs": "num_train_epochs total_epochs",
+        "n_samples": "num_generations samples",
+        "n_votes": "rollout_n votes",
+        "batch_size": "per_device_train_batch_size train_batch_size",
+        "mini_batch": "ppo_mini_batch_size",
+        "max_response_tokens": "max_completion_length max_response_length max_new_tokens "
+        "max_tokens",
+        "max_prompt_tokens": "max_prompt_length",
+        "stop": "stop_strings",
+        "kl_coef": "beta kl_loss_coef",
+        "clip_low": "epsilon clip_ratio clip_ratio_low",
+        "clip_high": "epsilon_high clip_ratio_high",
+        "loss": "loss_type loss_agg_mode",
+        "max_grad_norm": "grad_clip gradient_clip_val",
+        "warmup_ratio": "lr_warmup_steps_ratio",
+        "model": "model_name_or_path model_path",
+        "problems": "dataset dataset_name train_files data",
+        "out": "output_dir output default_local_dir",
+        "log": "report_to logger",
+        "checkpoint_every": "save_steps save_freq",
+        "eval_every": "eval_freq",
+        "eval_steps": "test_freq",
+        "lora_rank": "lora_r",
+        "lora_targets": "target_modules",
+        "attention": "attn_implementation",
+        "dtype": "torch_dtype bf16",
+        "engine": "use_vllm",
+        "engine_memory": "vllm_gpu_memory_utilization gpu_memory_utilization",
+        "engine_tp": "vllm_tensor_parallel_size tensor_model_parallel_size tensor_parallel_size",
+        "tis_cap": "vllm_importance_sampling_cap tis_imp_ratio_cap importance_cap",
+        "mask_truncated": "mask_truncated_completions",
+        "drop_uniform": "use_dynamic_sampling",
+        "W": "window",
+        "resume": "resume_from_checkpoint",
+        "run": "train",
+    }.items()
+    for word in words.split()
 }
 """Names in TRL, verl and Hugging Face to ours."""
 

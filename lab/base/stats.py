@@ -82,12 +82,7 @@ def estimate(values: pd.Series | NDArray[np.float64], level: float = LEVEL) -> E
 
 
 def paired(first: pd.Series, second: pd.Series) -> Estimate:
-    """The mean of first - second over the replicates that both have.
-
-    Args:
-        first: one number per replicate, indexed by replicate.
-        second: the same for the other arm; replicates of one number share their seed.
-    """
+    """The mean of first - second over the replicates that both have, by which they are indexed."""
     return estimate(differences(first, second))
 
 
@@ -128,12 +123,10 @@ _SHOWN = 0.05
 def mean_sd(
     mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False, missing: str = ""
 ) -> str:
-    """Return `12.3 ± 0.4`, without the standard deviation where it is NaN.
+    """Return `12.3 ± 0.4`, without the deviation where it is NaN; `missing` for a mean that is.
 
     Args:
-        mean: `missing` is returned where it is NaN.
         signed: write a sign before a positive mean, too.
-        missing: text for a mean that was not measured.
     """
     if math.isnan(mean):
         return missing
@@ -163,12 +156,7 @@ def interval(low: float, high: float, *, signed: bool = True) -> str:
 
 
 def interval_of(value: Estimate, noun: str, *, signed: bool = True) -> str:
-    """Return the interval with what it rests on: `95 % interval +0.2 to +1.8, 3 pairs`.
-
-    Args:
-        noun: one of what was counted, such as `pair`.
-        signed: write a sign before positive bounds, too.
-    """
+    """Return the interval with what it rests on: `95 % interval +0.2 to +1.8, 3 pairs`."""
     count = counted(value.n, noun)
     if not value.has_interval:
         return f"no interval from {count}"
@@ -202,7 +190,6 @@ def counted(count: int, noun: str) -> str:
 
 
 RESAMPLES = 2000
-"""Resamples of an interval."""
 _COLUMNS_AT_ONCE = 512
 """Bounds the memory of one block of resampled means."""
 

@@ -25,10 +25,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from lab.base.arms import BASELINE, title
-from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
+from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, paired, with_interval
-from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison, gather
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
@@ -350,11 +349,7 @@ def cell_table(table: pd.DataFrame) -> TextTable:
 
 
 def mean_table(table: pd.DataFrame) -> TextTable:
-    """The mean errors over the cells of every prediction, the real noise last.
-
-    Args:
-        table: from `lab.agreement`.
-    """
+    """The mean errors over the cells of every prediction, the real noise last."""
     head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
     rows = []
     for row in mean_errors(table).to_dict("records"):
@@ -369,9 +364,6 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
 
     A dash is where all arms end alike.
-
-    Args:
-        table: from `lab.agreement`.
     """
     found = rankings(table)
     lrs = sorted(unique(found, "lr"))

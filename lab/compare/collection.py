@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import ALL_ARMS, title
+from guard_core import GuardConfig
+from guard_core.rules import RULES
+from lab.base.arms import ALL_ARMS, BASELINE, CUSTOM, GUARD, matched_target, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
-from lab.compare.families import arm_names, base_arms, distinction, families, step_size
+from lab.base.settings import flattened, to_values
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
-from lab.trace.schema import TABLES
+from lab.trace.schema import TABLES, Table
 from lab.trace.trace import Trace, load
 
 PairKey = tuple[int, int]
@@ -32,21 +34,15 @@ def pair_keys(trace: Trace) -> dict[int, PairKey]:
     seeds = trace.run.seeds
     replicates = trace.replicates
     if len(seeds) > max(replicates):
-        made: Counter[int] = Counter()
-        place = []
-        for seed in seeds:
-            place.append(made[seed])
-            made[seed] += 1
-        return {r: (seeds[r], place[r]) for r in replicates}
+        return {r: (seeds[r], seeds[:r].count(seeds[r])) for r in replicates}
     seed = seeds[0] if seeds else 0
     return {r: (seed, r) for r in replicates}
 
 
 def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
-    """One trace of one arm, replicates numbered by their place in `pairs`.
+    """One trace of the runs of one arm, replicates numbered by their place in `pairs`.
 
     Args:
-        traces: runs of one arm whose pair keys differ.
         pairs: all pair keys of the comparison, sorted.
     """
     number = {key: place for place, key in enumerate(pairs)}
@@ -55,26 +51,12 @@ def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
     parts.sort(key=lambda part: min(part[1].values()))
     seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
     first = parts[0][0]
-    return Trace(
-        visits=_joined([_renumbered(t.visits, n) for t, n in parts]),
-        steps=_joined([_renumbered(t.steps, n) for t, n in parts]),
-        evals=_joined([_renumbered(t.evals, n) for t, n in parts]),
-        run=replace(first.run, seeds=seeds),
-        folder=first.folder,
-        votes=partial(_votes, parts),
-        answers=partial(_answers, parts),
-    )
+    tables: dict[Table, Any] = {table: partial(_joined, parts, table) for table in TABLES}
+    return Trace(**tables, run=replace(first.run, seeds=seeds), folder=first.folder)
 
 
-def _votes(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
-    return _joined([_renumbered(t.votes, n) for t, n in parts])
-
-
-def _answers(parts: list[tuple[Trace, dict[int, int]]]) -> pd.DataFrame:
-    return _joined([_renumbered(t.answers, n) for t, n in parts])
-
-
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataFrame:
+    tables = [_renumbered(getattr(trace, table), number) for trace, number in parts]
     # A single table is the common case of a large run: joining would copy it.
     if len(tables) == 1:
         return tables[0].reset_index(drop=True)
@@ -117,11 +99,7 @@ class Grid:
 
 
 def read_grid(folder: Path, run: Manifest) -> Grid | None:
-    """The runs beside a comparison; None where there are none.
-
-    Raises:
-        UserError: the table is damaged.
-    """
+    """The runs beside a comparison; None where there are none."""
     path = folder / GRID / RESULTS
     if not path.is_file():
         return None
@@ -147,12 +125,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
 
 
 def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
-    """A grid from runs of one task at several step sizes.
-
-    Args:
-        rows: from `lab.compare.tables.over_steps`.
-        unit: columns that name a replicate.
-    """
+    """A grid from `lab.compare.tables.over_steps`, whose replicates are named by some columns."""
     number = rows.groupby(list(unit)).ngroup().to_numpy()
     table = rows.assign(step=floats(rows, "step_size"), replicate=number)
     return Grid(table, table.head(0))
@@ -181,8 +154,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, such as runs that did not finish."""
     variants: dict[str, str] = field(default_factory=dict)
-    """Arm to the arm that it is with other guard settings, itself included; see
-    `lab.compare.families`."""
+    """Arm to the arm that it is with other guard settings, itself included; see `arm_names`."""
     grid: Grid | None = field(default=None, repr=False)
     """Runs at other step sizes and with independent problems that were made beside it."""
     metrics: pd.DataFrame | None = field(default=None, repr=False)
@@ -274,11 +246,7 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[Path]:
-    """Folders that hold a run, or tables without its `run.json`; sorted, each once.
-
-    Raises:
-        UserError: a given folder does not exist.
-    """
+    """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
     check_folders(folders)
     found: dict[Path, Path] = {}
     for top in map(Path, folders):
@@ -295,10 +263,7 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     """Put traces that belong together into comparisons, one trace per arm.
 
     Runs belong together where they agree in world, task, step size and all settings that are not
-    the arm's or the seed's, see `lab.compare.families`.
-
-    Args:
-        traces: runs in any order; several runs of one arm must differ in their seeds.
+    the arm's or the seed's, see `families`.
 
     Returns:
         The comparisons, and the runs that repeat a seed of an arm already there.
@@ -329,7 +294,12 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         own = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
         if known := [key for key in keys if key in own]:
-            skipped.append(_repeat(trace, known[0], own[known[0]]))
+            folder, first = trace.folder or Path(trace.run.arm), own[known[0]].folder
+            reason = (
+                f"{folder}: repeats seed {known[0][0]} of arm {trace.run.arm}, already read from "
+                f"{first}; give one of them"
+            )
+            skipped.append(Skipped(folder, reason))
             continue
         own.update(dict.fromkeys(keys, trace))
         kept.setdefault(arm, []).append(trace)
@@ -337,6 +307,8 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
     arms = sorted(kept, key=_place)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
+    base = dict(zip(names, base_arms(manifests), strict=True))
+    varied = {own for arm, own in base.items() if arm != own}
     return Comparison(
         world=world,
         task=task,
@@ -344,13 +316,8 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
         notes=[*_lengths(traces), *unfinished],
-        variants=_variants(dict(zip(names, base_arms(manifests), strict=True))),
+        variants={arm: own for arm, own in base.items() if own in varied},
     )
-
-
-def _variants(base: dict[str, str]) -> dict[str, str]:
-    varied = {own for arm, own in base.items() if arm != own}
-    return {arm: own for arm, own in base.items() if own in varied}
 
 
 def _read_run(folder: Path) -> Trace | Skipped:
@@ -378,15 +345,6 @@ def _check_visits(trace: Trace, folder: Path) -> None:
         raise UserError(f"{folder}: visits is damaged (a visit of a problem is there twice)")
 
 
-def _repeat(trace: Trace, key: PairKey, first: Trace) -> Skipped:
-    folder = trace.folder or Path(trace.run.arm)
-    return Skipped(
-        folder,
-        f"{folder}: repeats seed {key[0]} of arm {trace.run.arm}, already read from "
-        f"{first.folder}; give one of them",
-    )
-
-
 def _unfinished(trace: Trace) -> list[str]:
     run = trace.run
     if run.status == "finished":
@@ -407,3 +365,200 @@ def _lengths(traces: dict[str, Trace]) -> list[str]:
 
 def _place(arm: str) -> tuple[int, str]:
     return (ALL_ARMS.index(arm) if arm in ALL_ARMS else len(ALL_ARMS), arm)
+
+
+STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
+"""World to the settings of its step size, of which the first that is noted counts; runs at several
+of them make one family."""
+
+_OF_ARM_AND_SEED = frozenset(
+    {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
+    | {"average", "treatment", "replicates", "first_replicate"}
+)
+_COMPUTATIONAL: dict[str, frozenset[str]] = {
+    "sim": frozenset({"device", "cuda_graph", "vote_replicates"}),
+    "real": frozenset(
+        {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
+        | {"engine_timeout", "engine_url", "gradient_checkpointing", "hub"}
+        | {"keep_votes", "log", "max_refused", "max_rows", "micro_tokens", "rank_timeout"}
+        | {"max_unread", "restart_engine", "save_model", "threads"}
+    ),
+}
+"""World to its settings of where and how the work is done, and of what is kept of it."""
+
+_WEIGHTS, _PROMPTS = "weights", "prompts"
+_RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
+"""Recorded fingerprint to the setting that names the same thing by a path."""
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt")
+_MOST_NAMED, _LONGEST = 4, 40
+
+
+@dataclass(slots=True)
+class Family:
+    """Runs of all arms and step sizes that agree in everything else."""
+
+    world: str
+    task: str
+    n_problems: int
+    n_votes: int
+    settings: dict[str, Any]
+    """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
+    members: list[int] = field(default_factory=list)
+    """Places of its runs among those given."""
+
+    @property
+    def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
+        """Key that orders the families of one world."""
+        settings = sorted((name, repr(value)) for name, value in self.settings.items())
+        return self.task, self.n_problems, self.n_votes, settings
+
+    def takes(self, run: Manifest, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run agrees with the family in all that both have noted."""
+        same = (run.world, run.task, run.n_problems, run.n_votes)
+        if same != (self.world, self.task, self.n_problems, self.n_votes):
+            return False
+        shared = self.settings.keys() & settings.keys()
+        # A path is only a name: what was found there counts where both have recorded it.
+        shared -= {path for recorded, path in _RECORDED.items() if recorded in shared}
+        return all(self.settings[name] == settings[name] for name in shared)
+
+
+def families(runs: Sequence[Manifest]) -> list[Family]:
+    """Group runs that may be compared; a setting that a run has not noted agrees with any value.
+
+    Returns:
+        Families in the order of their first runs; each run is a member of one.
+    """
+    noted = [shared_settings(run) for run in runs]
+    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
+    order = sorted(range(len(runs)), key=lambda place: -len(noted[place]))
+    together: list[Family] = []
+    for place in order:
+        run, settings = runs[place], noted[place]
+        family = next((other for other in together if other.takes(run, settings)), None)
+        if family is None:
+            family = Family(run.world, run.task, run.n_problems, run.n_votes, {})
+            together.append(family)
+        family.settings = {**settings, **family.settings}
+        family.members.append(place)
+    for family in together:
+        family.members.sort()
+    return sorted(together, key=lambda family: family.members[0])
+
+
+def shared_settings(run: Manifest) -> dict[str, Any]:
+    """Return the settings that all arms and seeds of a comparison share, by name.
+
+    The start model and the problems of a real run are known by their recorded fingerprints.
+    """
+    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {*STEP_SIZES[run.world]}
+    settings = {name: value for name, value in run.config.items() if name not in own}
+    return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
+
+
+def step_size(run: Manifest) -> float | None:
+    """Return the peak learning rate, or the simulator's step; None if it was not noted."""
+    noted = (run.config.get(name) for name in STEP_SIZES[run.world])
+    return next((float(size) for size in noted if isinstance(size, (int, float)) and size), None)
+
+
+def distinction(family: Family, others: Sequence[Family]) -> str:
+    """Return what tells a family from others on the same task, for its title; empty if alone."""
+    same = [other for other in others if (other.world, other.task) == (family.world, family.task)]
+    parts = []
+    if len({(other.n_problems, other.n_votes) for other in same}) > 1:
+        parts.append(f"{family.n_problems} problems, {family.n_votes} votes")
+    names = sorted(set().union(*(other.settings for other in same)))
+    differing = [name for name in names if len(_values(name, same)) > 1]
+    shown = [
+        name
+        for name in differing
+        if name in family.settings and _RECORDED.get(name) not in differing
+    ]
+    parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
+    if len(shown) > _MOST_NAMED:
+        parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
+    return ", ".join(parts)
+
+
+def _values(name: str, together: Sequence[Family]) -> set[str]:
+    return {repr(family.settings[name]) for family in together if name in family.settings}
+
+
+def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
+    """Yield digests of the start weights and of the problems as the model sees them."""
+    if not isinstance(sources, Mapping):
+        return
+    model = sources.get("model")
+    if isinstance(model, Mapping):
+        weights = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
+        yield _WEIGHTS, " ".join(weights)
+    if sources.get("problems"):
+        yield _PROMPTS, str(sources["problems"])
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "not set"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
+
+
+def arm_names(runs: Sequence[Manifest]) -> list[str]:
+    """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
+
+    It is `guard` where all runs of the arm agree or where all that differs is at its default, else
+    for example `guard (W=3)` or `srt (keep=0.5)`.
+    """
+    bases = base_arms(runs)
+    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    for base, run in zip(bases, runs, strict=True):
+        by_arm.setdefault(base, []).append(_settings(run))
+    return [_name(base, run, by_arm[base]) for base, run in zip(bases, runs, strict=True)]
+
+
+def base_arms(runs: Sequence[Manifest]) -> list[str]:
+    """The arm that each run is with other guard settings: its own.
+
+    A guard with settings that no arm has is called `custom`, under a rule `RULE+custom`; in a
+    comparison that also has the guard itself, it counts as the guard with other settings.
+    """
+    guarded = {run.arm for run in runs if _noted(run, "guard")}
+    bases = []
+    for run in runs:
+        rule = run.config.get("rule", BASELINE)
+        prefix = "" if rule == BASELINE else f"{rule}+"
+        is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
+        bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
+    return bases
+
+
+def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
+    """A record of the settings of a run; empty if it was not noted."""
+    record = run.config.get(name)
+    return record if isinstance(record, dict) else {}
+
+
+def _settings(run: Manifest) -> Mapping[str, Any]:
+    """Every setting of the run that can make it another arm."""
+    names = ("labels", "kl_coef", "average", *(() if matched_target(run.arm) else ("step_factor",)))
+    others = {name: run.config[name] for name in names if name in run.config}
+    rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
+    return {**_noted(run, "guard"), **rule, **others}
+
+
+def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
+    rule = RULES.get(str(run.config.get("rule", BASELINE)))
+    return {} if rule is None else {field.name: field.default for field in fields(rule)}
+
+
+def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
+    """The arm, with those settings that all its runs noted and in which they differ."""
+    own = _settings(run)
+    shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
+    differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
+    defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
+    defaults |= {"labels": "votes", "kl_coef": 0.0, "average": 0.0, "step_factor": 1.0}
+    if all(key in defaults and own[key] == defaults[key] for key in differing):
+        return base
+    return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

@@ -1,30 +1,49 @@
-"""Matched effort: the unguarded control that moves as far as the guard does.
+"""Fair comparisons: matched effort, and every arm at its own best setting.
 
-One factor on the control's learning rate gives it the guard's mean update norm per scheduled
-optimizer step. Training takes another path at another step size, so the norm is not proportional
-to the factor, and the factor is searched.
+Matched effort is the unguarded control that moves as far as the guard does. One factor on the
+control's learning rate gives it the guard's mean update norm per scheduled optimizer step. Training
+takes another path at another step size, so the norm is not proportional to the factor, and the
+factor is searched.
+
+The best of several settings looks better than it is on the replicates that chose it, the more so
+the more settings there are. So the replicates are split into two halves: each half is judged at the
+setting that was best on the other half. The chosen settings may differ between the halves. The
+best of several rivals is chosen in the same way, arm and setting at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import BASELINE
-from lab.base.columns import Floats, floats, groups, require, where
+from lab.base.arms import BASELINE, CEILING, is_guarded, rivals, title
+from lab.base.columns import (
+    Floats,
+    Ints,
+    finite_mean,
+    floats,
+    groups,
+    require,
+    select,
+    unique,
+    where,
+)
 from lab.base.errors import UserError
-from lab.compare.own_best import SEED
+from lab.base.stats import contrast_table, with_interval
 
+REPLICATE = ("replicate",)
+"""Columns that name a replicate in a table of one simulation or sweep."""
+SEED = ("seed", "place")
+"""Columns that name a replicate in a table of run folders: place among those of one seed."""
 CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MAX_TRIES = 4
 """Runs that the search for a factor may take."""
-
-_NEEDED = ("replicate", "update_norm", "n_problems")
 
 
 class Match(NamedTuple):
@@ -90,12 +109,8 @@ def _check_ratio(ratio: float) -> None:
 
 
 def mean_update(steps: pd.DataFrame) -> float:
-    """Mean norm of the update per scheduled optimizer step, over all replicates.
-
-    Raises:
-        UserError: there are no steps, or one has no finite norm.
-    """
-    require(steps, _NEEDED, "matched effort")
+    """Mean norm of the update per scheduled optimizer step, over all replicates."""
+    require(steps, ("replicate", "update_norm", "n_problems"), "matched effort")
     norms, sizes = floats(steps, "update_norm"), floats(steps, "n_problems")
     if not sizes.sum() > 0 or not np.isfinite(norms).all():
         raise UserError("matched effort: update norms are missing; give a run that has trained")
@@ -106,8 +121,7 @@ def mean_update(steps: pd.DataFrame) -> float:
 def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:
     """Factor on the baseline's learning rate that gives it the guard's mean update norm.
 
-    It is exact where the norm is proportional to the learning rate along one path; training takes
-    another path at another step size, so `achieved_ratio` says how well the match was met.
+    It is exact where the norm is proportional to the learning rate along one path.
 
     Raises:
         UserError: steps are missing or the baseline did not move.
@@ -168,3 +182,179 @@ def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, F
         if len(order):
             curves[seed] = (np.log(norm[kept])[order], value[kept][order])
     return curves
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A best setting at the end of the grid: a better one may lie beyond it."""
+
+    arm: str
+    value: float
+    side: str
+    """`smallest` or `largest`."""
+
+
+def own_best(
+    rows: pd.DataFrame,
+    over: Sequence[str],
+    metric: str = "pass_final",
+    unit: Sequence[str] = REPLICATE,
+) -> pd.DataFrame:
+    """The rows of every arm at its best settings.
+
+    Args:
+        rows: one row per setting, arm and replicate.
+        over: columns of the settings to choose from.
+        metric: column whose mean over replicates is highest at the best setting.
+        unit: columns that name a replicate.
+
+    Returns:
+        Rows of the input by arm and then replicate, one each, with the settings that were chosen
+        for it. Replicates that lack one of the arm's settings are left out. A single replicate has
+        no other half and takes its own best.
+    """
+    parts = [_judged(part, over, metric, unit) for _, part in groups(rows, ["arm"])]
+    return pd.concat(parts, ignore_index=True) if parts else rows
+
+
+def best_among(
+    rows: pd.DataFrame,
+    arms: Sequence[str],
+    over: Sequence[str],
+    metric: str = "pass_final",
+    unit: Sequence[str] = REPLICATE,
+) -> pd.DataFrame:
+    """The rows of the best of several arms at its best settings; arguments as of `own_best`.
+
+    Returns:
+        Rows of the input by replicate, one each, with the arm and the settings that were chosen
+        for it; none where none of the arms was run.
+    """
+    candidates = select(rows, np.asarray(rows["arm"].isin(list(arms)), bool))
+    return _judged(candidates, ["arm", *over], metric, unit)
+
+
+def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[Edge]:
+    """The best settings, of a column of `own_best`, that lie at an end of the grid."""
+    ends = {min(grid): "smallest", max(grid): "largest"}
+    return [
+        Edge(str(arm), value, ends[value])
+        for (arm,), part in groups(best, ["arm"])
+        for value in sorted(unique(part, name))
+        if value in ends and len(ends) > 1
+    ]
+
+
+def _judged(
+    rows: pd.DataFrame, over: Sequence[str], metric: str, unit: Sequence[str]
+) -> pd.DataFrame:
+    """One row per replicate, at the best setting of the other half."""
+    rows, number = _complete(rows, over, unit)
+    # Neighbours go to different halves, so that any trend in the replicates is shared out.
+    half = number % 2
+    parts = []
+    for judged in np.unique(half):
+        others = select(rows, half != judged)
+        means = {
+            key: finite_mean(part, metric)
+            for key, part in groups(others if len(others) else rows, over)
+        }
+        # The first of equals, NaN last.
+        best = max(means, key=lambda key: (not np.isnan(means[key]), means[key]))
+        chosen = dict(zip(over, best, strict=True))
+        parts.append(where(select(rows, half == judged), **chosen))
+    together = pd.concat(parts, ignore_index=True) if parts else rows
+    return together.sort_values(list(unit), kind="stable", ignore_index=True)
+
+
+def _complete(
+    rows: pd.DataFrame, over: Sequence[str], unit: Sequence[str]
+) -> tuple[pd.DataFrame, Ints]:
+    """The rows of replicates that have every setting, and (rows,) number of the replicate."""
+    replicate = rows.groupby(list(unit)).ngroup().to_numpy()
+    setting = rows.groupby(list(over), dropna=False).ngroup().to_numpy()
+    present = np.zeros((replicate.max(initial=-1) + 1, setting.max(initial=-1) + 1), bool)
+    present[replicate, setting] = True
+    complete = np.asarray(present.all(axis=1))
+    number = np.cumsum(complete) - 1
+    return select(rows, complete[replicate]), number[replicate[complete[replicate]]]
+
+
+METRIC = "pass_final"
+"""Metric by which the best step is chosen."""
+BEST_RIVAL = "best rival"
+"""Name of the best arm without a guard, itself chosen on the other half of the replicates."""
+
+
+def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the best arm without a guard at its best step, see `best_among`."""
+    return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
+
+
+def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
+    """Return sentences on arms at their own best steps.
+
+    They compare guarded arms with the best rival, name the arms that no step improves, and warn
+    where a best step lies at an end of the grid.
+
+    Args:
+        rows: of one policy, over several steps, one per step, arm and replicate: step, arm,
+            replicate, pass_start and pass_final (percent).
+    """
+    best = own_best(rows, ["step"], METRIC)
+    useless = [
+        str(arm)
+        for (arm,), part in groups(best, ["arm"])
+        if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
+    ]
+    lines = list(_against_rival(rows, best, seed))
+    if useless:
+        scores = (f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless)
+        lines.append(
+            f"no step of the grid is better than no training at all, "
+            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
+        )
+    return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
+
+
+def edge_words(at_ends: Iterable[Edge], useless: Collection[str] = ()) -> list[str]:
+    """Return warnings where a best step lies at an end of the grid.
+
+    Args:
+        at_ends: from `edges`.
+        useless: arms that no step improves: the less they train the better, so the smallest step
+            of any grid is their best.
+    """
+    by_side: dict[tuple[float, str], list[str]] = {}
+    for edge in at_ends:
+        if edge.arm == CEILING or (edge.side == "smallest" and edge.arm in useless):
+            continue
+        by_side.setdefault((edge.value, edge.side), []).append(title(edge.arm))
+    return [
+        f"warning: the best step of {', '.join(arms)} is the {side} of the grid, {value:g}: "
+        f"a {'smaller' if side == 'smallest' else 'larger'} one may be better still"
+        for (value, side), arms in by_side.items()
+    ]
+
+
+def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
+    guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    rival = best_rival(rows)
+    if not len(guarded) or not len(rival):
+        return
+    # The rival comes first, so that the differences are arm minus rival.
+    both = pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+    scores = both.set_index(["arm", *REPLICATE]).reindex(columns=[METRIC])
+    table = contrast_table(scores, seed)
+    for row in where(table, against=BEST_RIVAL).to_dict("records"):
+        gap = with_interval(row["mean"], row["low"], row["high"])
+        yield (
+            f"{title(str(row['arm']))} at its best minus the best rival at its best "
+            f"({_chosen(rival)}): pass@1 {gap} points, {row['verdict']}"
+        )
+
+
+def _chosen(rows: pd.DataFrame) -> str:
+    """Arms and steps that were chosen on either half."""
+    pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
+    return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)

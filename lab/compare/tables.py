@@ -13,8 +13,15 @@ from lab.base.columns import Floats, floats, group_mean, groups, ints, select, u
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
-from lab.compare.effort import achieved_ratio, beyond_effort
-from lab.compare.own_best import METRIC, SEED, best_among, edges, own_best
+from lab.compare.effort import (
+    METRIC,
+    SEED,
+    achieved_ratio,
+    best_among,
+    beyond_effort,
+    edges,
+    own_best,
+)
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.metrics import PAGE, measured, update_by_replicate
 from lab.trace.trace import Trace
@@ -46,20 +53,13 @@ def _metrics(comparison: Comparison) -> pd.DataFrame:
 
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Return the metrics of one arm, indexed by replicate; no rows for an arm without any.
-
-    Args:
-        metrics: from `metrics`.
-    """
+    """Return the metrics of one arm, indexed by replicate; no rows for an arm without any."""
     chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
     return metrics.take(chosen).droplevel("arm")
 
 
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     """Mean, spread and number of replicates of every metric of every arm.
-
-    Args:
-        metrics: from `metrics`.
 
     Returns:
         Indexed by arm, columns (metric, "mean" | "sd" | "n"); NaN does not count, and `sd` is NaN
@@ -223,15 +223,10 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
     """The mean of first - second of one metric, over the seeds that both arms have.
 
     Args:
-        rows: of one step size, or from `lab.compare.own_best.own_best`: one row per arm and seed.
+        rows: of one step size, or from `lab.compare.effort.own_best`: one row per arm and seed.
     """
-    return paired(_of(rows, first, metric), _of(rows, second, metric))
-
-
-def _of(rows: pd.DataFrame, arm: str, metric: str) -> pd.Series:
-    own = where(rows, arm=arm)
-    index = pd.MultiIndex.from_arrays([own[name] for name in SEED])
-    return pd.Series(floats(own, metric), index)
+    of_arm = [where(rows, arm=arm).set_index(list(SEED)) for arm in (first, second)]
+    return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
 
 
 def _rows(comparison: Comparison) -> pd.DataFrame:
@@ -295,11 +290,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with a column per number: an estimate `x` becomes `x`, `x_sd`, `x_low`, `x_high`.
-
-    Args:
-        table: from `rule_table`, or any other with columns of estimates.
-    """
+    """The table with a column per number: an estimate `x` is `x`, `x_sd`, `x_low`, `x_high`."""
     columns: dict[str, list[object]] = {}
     for name in table.columns:
         values = table[name].tolist()

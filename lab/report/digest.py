@@ -13,9 +13,8 @@ import pandas as pd
 
 from lab.base import arms
 from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, title
-from lab.base.columns import floats, ints, select, where
+from lab.base.columns import TextTable, floats, ints, select, where
 from lab.base.stats import Estimate, counted, difference, estimate, mean_sd, paired, paired_table
-from lab.base.text_table import TextTable
 from lab.compare.collection import Collection, Comparison, Skipped, collect
 from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
 from lab.measures.dynamics import dynamics, run_windows, step_seconds, window_share, window_width

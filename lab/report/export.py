@@ -11,15 +11,13 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE, MATCHED, rule_of, title
-from lab.base.columns import floats, select, where, write_csv
+from lab.base.columns import TextTable, floats, select, where, write_csv
 from lab.base.errors import one_line
 from lab.base.files import whole_folder
 from lab.base.stats import Estimate, estimate, mean_sd
 from lab.base.stats import difference as difference_text
-from lab.base.text_table import TextTable
 from lab.compare.collection import Comparison
-from lab.compare.effort import beyond_effort
-from lab.compare.own_best import METRIC
+from lab.compare.effort import METRIC, beyond_effort
 from lab.compare.tables import difference, flat, over_steps, rule_rows, rule_table
 from lab.measures.metrics import BY_NAME, PAGE
 from lab.report import digest

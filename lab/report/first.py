@@ -10,9 +10,8 @@ import pandas as pd
 
 from guard_core.rules import RULES
 from lab.base.arms import BASELINE, GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
-from lab.base.columns import finite_mean, floats, select, unique, where
+from lab.base.columns import TextTable, finite_mean, floats, select, unique, where
 from lab.base.stats import difference, estimate, interval, mean_sd, paired
-from lab.base.text_table import TextTable
 from lab.compare.agreement import (
     CELLS,
     MEANS,
@@ -23,7 +22,7 @@ from lab.compare.agreement import (
     predicts,
 )
 from lab.compare.collection import Comparison, Grid, of_steps
-from lab.compare.own_best import METRIC, SEED, own_best, own_best_words
+from lab.compare.effort import METRIC, SEED, own_best, own_best_words
 from lab.compare.tables import Finding, Quantity, over_steps
 from lab.figures.style import arm_order
 from lab.figures.training import PROGRESS_PANELS, arm_curves, overlay

@@ -1,29 +1,39 @@
-"""`run.json`: what was run, with which settings, by which code, on what machine, how far it got."""
+"""A run folder without its rows: `run.json`, the names of the tables' parts, and the lock.
+
+`run.json` says what was run, with which settings, by which code, on what machine, and how far it
+got. A table lies in numbered Parquet parts. No library that reads them is imported here, so that
+commands can look at a folder at once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from lab.base.errors import UserError
+from lab.base.files import TEMPORARY
 from lab.base.settings import plain
-from lab.trace.schema import MOST, SCHEMA_VERSION, Table
+from lab.trace.schema import MOST, SCHEMA_VERSION, TABLES, Table
 
 World = Literal["sim", "real"]
 Status = Literal["running", "finished", "interrupted", "failed"]
-FILE_NAME = "run.json"
+FILE_NAME, LOCK_NAME = "run.json", ".lock"
 _MOST_BYTES, _MOST_SEEDS, _DEEPEST = 16 << 20, 1 << 15, 20
 _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
@@ -81,40 +91,17 @@ class Manifest:
     """Facts of one arm, such as `step_factor` and `achieved_ratio`."""
 
     @classmethod
-    def new(
-        cls,
-        world: World,
-        arm: str,
-        title: str,
-        *,
-        n_problems: int,
-        n_votes: int,
-        config: dict[str, Any],
-        seeds: list[int],
-        task: str = "",
-        backend: str = "",
-        extra: dict[str, Any] | None = None,
-    ) -> Manifest:
-        """The manifest of a run that starts now, with its provenance filled in."""
-        started = now()
-        return cls(
-            world=world,
-            arm=arm,
-            title=title,
-            n_problems=n_problems,
-            n_votes=n_votes,
-            config=config,
-            seeds=seeds,
-            task=task,
-            backend=backend,
-            versions=versions(),
-            commit=commit(),
-            machine=machine(),
-            command=command(),
-            started=started,
-            updated=started,
-            extra=dict(extra or {}),
-        )
+    def new(cls, world: World, arm: str, title: str, **others: Any) -> Manifest:
+        """The manifest of a run that starts now, with its provenance filled in.
+
+        Args:
+            others: further fields, at least `n_problems` and `n_votes`.
+        """
+        made = cls(world, arm, title, **others)
+        made.versions, made.commit = versions(), commit()
+        made.machine, made.command = machine(), command()
+        made.started = made.updated = now()
+        return made
 
     def go_on(self) -> None:
         """Note that the run is taken up again."""
@@ -140,11 +127,17 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """The manifest as indented JSON; NaN becomes null, a byte that is not UTF-8 an escape."""
-    try:
-        content = msgspec.json.encode(manifest, enc_hook=plain)
-    except UnicodeEncodeError:  # the name of a file or folder, which may hold any bytes
-        content = msgspec.json.encode(_utf8(msgspec.to_builtins(manifest, enc_hook=plain)))
-    return msgspec.json.format(content, indent=2) + b"\n"
+    values = _utf8(msgspec.to_builtins(manifest, enc_hook=plain))
+    return msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n"
+
+
+def _utf8(value: Any) -> Any:
+    """Plain values whose texts can be encoded; names of files may hold any bytes."""
+    if isinstance(value, dict):
+        return {_utf8(key): _utf8(own) for key, own in value.items()}
+    if isinstance(value, list):
+        return [_utf8(own) for own in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -156,21 +149,18 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         values = msgspec.json.decode(_content(folder))
         _check_sizes(values)
-    except RecursionError:
-        raise UserError(f"{folder}: {FILE_NAME} is damaged (nested too deep)") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{folder}: {FILE_NAME} is damaged ({error}); run it again") from error
-    if not (isinstance(values, dict) and isinstance(values.get("schema_version"), int)):
-        raise UserError(f"{folder}: {FILE_NAME} is not of this program; give a run folder")
-    if values["schema_version"] > SCHEMA_VERSION:
-        raise UserError(
-            f"{folder}: written with schema {values['schema_version']}, this version reads up to "
-            f"{SCHEMA_VERSION}; upgrade ttrl-guard-lab"
-        )
-    try:
+        if not (isinstance(values, dict) and isinstance(values.get("schema_version"), int)):
+            raise UserError(f"{folder}: {FILE_NAME} is not of this program; give a run folder")
+        if values["schema_version"] > SCHEMA_VERSION:
+            raise UserError(
+                f"{folder}: written with schema {values['schema_version']}, this version reads up "
+                f"to {SCHEMA_VERSION}; upgrade ttrl-guard-lab"
+            )
         found = msgspec.convert(values, Manifest)
         msgspec.convert(found.extra.get("notices"), list[str] | None)
-    except msgspec.ValidationError as error:
+    except RecursionError:
+        raise UserError(f"{folder}: {FILE_NAME} is damaged (nested too deep)") from None
+    except (msgspec.MsgspecError, ValueError) as error:
         raise UserError(f"{folder}: {FILE_NAME} is damaged ({error}); run it again") from error
     return found
 
@@ -185,17 +175,20 @@ def _content(folder: Path) -> bytes:
             raise UserError(f"{folder}: {FILE_NAME} has more than {_MOST_BYTES >> 20} MB")
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(_why_none(folder)) from None
+        raise UserError(f"{folder}: {_why_none(folder)}") from None
     except OSError as error:
         raise UserError(f"{folder}: {FILE_NAME} cannot be read ({error.strerror})") from error
 
 
-def _check_sizes(values: Any) -> None:
-    """Refuse what no run notes and a report could not show.
+def _why_none(folder: Path) -> str:
+    if folder.is_dir() and any(folder.iterdir()):
+        return f"not a run folder ({FILE_NAME} is missing)"
+    kind = "an empty folder" if folder.is_dir() else "not a folder"
+    return f"{kind if folder.exists() else 'no such folder'}; give a run folder"
 
-    Raises:
-        ValueError: a text or number is too long, or names or nesting are too many.
-    """
+
+def _check_sizes(values: Any) -> None:
+    """Refuse what no run notes and a report could not show (ValueError)."""
     n_names, left = 0, [(0, values)]
     while left:
         depth, value = left.pop()
@@ -214,38 +207,11 @@ def _check_sizes(values: Any) -> None:
         raise ValueError(f"{n_names} names, at most {_MOST_NAMES} are read")
 
 
-def _utf8(value: Any) -> Any:
-    """Plain values with escapes for bytes that are not UTF-8."""
-    if isinstance(value, dict):
-        return {_utf8(key): _utf8(own) for key, own in value.items()}
-    if isinstance(value, list):
-        return [_utf8(own) for own in value]
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
-
-
-def _why_none(folder: Path) -> str:
-    if not folder.exists():
-        return f"{folder}: no such folder; give a run folder"
-    if not folder.is_dir():
-        return f"{folder}: not a folder; give a run folder"
-    if not any(folder.iterdir()):
-        return f"{folder}: an empty folder; give a run folder"
-    return f"{folder}: not a run folder ({FILE_NAME} is missing)"
-
-
-_PACKAGES = {
-    "ttrl-guard-lab": "guard_core",
-    "numpy": "numpy",
-    "pandas": "pandas",
-    "pyarrow": "pyarrow",
-    "scipy": "scipy",
-    "numba": "numba",
-    "torch": "torch",
-    "transformers": "transformers",
-    "math-verify": "math_verify",
-    "vllm": "vllm",
-}
-"""Distribution name to the module whose presence shows that the run used it."""
+_PACKAGES = (
+    *("ttrl-guard-lab", "numpy", "pandas", "pyarrow", "scipy", "numba"),
+    *("torch", "transformers", "math-verify", "vllm"),
+)
+"""Distributions that a run may have used, as the presence of their module shows."""
 
 
 def now() -> str:
@@ -256,7 +222,8 @@ def now() -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that this process has loaded."""
     found = {"python": platform.python_version()}
-    for package, module in _PACKAGES.items():
+    for package in _PACKAGES:
+        module = "guard_core" if package == "ttrl-guard-lab" else package.replace("-", "_")
         if module in sys.modules and (version := _version(package)):
             found[package] = version
     return found
@@ -322,3 +289,129 @@ def _cpu_model() -> str:
         lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(models, platform.processor() or "unknown")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; the hold ends with the process, however that ends.
+
+    A UserError where another process holds it. A system without such locks holds nothing.
+    """
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    try:
+        file = (folder / LOCK_NAME).open("w")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{folder}: cannot be written ({reason}); give a run folder") from error
+    with file:
+        try:
+            # Not flock: a forked child would share it, and keep it when this process is killed.
+            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = "another process writes this run; wait for it or end it"
+            raise UserError(f"{folder}: {held}") from None
+        except OSError as error:
+            reason = f"cannot be locked ({error.strerror}); move it to another disk"
+            raise UserError(f"{folder}: {reason}") from error
+        yield
+
+
+def part_name(number: int) -> str:
+    """Name of a part's file."""
+    return f"part-{number:05d}.parquet"
+
+
+def _part_numbers(folder: Path, table: str) -> set[int]:
+    """Numbers of the complete parts; names of a killed writer's temporary files do not match."""
+    place = folder / table
+    names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    found = (re.fullmatch(r"part-(\d{5,})\.parquet", name) for name in names)
+    return {int(match[1]) for match in found if match}
+
+
+def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]:
+    """Return a table's first parts in order; all complete ones if None.
+
+    Raises:
+        UserError: one is missing before the last one, or the folder cannot be read.
+    """
+    try:
+        there = _part_numbers(folder, table)
+    except OSError as error:
+        raise UserError(f"{folder}: {table} cannot be read ({error.strerror})") from error
+    wanted = range(len(there) if n_parts is None else n_parts)
+    if gaps := sorted({*wanted} - there):
+        raise UserError(f"{folder}: {table}/{part_name(gaps[0])} is missing; copy the folder whole")
+    return [folder / table / part_name(number) for number in wanted]
+
+
+def cut_back(folder: Path, table: str, n_parts: int) -> None:
+    """Delete all but a table's first parts, the last one first: never leave a gap."""
+    place = folder / table
+    try:
+        place.mkdir(exist_ok=True)
+        for number in sorted(_part_numbers(folder, table), reverse=True):
+            if number >= n_parts:
+                (place / part_name(number)).unlink()
+        for path in place.glob(f"*{TEMPORARY}"):
+            path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{folder}: {table} cannot be cut back ({error.strerror}); make the folder writable"
+        ) from error
+
+
+def make_tables(path: Path) -> None:
+    """Make a run folder with a folder for each table; refusals as of `check_new`."""
+    check_new(path)
+    try:
+        for table in TABLES:
+            (path / table).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unmakable(path, error) from error
+
+
+def check_new(path: Path) -> None:
+    """Refuse a folder in which no new run can be made."""
+    try:
+        if (path / FILE_NAME).exists():
+            raise UserError(f"{path}: already holds a run; {_remedy(path)}")
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file; choose another folder")
+        if path.is_dir() and not is_unused(path):
+            raise UserError(f"{path}: is not empty; choose another folder")
+    except OSError as error:
+        raise _unmakable(path, error) from error
+
+
+def _remedy(path: Path) -> str:
+    try:
+        run = read_manifest(path)
+    except UserError:
+        return "choose another folder"
+    if run.world == "real" and run.status != "finished":
+        command = f"guard-train resume {shlex.quote(str(path))}"
+        step = run.tables.get("steps", Extent()).rows
+        return f"stopped at step {step}, go on with {command}, or choose another folder"
+    return "choose another folder or delete it"
+
+
+def _unmakable(path: Path, error: OSError) -> UserError:
+    reason = error.strerror
+    return UserError(f"{path}: cannot be made ({reason}); choose a folder you may write to")
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether a folder holds nothing, or what is left of a run killed before `run.json`.
+
+    That is empty tables, and logs of engines, which start before the run.
+    """
+    if not path.is_dir():
+        return False
+    left = (f"*{TEMPORARY}", "engine-rank*.log")
+    entries = [e for e in path.iterdir() if not any(fnmatch(e.name, name) for name in left)]
+    return all(e.name in TABLES and e.is_dir() and not any(e.iterdir()) for e in entries)

@@ -103,7 +103,7 @@ class Response:
 
     @property
     def n_problems(self) -> int:
-        """Number of problems N."""
+        """N."""
         return len(self.truth_N)
 
     @property
@@ -130,11 +130,7 @@ _ARRAYS = tuple(field.name for field in fields(Response) if field.name != "facts
 
 
 def write_response(path: Path | str, response: Response) -> None:
-    """Write a response file, whole or not at all.
-
-    Raises:
-        UserError: the disk cannot be written.
-    """
+    """Write a response file, whole or not at all."""
     arrays = {name: getattr(response, name) for name in _ARRAYS}
     facts = np.frombuffer(msgspec.json.encode(response.facts), np.uint8)
     with whole(Path(path)) as place, open(place, "wb") as file:
@@ -147,7 +143,7 @@ def read_response(path: Path | str) -> Response:
     Raises:
         UserError: it does not exist, is no response file, is damaged or of another version.
     """
-    where = f"response: {path}"
+    where, again = f"response: {path}", "make it again with guard-train measure"
     try:
         with np.load(path, allow_pickle=False) as stored:
             values = {name: stored[name] for name in ("facts", *_ARRAYS)}
@@ -155,21 +151,16 @@ def read_response(path: Path | str) -> Response:
     except FileNotFoundError as error:
         raise UserError(f"{where}: no such file; make one with guard-train measure") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{where}: not a response file, or damaged; make it again with guard-train measure"
-        ) from error
+        raise UserError(f"{where}: not a response file, or damaged; {again}") from error
     version = facts.get("version") if isinstance(facts, dict) else None
     if version != VERSION:
-        raise UserError(
-            f"{where}: format version {version}, this program reads {VERSION}; "
-            "make it again with guard-train measure"
-        )
+        raise UserError(f"{where}: format version {version}, not {VERSION}; {again}")
     try:
         response = Response(msgspec.convert(facts, Facts), **values)
     except msgspec.ValidationError as error:
-        raise UserError(f"{where}: damaged ({error}); make it again") from error
+        raise UserError(f"{where}: damaged ({error}); {again}") from error
     if (defect := _defect(response)) is not None:
-        raise UserError(f"{where}: damaged ({defect}); make it again with guard-train measure")
+        raise UserError(f"{where}: damaged ({defect}); {again}")
     return response
 
 
@@ -186,9 +177,8 @@ def _defect(r: Response) -> str | None:
         "edge_node": len(r.edge_node) == len(r.norm2) == E,
         "leaves": len(r.leaf_length) == len(r.leaf_unseen) == L,
     }
-    for name, sound in checks.items():
-        if not sound:
-            return name
+    if unsound := [name for name, sound in checks.items() if not sound]:
+        return unsound[0]
     numbers = (r.log_p0, r.norm2, r.features, r.scale, r.start)
     if not all(np.isfinite(values).all() for values in numbers):
         return "numbers that are not finite"
@@ -196,8 +186,7 @@ def _defect(r: Response) -> str | None:
     edges_P = np.repeat(edges_L, np.diff(r.path_start))
     if (r.path_edge < 0).any() or (r.path_edge >= edges_P).any():
         return "path_edge"
-    known_N = np.array([len(texts) for texts in r.facts.answers])
-    known_L = np.repeat(known_N, np.diff(r.leaf_start))
+    known_L = np.repeat([len(texts) for texts in r.facts.answers], np.diff(r.leaf_start))
     if (r.leaf_answer < -1).any() or (r.leaf_answer >= known_L).any():
         return "leaf_answer"
     return None

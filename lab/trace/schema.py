@@ -1,4 +1,4 @@
-"""The columns of a trace, defined once: name, dtype, unit and meaning.
+"""The columns of a trace, defined once, the check of rows by them, and a visit's columns.
 
 Both worlds write the same three tables; `votes` is there where a run keeps it, and `answers` where
 its answers are texts. Counting starts at 1: step 0, epoch 0 and visit 0 are the votes and the
@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from guard_core import Decision, Votes
 from guard_core.decision import Route
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 """Raised when a reader of the old schema would misread a folder of the new one."""
@@ -49,15 +53,24 @@ class Column:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Return the least and the greatest value that a reader takes, NaN apart."""
+        """The least and the greatest value that a reader takes, NaN apart."""
         if np.dtype(self.dtype).kind == "i":
             return self.low, MOST
         return (0.0, 1.0 + _ROUNDING) if self.unit.startswith("share") else (-np.inf, np.inf)
 
 
-def _measured(name: str, unit: str, meaning: str, *, needs_truth: bool = False) -> Column:
+def _number(name: str, unit: str, meaning: str, required: bool = True) -> Column:
+    return Column(name, "float64", unit, meaning, required)
+
+
+def _measured(name: str, unit: str, meaning: str) -> Column:
     """Return an optional column of numbers."""
-    return Column(name, "float64", unit, meaning, required=False, needs_truth=needs_truth)
+    return _number(name, unit, meaning, required=False)
+
+
+def _true(name: str, unit: str, meaning: str, required: bool = False) -> Column:
+    """Return a column of numbers that need the true answer."""
+    return Column(name, "float64", unit, meaning, required, needs_truth=True)
 
 
 _REPLICATE = Column("replicate", "int16", "index", "replicate of the run, one seed each")
@@ -75,40 +88,27 @@ VISITS = (
     Column("label", "int32", "answer id", "pseudo-label, -1 for none yet", low=-1),
     Column("flipped", "bool", "", "the label changed since the visit before"),
     Column("tie", "bool", "", "several answers shared the first place"),
-    Column("match_rate", "float64", "share of votes", "MR: votes that the label got"),
-    Column("flip_rate", "float64", "share of visits", "FR of the problem over its last W visits"),
-    Column("mean_match_rate", "float64", "share of votes", "mean MR over the last W visits"),
+    _number("match_rate", "share of votes", "MR: votes that the label got"),
+    _number("flip_rate", "share of visits", "FR of the problem over its last W visits"),
+    _number("mean_match_rate", "share of votes", "mean MR over the last W visits"),
     Column("had_competition", "bool", "", "the flip rate once exceeded tau_FR"),
     Column("route", "int8", "code", "route taken, see ROUTES"),
-    Column("weight", "float64", "factor", "weight of the problem's loss, by FRS and the margin"),
-    Column("beta", "float64", "share of loss", "share of the minority loss"),
+    _number("weight", "factor", "weight of the problem's loss, by FRS and the margin"),
+    _number("beta", "share of loss", "share of the minority loss"),
     Column("n_minority", "int16", "answers", "minority candidates"),
     Column("skipped", "bool", "", "the problem sat this step out"),
-    Column(
-        "label_accuracy",
-        "float64",
-        "share of votes",
-        "LA: votes equal to the true answer; NaN where no true answer is known",
-        needs_truth=True,
-    ),
+    _true("label_accuracy", "share of votes", "LA: votes for the true answer, or NaN", True),
     Column("label_correct", "bool", "", "the label is the true answer", needs_truth=True),
-    Column(
-        "correct_competitive",
-        "bool",
-        "",
-        "the true answer holds at least a quarter of the votes",
-        needs_truth=True,
-    ),
+    Column("correct_competitive", "bool", "", "LA is at least a quarter", needs_truth=True),
 )
 
 STEPS = (
     _REPLICATE,
     _STEP,
     _EPOCH,
-    Column("lr", "float64", "per step", "learning rate or logit step, any factor included"),
-    Column(
+    _number("lr", "per step", "learning rate or logit step, any factor included"),
+    _number(
         "update_norm",
-        "float64",
         "L2 norm",
         "mean over the batch's scheduled optimizer steps of the norm of the parameter (real) or"
         " logit (sim) change; a step left out counts as 0",
@@ -140,11 +140,7 @@ STEPS = (
     _measured("n_trained", "problems", "problems in the update, those that waited included"),
     _measured("n_updates", "steps", "optimizer steps made"),
     _measured("n_refused", "steps", "steps with a number not finite"),
-    _measured(
-        "n_left_out",
-        "tokens",
-        "response tokens outside of the loss because a log-prob was not finite",
-    ),
+    _measured("n_left_out", "tokens", "response tokens left out for a log-prob that is not finite"),
     _measured("mean_length", "tokens", "mean response length"),
     _measured("truncated", "share of responses", "votes cut at `max_response_tokens`"),
     _measured("majority_ratio", "share of votes", "mean match rate of the batch's labels"),
@@ -154,80 +150,27 @@ STEPS = (
         "mean reward of the batch's K samples a problem; NaN for rules that pay otherwise than 1 "
         "to the label",
     ),
-    _measured(
-        "label_correct",
-        "share of problems",
-        "problems of the batch whose label is the true answer; NaN where none is known",
-        needs_truth=True,
-    ),
-    _measured(
-        "reward_correct",
-        "share of samples",
-        "rewards of the batch's K samples a problem that the true answer would give, too; NaN "
-        "where none is known",
-        needs_truth=True,
-    ),
-    _measured(
-        "staleness",
-        "batches",
-        "updates of batches between the weights that drew the votes and those that they train; 0 "
-        "where the column is missing",
-    ),
-    _measured(
-        "seconds_rollout",
-        "s",
-        "time to sample the responses; with votes sampled ahead, time to wait for those of the "
-        "next batch",
-    ),
+    _true("label_correct", "share of problems", "true labels of the batch; NaN where unknown"),
+    _true("reward_correct", "share of samples", "rewards that the true answer would give, too"),
+    _measured("staleness", "batches", "batches trained on since the votes were drawn; 0 if absent"),
+    _measured("seconds_rollout", "s", "time to sample the responses, or to wait for early ones"),
     _measured(
         "seconds_ahead",
         "s",
         "time to sample the votes while the batch before was trained on; no part of this step",
     ),
-    _measured(
-        "seconds_further",
-        "s",
-        "time to sample responses other than the votes, which a rule asks for",
-    ),
-    _measured(
-        "seconds_grade",
-        "s",
-        "time to read the answers, and to observe what a rule reads of the responses",
-    ),
+    _measured("seconds_further", "s", "time to sample further responses, which a rule asks for"),
+    _measured("seconds_grade", "s", "time to read the answers and what a rule observes"),
     _measured("seconds_guard", "s", "time of the guard"),
     _measured("seconds_update", "s", "time of forward, backward, step"),
     _measured("seconds_sync", "s", "time to hand over the weights"),
-    _measured(
-        "seconds_sync_copy",
-        "s",
-        "part of `seconds_sync`: the trainer's, to gather and copy them for an engine's process",
-    ),
-    _measured(
-        "seconds_sync_load",
-        "s",
-        "part of `seconds_sync`: until the engine's process has loaded them",
-    ),
+    _measured("seconds_sync_copy", "s", "part of `seconds_sync`: to gather and copy them"),
+    _measured("seconds_sync_load", "s", "part of `seconds_sync`: until the engine has loaded them"),
     _measured("seconds_step", "s", "time of the whole step"),
-    _measured(
-        "sampled_per_second",
-        "tokens per s",
-        "response tokens sampled by the time to sample them",
-    ),
-    _measured(
-        "trained_per_second",
-        "tokens per s",
-        "response tokens trained on by the time of the update",
-    ),
-    _measured(
-        "gpu_memory_gb",
-        "GB",
-        "most memory of the first GPU that torch held for the trainer's tensors in the step",
-    ),
-    _measured(
-        "tokens_per_gpu_second",
-        "tokens per s",
-        "response tokens sampled by the time of the whole step, of each of the trainer's GPUs",
-    ),
+    _measured("sampled_per_second", "tokens per s", "tokens sampled by the time to sample them"),
+    _measured("trained_per_second", "tokens per s", "tokens trained on by the time of the update"),
+    _measured("gpu_memory_gb", "GB", "most memory of the first GPU that torch held in the step"),
+    _measured("tokens_per_gpu_second", "tokens per s", "tokens sampled by `seconds_step`, per GPU"),
     _measured(
         "share_of_peak",
         "share of peak",
@@ -240,35 +183,26 @@ EVALS = (
     _REPLICATE,
     _STEP,
     _EPOCH,
-    Column("pass_at_1", "float64", "share", "chance that one response is right", needs_truth=True),
-    Column(
+    _true("pass_at_1", "share", "chance that one response is right", required=True),
+    _true(
         "maj_accuracy",
-        "float64",
         "share of problems",
         "problems whose majority of V votes after the step is right, a tie counting by its chance "
         "and no answer as wrong; measured before and after training, NaN where not measured",
-        needs_truth=True,
+        required=True,
     ),
-    Column("n_responses", "float64", "responses", "responses drawn per problem", required=False),
+    _measured("n_responses", "responses", "responses drawn per problem"),
     *(
-        Column(
+        _true(
             f"pass_at_{k}",
-            "float64",
             "share of problems",
             f"chance that one of {k} responses is right, unbiased; NaN where fewer were drawn",
-            required=False,
-            needs_truth=True,
         )
         for k in get_args(PassAt)
     ),
-    *(
-        Column(f"{kind}_pass_at_1", "float64", "share", meaning, required=False, needs_truth=True)
-        for kind, meaning in (
-            ("strict", "the same by the last box alone"),
-            ("flexible", "the same with the last number where there is no box"),
-            ("held_out", "the same as `pass_at_1` for problems that are not trained on"),
-        )
-    ),
+    _true("strict_pass_at_1", "share", "the same by the last box alone"),
+    _true("flexible_pass_at_1", "share", "the same with the last number where there is no box"),
+    _true("held_out_pass_at_1", "share", "the same as `pass_at_1` for problems not trained on"),
 )
 
 VOTES = (
@@ -311,3 +245,174 @@ def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
 def missing(table: Table, columns: Container[str]) -> list[str]:
     """Required columns that are not among `columns`."""
     return [name for name in names(table, required=True) if name not in columns]
+
+
+DECIDED = {"tie": "tied", "skipped": "skip"} | {
+    name: name
+    for name in (
+        *("label", "flipped", "match_rate", "flip_rate", "mean_match_rate", "had_competition"),
+        *("route", "weight", "beta"),
+    )
+}
+"""Column of the visits to the field of `guard_core.Decision` that it holds."""
+_BEFORE_TRAINING = {
+    **dict.fromkeys(("flipped", "had_competition", "skipped"), False),
+    **dict.fromkeys(("flip_rate", "route", "beta", "n_minority"), 0),
+    "mean_match_rate": np.nan,
+    "weight": 1.0,
+}
+"""Values of visit 0, at which the guard takes no decision yet."""
+COMPETITIVE_SHARE = 0.25
+"""The true answer is competitive while it holds at least this share of the votes."""
+
+
+def record_dtype(*more: tuple[str, type[np.generic]]) -> np.dtype[np.void]:
+    """Return a record type for one visit: the guard's columns, in the schema's dtypes.
+
+    The fields are the extra ones, `n_unparseable`, `n_minority` and the columns of `DECIDED`,
+    largest first, so that records are aligned without gaps.
+    """
+    own = {"n_unparseable", "n_minority", *DECIDED}
+    fields = [*more, *((c.name, np.dtype(c.dtype)) for c in VISITS if c.name in own)]
+    fields.sort(key=lambda field: -np.dtype(field[1]).itemsize)
+    return np.dtype(fields, align=True)
+
+
+def visit_columns(
+    decision: Decision,
+    votes: Votes,
+    truth: ArrayLike,
+    known: ArrayLike = True,
+    *,
+    before_training: bool = False,
+) -> dict[str, Any]:
+    """Return the columns of visits that follow from the votes and the guard's decision.
+
+    Those that number the visit (replicate, step, epoch, visit, problem) are left to the caller.
+
+    Args:
+        decision: of (..., P) problems, as NumPy arrays.
+        votes: counts (..., P, A).
+        truth: (..., P) ids of the true answers; negative where no response has given it.
+        known: (..., P) bool; False where the problem has no true answer.
+        before_training: the votes are those of visit 0.
+
+    Returns:
+        Column name to an array (..., P) or to one value for all rows.
+    """
+    counts, truth_P = np.asarray(votes.counts), np.asarray(truth)
+    given_P, label_P = truth_P >= 0, np.asarray(decision.label)
+    at_truth_P = np.take_along_axis(counts, np.maximum(truth_P, 0)[..., None], axis=-1)[..., 0]
+    n_right_P = np.where(given_P, at_truth_P, 0)
+    return {
+        "n_votes": votes.n_votes,
+        "n_unparseable": votes.n_votes - counts.sum(axis=-1),
+        "n_minority": np.asarray(decision.minority).sum(axis=-1),
+        **{name: getattr(decision, field) for name, field in DECIDED.items()},
+        **(_BEFORE_TRAINING if before_training else {}),
+        **truth_columns(n_right_P, votes.n_votes, given_P & (label_P == truth_P), known),
+    }
+
+
+def truth_columns(
+    n_right: ArrayLike, n_votes: int, label_correct: ArrayLike, known: ArrayLike = True
+) -> dict[str, NDArray[np.generic]]:
+    """Return the columns that need the true answer: NaN and False where none is known.
+
+    Args:
+        n_right: (...) votes for the true answer.
+        label_correct: (...) bool; the label is the true answer.
+        known: (...) bool; False where the problem has no true answer.
+    """
+    share = np.asarray(n_right) / n_votes
+    return {
+        "label_accuracy": np.where(known, share, np.nan),
+        "label_correct": np.logical_and(known, label_correct),
+        "correct_competitive": np.logical_and(known, share >= COMPETITIVE_SHARE),
+    }
+
+
+def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
+    """The rows of one call as arrays of the schema's dtypes, in the schema's order.
+
+    Args:
+        columns: (rows,) arrays of one length; a scalar stands for every row.
+        copy: False where the caller never changes the arrays again.
+
+    Raises:
+        ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
+    """
+    kinds = _dtypes(table, frozenset(columns))
+    rows = {name: np.asarray(columns[name]) for name in kinds}
+    n_rows = _row_count(table, rows)
+    for name, wanted in kinds.items():
+        _check_cast(f"{table}: {name}", rows[name], wanted)
+        values = rows[name].astype(wanted, copy=copy)
+        rows[name] = values if values.ndim else np.full(n_rows, values)
+    _check_start(table, rows)
+    return rows
+
+
+def check_values(table: Table, rows: pd.DataFrame) -> None:
+    """Refuse rows, in the schema's types, with values that no run writes (ValueError)."""
+    if rows.empty:
+        return
+    for column in TABLES[table]:
+        if column.name in rows and column.dtype not in ("bool", "str"):
+            low, high = column.bounds
+            values = rows[column.name].to_numpy()
+            least, most = np.fmin.reduce(values), np.fmax.reduce(values)
+            if least < low or most > high:
+                bad = least if least < low else most
+                raise ValueError(f"{column.name} has a value of {bad:g}")
+
+
+@cache
+def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
+    """Name to dtype of the given columns, in the schema's order."""
+    lacking = missing(table, given)
+    if lacking:
+        raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
+    unknown = sorted(given - set(names(table)))
+    if unknown:
+        raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
+    return {c.name: np.dtype(c.dtype) for c in TABLES[table] if c.name in given}
+
+
+def _row_count(table: Table, raw: Arrays) -> int:
+    for name, values in raw.items():
+        if values.ndim > 1:
+            raise ValueError(f"{table}: {name}: shape {values.shape}, must be one-dimensional")
+    lengths = sorted({len(values) for values in raw.values() if values.ndim})
+    if len(lengths) > 1:
+        raise ValueError(f"{table}: columns of different lengths {lengths}")
+    return lengths[0] if lengths else 1
+
+
+def _check_cast(where: str, values: NDArray[np.generic], wanted: np.dtype) -> None:
+    if values.dtype == wanted:
+        return
+    fits = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}[wanted.kind]
+    if values.dtype.kind not in fits:
+        raise ValueError(f"{where}: {values.dtype}, must be {wanted}")
+    if wanted.kind == "i" and values.size and not np.can_cast(values.dtype, wanted):
+        limits = np.iinfo(wanted)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise ValueError(f"{where}: value outside {wanted}")
+
+
+def _check_start(table: Table, rows: Arrays) -> None:
+    """Step, epoch and visit are 0 together, before training, and only there."""
+    places = [name for name in ("step", "epoch", "visit") if name in rows]
+    least = min(rows[name].min(initial=1) for name in places)
+    if least > 0:
+        return
+    start = rows["step"] == 0
+    if table == "steps" and start.any():
+        raise ValueError("steps: step 0 is before training, the first batch is step 1")
+    if least < 0:
+        raise ValueError(f"{table}: step, epoch and visit cannot be negative")
+    if table != "evals" and any(((rows[n] == 0) != start).any() for n in places):
+        raise ValueError(
+            f"{table}: step, epoch and visit must be 0 together (before training) and from 1 in it"
+        )

@@ -1,82 +1,337 @@
-"""A run as its readers see it: its tables and a manifest, from a folder or from memory."""
+"""A run's tables: written as Parquet parts or kept in memory, and read as DataFrames.
+
+A part is written whole and then renamed, in its order. So a run that is killed at any moment leaves
+a folder that can be read: each part has its final name and all its rows, or a temporary name.
+
+Encodings are chosen for a trace's columns. Measured on a simulator's visits against Parquet's
+defaults with zstd: 0.6 of the time, a fifth more bytes. Integers are written as differences, shares
+and factors (of few votes, so few different values) as a dictionary, other floats as they are, lz4
+on top. No bounds per page, since every reader wants all rows; no null flags, since a trace has
+none.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import overload
+from types import TracebackType
+from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lab.base.columns import ints
 from lab.base.errors import UserError, first_line
-from lab.trace.manifest import Extent, Manifest, read_manifest
-from lab.trace.parts import check_parts, part_name, part_numbers
-from lab.trace.rows import check_values, checked
-from lab.trace.schema import TABLES, Columns, Table, missing
-from lab.trace.store import MemoryRun, RunFolder, opened
+from lab.base.files import sync_folder, whole
+from lab.trace.manifest import (
+    FILE_NAME,
+    Extent,
+    Manifest,
+    Status,
+    cut_back,
+    encode,
+    make_tables,
+    now,
+    part_name,
+    parts_of,
+    read_manifest,
+)
+from lab.trace.schema import (
+    SCHEMA_VERSION,
+    TABLES,
+    Arrays,
+    Column,
+    Columns,
+    Table,
+    check_values,
+    checked,
+    missing,
+)
 
+FLUSH_ROWS, FLUSH_SECONDS = 500_000, 30.0
 _MANY_ROWS = 50_000
+_METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows of one table on their way to a file."""
+
+    before: Extent = field(default_factory=Extent)
+    """Of the table's earlier parts."""
+    chunks: list[Arrays] = field(default_factory=list)
+    rows: int = 0
+
+
+class Recorder:
+    """Destination of a run's rows, which wait in memory: a `RunFolder` or a `MemoryRun`."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._parts: dict[Table, _Part] = {table: _Part() for table in TABLES}
+
+    def write_visits(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the visits.
+
+        Args:
+            columns: every column of `lab.trace.schema.VISITS`, (rows,) each or a scalar for all
+                rows.
+            copy: False where the caller never changes the arrays again.
+
+        Raises:
+            ValueError: a column is missing, unknown or of a wrong kind.
+            UserError: the disk cannot be written.
+        """
+        self._add("visits", columns, copy)
+
+    def write_steps(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the steps, see `write_visits`; optional columns may be left out."""
+        self._add("steps", columns, copy)
+
+    def write_evals(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the evaluations, see `write_visits`."""
+        self._add("evals", columns, copy)
+
+    def write_votes(self, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to the votes, see `write_visits`."""
+        self._add("votes", columns, copy)
+
+    def write_answers(self, columns: Columns) -> None:
+        """Add rows to the answers, see `write_visits`."""
+        self._add("answers", columns, copy=True)
+
+    def note(self, progress: float | None = None, **extra: Any) -> None:
+        """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
+        if progress is not None:
+            self.manifest.progress = float(progress)
+        self.manifest.extra.update(extra)
+
+    def flush(self) -> None:
+        """Put the rows where they can be read; in memory they are there."""
+
+    def finish(self, status: Status = "finished", error: str | None = None) -> None:
+        """Flush and note how the run ended."""
+        self.manifest.end(status, error)
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+            return
+        # The error that ended the run matters more than a second one while saving its rows.
+        with contextlib.suppress(UserError):
+            if issubclass(kind, KeyboardInterrupt):
+                self.finish("interrupted")
+            else:
+                lines = str(error).splitlines()
+                self.finish("failed", f"{kind.__name__}: {lines[0] if lines else ''}")
+
+    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
+        rows = checked(table, columns, copy=copy)
+        self._parts[table].chunks.append(rows)
+        self._parts[table].rows += len(rows["step"])
+
+
+class MemoryRun(Recorder):
+    """A run that is kept in memory, used as a `RunFolder` is; `Trace.of` reads it."""
+
+    def arrays(self, table: Table) -> Arrays:
+        """All rows of a table so far."""
+        part = self._parts[table]
+        part.chunks = [_joined(table, part.chunks)]
+        return part.chunks[0]
+
+
+class RunFolder(Recorder):
+    """The writer of one run folder; use it as a context manager.
+
+        with RunFolder.create(path, manifest) as run:
+            run.write_visits({"replicate": 0, "step": step, ...})
+
+    Leaving the block normally sets the status to finished, Ctrl-C to interrupted, any other error
+    to failed; in all cases the rows written so far are on disk.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, flush_rows: int = FLUSH_ROWS) -> None:
+        super().__init__(manifest)
+        self.path = path
+        self._flush_rows = flush_rows
+        self._flushed = time.monotonic()
+
+    @classmethod
+    def create(
+        cls, path: Path | str, manifest: Manifest, *, flush_rows: int = FLUSH_ROWS
+    ) -> RunFolder:
+        """Make the folder and its `run.json`.
+
+        Args:
+            path: a folder that does not exist, or an empty one.
+            flush_rows: rows of one table that are kept in memory at most.
+
+        Raises:
+            UserError: the folder exists with something in it, or cannot be made.
+        """
+        make_tables(Path(path))
+        folder = cls(Path(path), manifest, flush_rows)
+        folder._write_manifest()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path | str, parts: Mapping[str, int]) -> RunFolder:
+        """Go on with a run from an earlier point of it; the rows after that point are deleted.
+
+        Killed in the midst of this, the folder can still be read and reopened.
+
+        Args:
+            path: a run folder that nobody else writes now.
+
+        Raises:
+            UserError: the folder is no run's, lacks rows before that point, or cannot be written.
+        """
+        path = Path(path)
+        folder = cls(path, read_manifest(path))
+        folder.manifest.go_on()
+        for table in TABLES:
+            kept = _extent(path, table, parts_of(path, table, parts.get(table, 0)))
+            folder._parts[table] = _Part(kept)
+            folder.manifest.tables[table] = kept
+        for table in TABLES:
+            cut_back(path, table, parts.get(table, 0))
+        folder._write_manifest()
+        return folder
+
+    def parts(self) -> dict[str, int]:
+        """Put all rows on disk; returns how many parts each table has then, for `reopen`.
+
+        Raises:
+            UserError: the disk cannot be written.
+        """
+        self.flush()
+        for table in TABLES:
+            sync_folder(self.path / table)
+        return {table: part.before.parts for table, part in self._parts.items()}
+
+    def flush(self) -> None:
+        """Put all rows and the manifest on disk.
+
+        Raises:
+            UserError: the disk cannot be written.
+        """
+        for table, part in self._parts.items():
+            if part.chunks:
+                with whole(self.path / table / part_name(part.before.parts)) as temporary:
+                    _write_part(temporary, table, part.chunks)
+                # Only now, so that a part that failed is the next to be tried.
+                after = Extent(part.before.parts + 1, part.before.rows + part.rows)
+                self._parts[table] = _Part(after)
+        self.manifest.tables = {table: part.before for table, part in self._parts.items()}
+        self.manifest.updated = now()
+        self._flushed = time.monotonic()
+        self._write_manifest()
+
+    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
+        super()._add(table, columns, copy)
+        old = time.monotonic() - self._flushed >= FLUSH_SECONDS
+        if old or self._parts[table].rows >= self._flush_rows:
+            self.flush()
+
+    def _write_manifest(self) -> None:
+        content = encode(self.manifest)
+        with whole(self.path / FILE_NAME) as temporary:
+            temporary.write_bytes(content)
+
+
+def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
+    """Chunks of rows as one; an optional column that a chunk lacks is NaN in its rows."""
+    found = {name for chunk in chunks for name in chunk}
+    columns = [c for c in TABLES[table] if c.required or c.name in found]
+    if not chunks:
+        return {c.name: np.empty(0, c.dtype) for c in columns}
+    absent = [np.full(len(chunk["step"]), np.nan) for chunk in chunks]
+    return {
+        c.name: np.concatenate(
+            [chunk.get(c.name, nan) for chunk, nan in zip(chunks, absent, strict=True)]
+        )
+        for c in columns
+    }
+
+
+def _write_part(file: Path, table: Table, chunks: list[Arrays]) -> None:
+    rows = _joined(table, chunks)
+    schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
+    content = pa.Table.from_arrays([pa.array(values) for values in rows.values()], schema=schema)
+    # Bytes, since the name may not be UTF-8.
+    with pa.OSFile(os.fsencode(file), "wb") as target:
+        pq.write_table(content, target, **encoding)
+
+
+@cache
+def _layout(columns: tuple[Column, ...]) -> tuple[pa.Schema, dict[str, Any]]:
+    """Return schema and encodings of a file with these columns."""
+    fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
+    integers = [c.name for c in columns if np.dtype(c.dtype).kind == "i"]
+    encoding = {
+        "compression": "lz4",
+        "use_dictionary": [c.name for c in columns if c.unit.startswith(("share", "factor"))],
+        # Byte stream split takes less time, but some readers know it for floats alone.
+        "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        "write_statistics": False,
+        "write_page_checksum": True,
+    }
+    return pa.schema(fields, _METADATA), encoding
 
 
 def _empty(table: Table) -> pd.DataFrame:
-    return pd.DataFrame({c.name: pd.Series(dtype=c.dtype) for c in TABLES[table] if c.required})
-
-
-class _Table:
-    """An attribute that holds a table, or a function that reads it once it is asked for."""
-
-    def __init__(self, default: Callable[[], pd.DataFrame] | None = None) -> None:
-        self._default = default
-
-    def __set_name__(self, owner: type[Trace], name: str) -> None:
-        self._name = f"_{name}"
-
-    @overload
-    def __get__(self, trace: None, owner: type[Trace]) -> Callable[[], pd.DataFrame]: ...
-    @overload
-    def __get__(self, trace: Trace, owner: type[Trace]) -> pd.DataFrame: ...
-    def __get__(
-        self, trace: Trace | None, owner: type[Trace]
-    ) -> pd.DataFrame | Callable[[], pd.DataFrame]:
-        if trace is None:  # the dataclass asks for the default
-            if self._default is None:
-                raise AttributeError(self._name)
-            return self._default
-        content = vars(trace)[self._name]
-        if not isinstance(content, pd.DataFrame):
-            content = vars(trace)[self._name] = content()
-        return content
-
-    def __set__(self, trace: Trace, content: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
-        vars(trace)[self._name] = content
+    return pd.DataFrame(_joined(table, []))
 
 
 @dataclass
 class Trace:
     """Tables and manifest of a run; the columns are those of `lab.trace.schema`.
 
-    Tables of a folder are read when they are first asked for, and then kept.
+    A table may be given as a function without arguments, which is called once it is asked for.
     """
 
-    visits: _Table = _Table()
+    visits: pd.DataFrame
     """One row per replicate and visit of a problem; visit 0 is before training."""
-    steps: _Table = _Table()
+    steps: pd.DataFrame
     """One row per replicate and batch."""
-    evals: _Table = _Table()
+    evals: pd.DataFrame
     """One row per replicate and evaluation; step 0 is before training."""
     _: KW_ONLY
     run: Manifest
     folder: Path | None = None
     """Folder that it was read from."""
-    votes: _Table = _Table(partial(_empty, "votes"))
+    votes: pd.DataFrame = field(default_factory=partial(_empty, "votes"))
     """One row per replicate, visit of a problem and answer with a vote; empty where not kept."""
-    answers: _Table = _Table(partial(_empty, "answers"))
+    answers: pd.DataFrame = field(default_factory=partial(_empty, "answers"))
     """One row per replicate, problem and answer: its text; empty where answers are ids alone."""
+
+    def __post_init__(self) -> None:
+        own = vars(self)
+        self._waiting = {name: own.pop(name) for name in TABLES if callable(own[name])}
+
+    def __getattr__(self, name: str) -> Any:
+        """Read a table, which is no attribute before it is first asked for."""
+        if name not in TABLES:
+            raise AttributeError(f"a trace has no {name}")
+        vars(self)[name] = self._waiting[name]()
+        return vars(self)[name]
 
     @classmethod
     def in_memory(
@@ -96,27 +351,22 @@ class Trace:
         Raises:
             ValueError: a column is missing, unknown or of a wrong kind.
         """
-        return cls(
-            visits=pd.DataFrame(checked("visits", visits)),
-            steps=pd.DataFrame(checked("steps", steps)),
-            evals=pd.DataFrame(checked("evals", evals)),
-            run=run,
-            votes=_empty("votes") if votes is None else pd.DataFrame(checked("votes", votes)),
-        )
+        memory = MemoryRun(run)
+        memory.write_visits(visits)
+        memory.write_steps(steps)
+        memory.write_evals(evals)
+        if votes is not None:
+            memory.write_votes(votes)
+        return cls.of(memory)
 
     @classmethod
     def of(cls, recorder: MemoryRun | RunFolder) -> Trace:
         """The rows that a recorder holds, or has put on disk."""
         if isinstance(recorder, RunFolder):
             return _of_parts(recorder.path, recorder.manifest, _all_parts(recorder.path))
-        return cls(
-            visits=pd.DataFrame(recorder.arrays("visits"), copy=False),
-            steps=pd.DataFrame(recorder.arrays("steps"), copy=False),
-            evals=pd.DataFrame(recorder.arrays("evals"), copy=False),
-            run=recorder.manifest,
-            votes=pd.DataFrame(recorder.arrays("votes"), copy=False),
-            answers=pd.DataFrame(recorder.arrays("answers"), copy=False),
-        )
+        arrays = recorder.arrays
+        tables: dict[Table, Any] = {t: pd.DataFrame(arrays(t), copy=False) for t in TABLES}
+        return cls(**tables, run=recorder.manifest)
 
     @property
     def replicates(self) -> list[int]:
@@ -144,69 +394,54 @@ def load(folder: Path | str) -> Trace:
     folder = Path(folder)
     run = read_manifest(folder)
     parts = _all_parts(folder)
-    rows = {table: _check_parts(folder, table, parts[table]) for table in TABLES}
-    if run.status == "finished":
-        for table in TABLES:
-            _check_whole(folder, table, Extent(len(parts[table]), rows[table]), run)
-    if not rows["visits"]:
+    extents: dict[Table, Extent] = {t: _extent(folder, t, parts[t]) for t in TABLES}
+    for table, found in extents.items():
+        noted = run.tables.get(table, found)
+        if run.status == "finished" and found != noted:
+            raise UserError(
+                f"{folder}: {table} has {found.rows} of {noted.rows} rows, in {found.parts} of "
+                f"{noted.parts} parts; copy the folder again or repeat the run"
+            )
+    if not extents["visits"].rows:
         raise UserError(f"{folder}: holds no visits so far ({run.status})")
     return _of_parts(folder, run, parts)
 
 
+def _all_parts(folder: Path) -> dict[Table, list[Path]]:
+    return {table: parts_of(folder, table) for table in TABLES}
+
+
 def _of_parts(folder: Path, run: Manifest, parts: dict[Table, list[Path]]) -> Trace:
     # Partial functions and not lambdas, so that a trace can be sent to another process.
-    tables = {table: partial(_read, folder, table, parts[table]) for table in TABLES}
+    tables: dict[Table, Any] = {t: partial(_read, folder, t, parts[t]) for t in TABLES}
     return Trace(**tables, run=run, folder=folder)
 
 
-def _check_parts(folder: Path, table: Table, parts: list[Path]) -> int:
-    """Number of rows, by the parts' own tables of contents."""
-    rows, schemas = 0, []
-    for path in parts:
-        with opened(folder, path) as file:
-            rows += file.metadata.num_rows
-            schemas.append(file.schema_arrow)
-    if parts:
-        with _damage(folder, table):
-            _check_columns(folder, table, pa.unify_schemas(schemas, promote_options="default"))
-    return rows
+@contextlib.contextmanager
+def _opened(folder: Path, path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a part of a run folder; what is read of it is checked by its pages' checksums.
 
-
-def _check_whole(folder: Path, table: Table, found: Extent, run: Manifest) -> None:
-    noted = run.tables.get(table, found)
-    if found != noted:
-        raise UserError(
-            f"{folder}: {table} has {found.rows} of {noted.rows} rows, in {found.parts} of "
-            f"{noted.parts} parts; copy the folder again or repeat the run"
-        )
-
-
-def _check_columns(folder: Path, table: Table, found: pa.Schema) -> None:
-    kinds = dict(zip(found.names, found.types, strict=True))
-    lacking = missing(table, kinds)
-    if lacking:
-        raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
-    for column in TABLES[table]:
-        if (kind := kinds.get(column.name)) is not None:
-            text = column.dtype == "str" and pa.types.is_string(kind)
-            if not (text or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
-                raise pa.ArrowTypeError(f"{column.name} is {kind}")
-
-
-def _read(folder: Path, table: Table, parts: list[Path]) -> pd.DataFrame:
-    if not parts:
-        return _empty(table)
-    read = []
-    for path in parts:
-        with opened(folder, path) as file:
-            # Handing small parts to threads takes longer than reading them.
-            read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
-    with _damage(folder, table):
-        whole = _typed(pa.concat_tables(read, promote_options="default"), table)
-        read.clear()
-        found = whole.to_pandas(split_blocks=True, self_destruct=True)
-        check_values(table, found)
-        return found
+    A UserError where it is gone, damaged or no file, also where that shows only while it is read.
+    """
+    where = path.relative_to(folder)
+    try:
+        # A pipe would be waited for.
+        if path.exists() and not path.is_file():
+            raise UserError(f"{folder}: {where} is no file; copy the folder again")
+        # Bytes, since the name may not be UTF-8. Not a Python file: one of Arrow's threads may be
+        # the last to hold it, and aborts where Python is ending (github.com/apache/arrow/issues/
+        # 34314 and 50482).
+        with (
+            pa.OSFile(os.fsencode(path)) as content,
+            pq.ParquetFile(content, page_checksum_verification=True) as file,
+        ):
+            yield file
+    except FileNotFoundError as error:
+        gone = "is gone; do not delete a run while it is read"
+        raise UserError(f"{folder}: {where} {gone}") from error
+    except (pa.ArrowException, OSError) as error:
+        damaged = "is damaged; copy the folder again or repeat the run"
+        raise UserError(f"{folder}: {where} {damaged}") from error
 
 
 @contextlib.contextmanager
@@ -218,30 +453,39 @@ def _damage(folder: Path, table: Table) -> Iterator[None]:
         raise UserError(f"{folder}: {table} is damaged ({reason}); run it again") from error
 
 
-def _all_parts(folder: Path) -> dict[Table, list[Path]]:
-    return {table: _parts(folder, table) for table in TABLES}
+def _extent(folder: Path, table: Table, parts: Sequence[Path]) -> Extent:
+    """Numbers of parts and rows, by the parts' own tables of contents; columns are checked."""
+    rows, schemas = 0, []
+    for path in parts:
+        with _opened(folder, path) as file:
+            rows += file.metadata.num_rows
+            schemas.append(file.schema_arrow)
+    with _damage(folder, table):
+        found = pa.unify_schemas(schemas, promote_options="default") if parts else pa.schema([])
+        kinds = dict(zip(found.names, found.types, strict=True))
+        if parts and (lacking := missing(table, kinds)):
+            raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
+        for column in TABLES[table]:
+            kind = kinds.get(column.name)
+            if kind not in (None, pa.from_numpy_dtype(column.dtype)):
+                raise pa.ArrowTypeError(f"{column.name} is {kind}")
+    return Extent(len(parts), rows)
 
 
-def _parts(folder: Path, table: Table) -> list[Path]:
-    """Complete parts in order; temporary files of a killed writer do not match the name."""
-    try:
-        n_parts = len(part_numbers(folder, table))
-        check_parts(folder, table, n_parts)
-    except OSError as error:
-        raise UserError(f"{folder}: {table} cannot be read ({error.strerror})") from error
-    return [folder / table / part_name(number) for number in range(n_parts)]
-
-
-def _typed(whole: pa.Table, table: Table) -> pa.Table:
-    """Columns in the schema's types, whatever wrote them.
-
-    Raises:
-        ArrowException: a column cannot be converted, or a value that must be there is not.
-    """
-    wanted = {c.name: pa.from_numpy_dtype(c.dtype) for c in TABLES[table]}
-    types = [(name, wanted.get(name, whole.schema.field(name).type)) for name in whole.column_names]
-    typed = whole.cast(pa.schema(types))
-    for name, kind in types:
-        if typed.column(name).null_count and not pa.types.is_floating(kind):
-            raise pa.ArrowInvalid(f"{name} has empty cells")
-    return typed
+def _read(folder: Path, table: Table, parts: Sequence[Path]) -> pd.DataFrame:
+    if not parts:
+        return _empty(table)
+    read = []
+    for path in parts:
+        with _opened(folder, path) as file:
+            # Handing small parts to threads takes longer than reading them.
+            read.append(file.read(use_threads=file.metadata.num_rows > _MANY_ROWS))
+    with _damage(folder, table):
+        rows = pa.concat_tables(read, promote_options="default")
+        for column in rows.schema:
+            if not pa.types.is_floating(column.type) and rows.column(column.name).null_count:
+                raise pa.ArrowInvalid(f"{column.name} has empty cells")
+        read.clear()
+        found = rows.to_pandas(split_blocks=True, self_destruct=True)
+        check_values(table, found)
+        return found

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
-from lab.trace.store import RunFolder
+from lab.trace.trace import RunFolder
 from real.model.policy import Policy, quiet
 from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.ranks.distributed import ALONE, Ranks

@@ -21,7 +21,7 @@ from lab.base.errors import UserError, first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
-from lab.trace.store import MemoryRun, Recorder, RunFolder
+from lab.trace.trace import MemoryRun, Recorder, RunFolder
 from real.answers import AnswerIds
 from real.model.memory import in_phase
 from real.ranks.distributed import ALONE, Ranks

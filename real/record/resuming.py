@@ -24,9 +24,8 @@ import msgspec
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.signals import STOP_SIGNALS, stop
-from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
-from lab.trace.parts import locked
-from lab.trace.store import RunFolder
+from lab.trace.manifest import Manifest, commit, locked, now, read_manifest, versions
+from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet

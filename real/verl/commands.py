@@ -20,7 +20,7 @@ from lab.base.errors import UserError
 from lab.base.files import check_new_file, whole
 from lab.base.settings import to_values
 from lab.options import POSITIONAL
-from lab.trace.parts import check_new
+from lab.trace.manifest import check_new
 from real.problems import NAMED, load_problems
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet

@@ -35,7 +35,7 @@ from guard_core.schedule import brake_factor, signal
 from guard_core.votes import widen
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
-from lab.trace.rows import visit_columns
+from lab.trace.schema import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of

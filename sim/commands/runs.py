@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.cli import arms_of
-from lab.trace.parts import check_new
+from lab.trace.manifest import check_new
 from sim.settings.config import SimConfig, settings_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, Preset, SimC
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lab.base.text_table import TextTable
+    from lab.base.columns import TextTable
     from sim.studies.sweep import Sweep
 
 
@@ -174,8 +174,8 @@ class SearchCommand:
 
 def _shown(table: pd.DataFrame, first: str) -> TextTable:
     """The best rows of `sim.studies.search.results`; `first` is what the gain is over."""
+    from lab.base.columns import TextTable
     from lab.base.stats import with_interval
-    from lab.base.text_table import TextTable
 
     columns = ["mean", "minimum", "replicates", "gain", "low", "high"]
     rows = []

@@ -22,7 +22,7 @@ from guard_core.rules import Need, Observations, make_rule, rule_advantages, wei
 from guard_core.votes import sum_by_id
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
-from lab.trace.rows import DECIDED
+from lab.trace.schema import DECIDED
 from sim.engine.kernel import (
     State,
     Update,

@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core import Draws
-from lab.trace.rows import record_dtype, truth_columns
+from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 

@@ -25,8 +25,7 @@ from lab.base.settings import to_values
 from lab.measures.metrics import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
-from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace
+from lab.trace.trace import MemoryRun, RunFolder, Trace
 from sim.engine.kernel import Update, expected_samples, sit_out
 from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally

@@ -21,11 +21,10 @@ from lab.base.errors import UserError
 from lab.base.settings import flattened, from_values, to_values
 from lab.base.stats import contrast_table
 from lab.compare.collection import GRID, NULL
-from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
+from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best
 from lab.measures.metrics import MEASURES, measure_trace
 from lab.study import Job, Outcome, Report, Study
-from lab.trace.manifest import FILE_NAME, read_manifest
-from lab.trace.parts import LOCK_NAME, locked
+from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
@@ -72,7 +71,7 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
 
 
 def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every arm at its own best step, see `lab.compare.own_best.own_best`."""
+    """The rows of every arm at its own best step, see `lab.compare.effort.own_best`."""
     return own_best(done(rows), ["step"], METRIC)
 
 

@@ -18,7 +18,7 @@ from lab.base.columns import floats, groups, unique
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate
-from lab.trace.parts import locked
+from lab.trace.manifest import locked
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
 from sim.studies.sweep import check_workers, claim, run_jobs

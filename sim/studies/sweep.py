@@ -38,8 +38,7 @@ from lab.measures.metrics import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
 from lab.study import check_arms
-from lab.trace.manifest import command, commit, machine, now, versions
-from lab.trace.parts import LOCK_NAME, locked
+from lab.trace.manifest import LOCK_NAME, command, commit, locked, machine, now, versions
 from sim.settings.config import Preset, SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.studies.jobs import (

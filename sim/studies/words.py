@@ -11,7 +11,7 @@ import pandas as pd
 from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import equals, finite_mean, floats, groups, select, unique, where
 from lab.base.stats import estimate, with_interval
-from lab.compare.own_best import METRIC, own_best_words
+from lab.compare.effort import METRIC, own_best_words
 from lab.compare.tables import rule_table
 from lab.measures.fate import FATES, MIN_VISITS
 from lab.measures.metrics import METRICS, Metric

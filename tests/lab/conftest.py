@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from lab.trace.manifest import Manifest
 from lab.trace.schema import VISITS, Columns
-from lab.trace.store import RunFolder
-from lab.trace.trace import Trace
+from lab.trace.trace import RunFolder, Trace
 
 
 def _manifest(arm: str = "ttrl", **changes: Any) -> Manifest:

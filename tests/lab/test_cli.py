@@ -13,7 +13,7 @@ import pytest
 import guard_core
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import read_toml
+from lab.base.settings import from_values, toml_values
 from lab.cli import EXIT_CLOSED_PIPE, read_option, run_cli
 
 
@@ -36,7 +36,9 @@ class Show:
     @classmethod
     def defaults(cls, argv: list[str]) -> dict[str, Any]:
         path = read_option(argv, "--config")
-        return {} if path is None else {"settings": read_toml(Path(path), Settings)}
+        if path is None:
+            return {}
+        return {"settings": from_values(toml_values(Path(path)), Settings, path)}
 
     def run(self) -> None:
         print(self.settings.size, self.settings.mode, self.settings.guard.W)

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import lab.cli
-from lab.help import command_page
-from lab.options import options_of
+from lab.options import command_page, options_of
 
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),

@@ -1,4 +1,5 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -6,7 +7,9 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import from_values, read_toml, to_values
+from lab.base.settings import from_values, to_values, toml_values
+from real.settings.config import FieldMap, TrainConfig
+from sim.settings.config import SimConfig
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,11 @@ class Config:
 def read(tmp_path, text: str | bytes) -> Config:
     path = tmp_path / "a.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_toml(path, Config)
+    return from_file(path)
+
+
+def from_file(path: Path) -> Config:
+    return from_values(toml_values(path), Config, str(path))
 
 
 def test_nested_settings_and_defaults(tmp_path):
@@ -88,4 +95,10 @@ def test_a_wrong_file_is_named_with_its_fault(tmp_path, text, message):
 def test_files_that_are_not_there(tmp_path):
     for path in (tmp_path / "nowhere.toml", tmp_path):
         with pytest.raises(UserError, match="cannot be read"):
-            read_toml(path, Config)
+            from_file(path)
+
+
+@pytest.mark.parametrize("config", [GuardConfig, SimConfig, TrainConfig, FieldMap])
+def test_every_number_of_both_worlds_has_a_bound(config):
+    unbounded = ("int", "float", "int | None", "float | None")
+    assert [field.name for field in fields(config) if field.type in unbounded] == []

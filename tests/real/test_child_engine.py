@@ -20,7 +20,7 @@ import torch
 from engine_process import COMMAND, TinyModel
 
 from lab.base.errors import UserError
-from lab.trace.parts import is_unused
+from lab.trace.manifest import is_unused
 from lab.trace.schema import names
 from real.engines import weight_transfer, weights
 from real.engines.child import REQUEST

@@ -22,8 +22,7 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from lab.study import Job
 from lab.trace.manifest import Manifest, read_manifest
-from lab.trace.store import RunFolder
-from lab.trace.trace import load
+from lab.trace.trace import RunFolder, load
 from real import train
 from real.cli import main
 from real.compare import compare
@@ -71,7 +70,7 @@ def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
     size = {"n_problems": 8, "n_votes": 8}
     manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
     RunFolder.create(folder, manifest)
-    script = "import sys, time; from lab.trace.parts import locked; from pathlib import Path\n"
+    script = "import sys, time; from lab.trace.manifest import locked; from pathlib import Path\n"
     script += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:

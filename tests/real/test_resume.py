@@ -23,7 +23,7 @@ from tiny_runs import Stopped, check_same, stop_at
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import to_values
-from lab.trace.parts import locked
+from lab.trace.manifest import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.cli import main
@@ -201,7 +201,7 @@ def test_a_run_that_is_being_written_cannot_be_resumed(broken: Path):
 HOLD = """
 import sys
 from pathlib import Path
-from lab.trace.parts import locked
+from lab.trace.manifest import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -11,7 +11,7 @@ import pytest
 
 from guard_core import GuardConfig, PolicyStreams
 from lab.measures.problems import vote_areas
-from lab.trace.rows import checked
+from lab.trace.schema import checked
 from lab.trace.trace import Trace
 from real import train
 from real.answers import AnswerIds

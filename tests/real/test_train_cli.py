@@ -14,8 +14,7 @@ import real.settings.presets
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
-from lab.trace.store import RunFolder
-from lab.trace.trace import load
+from lab.trace.trace import RunFolder, load
 from real.cli import main
 from real.record.stored import manifest_of
 from real.settings.config import TrainConfig

@@ -10,7 +10,7 @@ from one_visit import gradient
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.decision import Treatment
-from lab.trace.rows import DECIDED
+from lab.trace.schema import DECIDED
 from sim import SimConfig
 from sim.engine.kernel import expected_samples, settings_record
 from sim.engine.learner import GuardLearner

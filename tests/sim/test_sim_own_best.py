@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.compare.own_best import BEST_RIVAL, best_among, edges, own_best, own_best_words
+from lab.compare.effort import BEST_RIVAL, best_among, edges, own_best, own_best_words
 from sim.studies.compare import BEST, contrasts
 
 STEPS = (0.01, 0.1, 1.0)

@@ -37,7 +37,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
-from lab.trace.parts import check_new
+from lab.trace.manifest import check_new
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.record.stored import manifest_of

@@ -18,9 +18,8 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from guard_core import PolicyStreams
 from lab.base.errors import UserError
-from lab.trace.manifest import Manifest, read_manifest
-from lab.trace.parts import locked
-from lab.trace.store import RunFolder
+from lab.trace.manifest import Manifest, locked, read_manifest
+from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
 from real.record.journal import Ints, Visited

@@ -6,7 +6,7 @@ import pytest
 
 from lab.base.errors import UserError
 from lab.compare.collection import collect, find_runs, gather
-from lab.trace.store import RunFolder
+from lab.trace.trace import RunFolder
 
 
 def accuracy(n_replicates=1, value=0.5, n_visits=9):

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.compare.collection import gather
-from lab.compare.families import families
+from lab.compare.collection import families, gather
 
 SIM = {"policy": "attractor", "step": 0.1, "epochs": 8, "seed": 0, "guard": {"frs": False}}
 REAL = {"model": "a/model", "problems": "p.json", "lr": 1e-6, "fields": {"prompt": "q"}}

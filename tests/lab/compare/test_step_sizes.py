@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.own_best import SEED
-from lab.compare.own_best import own_best as own_best_over
+from lab.compare.effort import SEED
+from lab.compare.effort import own_best as own_best_over
 from lab.compare.tables import difference, over_steps
 
 

@@ -9,7 +9,7 @@ import pytest
 from lab.__main__ import main
 from lab.compare.tables import metrics
 from lab.report.digest import read
-from lab.trace.store import RunFolder
+from lab.trace.trace import RunFolder
 
 PAGES = ("before-training", "long-without-answers", "guard")
 SHAPES = {

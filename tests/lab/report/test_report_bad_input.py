@@ -59,7 +59,8 @@ def emptied(table, name, cells=slice(None)):
 def with_answers(folder):
     killed(folder)
     cells = {c.name: [0, 0] for c in ANSWERS} | {"text": ["a", "b"], "replicate": [0, None]}
-    pq.write_table(pa.table(cells), part(folder, "answers"))
+    fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype)) for c in ANSWERS]
+    pq.write_table(pa.table(cells, schema=pa.schema(fields)), part(folder, "answers"))
 
 
 def pipe(folder):
@@ -103,7 +104,7 @@ BAD = {
     changed(task="x" * 10**6): "a text of 1000000 letters",
     changed(title="x" * 10**4): "run.json is damaged",
     changed(seeds=[0] * 10**6): "run.json is damaged",
-    emptied("visits", "flipped"): "flipped has empty cells",
+    emptied("visits", "flipped"): "flipped is null",
     emptied("visits", "replicate", [3]): "visits is damaged",
     emptied("steps", "replicate"): "steps is damaged",
     with_answers: "replicate has empty cells",

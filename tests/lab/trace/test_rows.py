@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes
-from lab.trace.rows import DECIDED, record_dtype, truth_columns, visit_columns
-from lab.trace.schema import VISITS
+from lab.trace.schema import DECIDED, VISITS, record_dtype, truth_columns, visit_columns
 
 NUMBERED = {"replicate", "step", "epoch", "visit", "problem"}
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.trace.rows import checked
-from lab.trace.schema import STEPS, VISITS, names
+from lab.trace.schema import STEPS, VISITS, checked, names
 
 STEP = {
     "replicate": 0,

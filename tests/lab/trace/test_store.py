@@ -1,6 +1,5 @@
 import errno
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -8,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.base import files
 from lab.base.errors import UserError
-from lab.trace.store import MemoryRun, Part, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
 STEP = {
     "replicate": 0,
@@ -142,13 +141,13 @@ def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
 def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     tmp_path, make_manifest, make_visits, monkeypatch, moment
 ):
-    write, replace, calls = Part.write, os.replace, []
+    write, replace, calls = pq.write_table, os.replace, []
 
-    def interrupted_write(*args):
+    def interrupted_write(*args, **options):
         calls.append(args)
         if len(calls) == 1 and moment == "before":
             raise KeyboardInterrupt
-        write(*args)
+        write(*args, **options)
 
     def interrupted_replace(*args):
         replace(*args)
@@ -156,7 +155,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
             raise KeyboardInterrupt
 
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(Part, "write", interrupted_write)
+    monkeypatch.setattr(pq, "write_table", interrupted_write)
     monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
@@ -165,17 +164,18 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     assert trace.run.status == "interrupted"
 
 
+def full(_, target, **options):
+    target.write(b"half a part")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     tmp_path, make_manifest, make_visits, monkeypatch
 ):
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
     run.write_visits(make_visits([[[0.5, 0.25]]]))
 
-    def full(_, file):
-        file.write_bytes(b"half a part")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Part, "write", full)
+    monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
@@ -186,18 +186,14 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
 def test_what_failed_is_written_once_there_is_room(
     tmp_path, make_manifest, make_visits, monkeypatch
 ):
-    write = Part.write
-
-    def full(_, file):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    write = pq.write_table
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    monkeypatch.setattr(Part, "write", full)
+    monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left"), run:
         try:
             run.write_visits(make_visits([[[0.5, 0.25]]]))
         finally:
-            monkeypatch.setattr(Part, "write", write)
+            monkeypatch.setattr(pq, "write_table", write)
     assert len(load(tmp_path / "run").visits) == 2
     assert load(tmp_path / "run").run.status == "failed"
 
@@ -207,7 +203,7 @@ WRITER = """
     import numpy as np
     from lab.trace.manifest import Manifest
     from lab.trace.schema import VISITS
-    from lab.trace.store import RunFolder
+    from lab.trace.trace import RunFolder
 
     run = RunFolder.create(
         sys.argv[1], Manifest("sim", "ttrl", "TTRL", n_problems=1, n_votes=64), flush_rows=500
@@ -224,25 +220,18 @@ WRITER = """
 
 
 def test_a_killed_writer_leaves_a_readable_folder(tmp_path):
-    folder = tmp_path / "run"
-    for round_ in range(1):
-        target = folder / str(round_)
-        writer = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(WRITER), str(target)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
         assert writer.stdout is not None
-        for _ in range(4 + 3 * round_):
-            writer.stdout.readline()
-        writer.send_signal(signal.SIGKILL)
-        announced = [int(line) for line in writer.stdout.read().splitlines()]
-        writer.wait()
-        trace = load(target)
-        visits, rows = np.unique(trace.visits["visit"], return_counts=True)
-        assert visits.tolist() == list(range(1, len(visits) + 1))
-        assert set(rows) == {500}
-        # The last announced part was complete; at most one more was renamed before the kill.
-        last = announced[-1] if announced else 4 + 3 * round_
-        assert last <= len(visits) <= last + 1
-        assert trace.run.status == "running"
+        announced = [writer.stdout.readline() for _ in range(4)]
+        writer.kill()
+        announced += writer.stdout.readlines()
+    trace = load(tmp_path / "run")
+    visits, rows = np.unique(trace.visits["visit"], return_counts=True)
+    assert visits.tolist() == list(range(1, len(visits) + 1)) and set(rows) == {500}
+    # The last announced part was complete; at most one more was renamed before the kill.
+    assert int(announced[-1]) <= len(visits) <= int(announced[-1]) + 1
+    assert trace.run.status == "running"

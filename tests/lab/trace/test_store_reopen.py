@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from lab.base.errors import UserError
-from lab.trace.manifest import Extent, Manifest, read_manifest
-from lab.trace.parts import LOCK_NAME, locked
-from lab.trace.store import RunFolder
+from lab.trace.manifest import LOCK_NAME, Extent, Manifest, locked, read_manifest
+from lab.trace.trace import RunFolder
 
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 1.0, "n_problems": 1, "n_skipped": 0}
 

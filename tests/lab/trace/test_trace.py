@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -189,19 +188,6 @@ def test_one_flipped_bit_of_a_number_is_found(folder):
     part.write_bytes(content)
     with pytest.raises(UserError, match=r"evals/part-00000\.parquet is damaged"):
         _ = load(folder).evals
-
-
-def test_no_python_object_is_read_by_a_thread_that_may_outlive_python(folder, monkeypatch):
-    monkeypatch.setattr("lab.trace.trace._MANY_ROWS", 0)
-    opener, sources = pq.ParquetFile, []
-
-    def noting(source, **options):
-        sources.append(source)
-        return opener(source, **options)
-
-    monkeypatch.setattr(pq, "ParquetFile", noting)
-    assert len(load(folder).steps) == 16
-    assert sources and all(isinstance(source, pa.OSFile) for source in sources)
 
 
 def test_a_run_deleted_before_it_was_read(folder):

@@ -1,12 +1,13 @@
-"""The optional texts of answers: whatever a model wrote comes back as it was written."""
+"""The optional tables, votes and the texts of answers: they come back as they were written."""
+
+import pickle
 
 import numpy as np
 import pytest
 
-from lab.compare.collection import collect
+from lab.compare.collection import collect, gather
 from lab.trace.schema import names
-from lab.trace.store import MemoryRun, RunFolder
-from lab.trace.trace import Trace, load
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
 TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
 ANSWERS = {
@@ -20,30 +21,49 @@ ANSWERS = {
 }
 
 
+VOTES = {
+    "replicate": 0,
+    "step": [0, 1, 1],
+    "epoch": [0, 1, 1],
+    "visit": [0, 1, 1],
+    "problem": 0,
+    "answer": [3, 3, 7],
+    "count": [64, 40, 24],
+}
+
+
 @pytest.fixture
 def folder(make_manifest, make_visits, tmp_path):
     with RunFolder.create(tmp_path / "run", make_manifest()) as run:
         run.write_visits(make_visits(np.full((1, 2, 9), 0.5)))
         run.write_answers(ANSWERS)
+        run.write_votes(VOTES)
     return tmp_path / "run"
 
 
-def test_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
+def test_votes_and_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
     memory = MemoryRun(make_manifest())
     memory.write_answers(ANSWERS)
+    memory.write_votes(VOTES)
     for trace in (load(folder), Trace.of(memory)):
+        assert trace.votes["answer"].tolist() == [3, 3, 7]
+        assert trace.votes["count"].sum() == 128
+        assert trace.votes is trace.votes
         assert trace.answers["text"].tolist() == TEXTS
         assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
         assert trace.answer_texts(0, 0) == {0: TEXTS[0]}
         assert trace.answer_texts(1, 0) == trace.answer_texts(0, 7) == {}
 
 
-def test_a_run_without_texts_has_an_empty_table(make_trace, save, tmp_path):
+def test_a_run_without_them_has_empty_tables(make_trace, save, tmp_path):
     trace = make_trace("ttrl", np.full((1, 2, 9), 0.5), [[0.5] * 9])
-    folder = save(trace, tmp_path / "run")
-    for one in (trace, load(folder)):
+    ((comparison,), _) = gather([trace])
+    sent = pickle.loads(pickle.dumps(comparison.traces["ttrl"]))
+    for one in (trace, sent, load(save(trace, tmp_path / "run"))):
         assert list(one.answers.columns) == list(names("answers"))
+        assert list(one.votes.columns) == list(names("votes"))
         assert one.answers.empty and one.answer_texts(0, 0) == {}
+        assert one.votes.empty and one.votes["count"].dtype == np.int32
 
 
 def test_one_text_can_stand_for_all_rows(make_manifest):
