@@ -12,13 +12,14 @@ A uniform grid of logits and the visit's law as sparse matrices on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse.linalg import SuperLU, splu
 from scipy.special import gammaln, log_expit
 
 from lab.base.errors import UserError
@@ -54,7 +55,7 @@ class Process:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _require(_is_number(self.step) and self.step > 0, "step", self.step, "a finite number > 0")
+        _check_number("step", self.step, math.inf, "a finite number > 0")
         check_count("n_votes", self.n_votes, 3)
         check_count("n_samples", self.n_samples, 2, self.n_votes)
 
@@ -70,20 +71,12 @@ class Process:
 
         Label and sampled share depend on each other through the K common votes, so the law sums
         over both counts: `k` correct among the first K, `r` among the other V - K.
-
-        Raises:
-            UserError: there are too many logits and votes for one table.
         """
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         self.check_grid(x_N.size)
         sampled_NK = binomial(self.n_samples, x_N)
         wins_NK, loses_NK = self._label_given_sample(x_N)
-        sizes_M = self.sizes()
-        return VisitLaw(
-            sizes_M,
-            _fold(sampled_NK * wins_NK, sizes_M.size),
-            _fold(sampled_NK * loses_NK, sizes_M.size),
-        )
+        return VisitLaw(self.sizes(), _fold(sampled_NK * wins_NK), _fold(sampled_NK * loses_NK))
 
     def check_grid(self, n_points: int) -> None:
         """Raise a `UserError` if the law at so many logits is too large a table."""
@@ -107,20 +100,12 @@ class Process:
         return down_N / (up_N + down_N)
 
     def barrier(self, risk: float = 1e-10) -> float:
-        """Logit beyond which a problem counts as locked in.
-
-        Args:
-            risk: share of the moves from there that go back.
-        """
+        """Logit beyond which a problem counts as locked in: where a share `risk` moves back."""
         return _crossing(lambda x: float(self.wrong_first_move(x)[0]), risk)
 
     def extinction(self, delta: float = 0.01) -> float:
-        """Logit (> 0) at which the losing answer wins a vote with probability `delta`.
-
-        Raises:
-            UserError: `delta` is not in (0, 1/2).
-        """
-        _require(_is_number(delta) and 0 < delta < 0.5, "delta", delta, "in (0, 0.5)")
+        """Logit (> 0) at which the losing answer wins a vote with probability `delta`."""
+        _check_number("delta", delta, 0.5, "in (0, 0.5)")
         return _crossing(lambda x: float(self.wrong_vote(x)[0]), delta)
 
     def _label_given_sample(self, x_N: Floats) -> tuple[Floats, Floats]:
@@ -141,26 +126,22 @@ class Process:
 
 
 def logit(p: float) -> float:
-    """Logit of the chance of the correct answer.
-
-    Raises:
-        UserError: `p` is not in (0, 1).
-    """
-    _require(_is_number(p) and 0.0 < p < 1.0, "p0", p, "in (0, 1)")
+    """Logit of a chance in (0, 1) of the correct answer."""
+    _check_number("p0", p, 1.0, "in (0, 1)")
     return math.log(p) - math.log1p(-p)
 
 
-def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
+def _check_number(name: str, value: Any, most: float, bound: str) -> None:
+    if not (isinstance(value, int | float | np.number) and 0 < value < most):
+        raise UserError(f"theory: {name} = {value} must be {bound}")
+
+
+def check_count(name: str, value: Any, least: int, most: float = math.inf) -> None:
     """Raise a `UserError` unless `value` is a whole number in `least..most`."""
-    ok = _is_count(value) and value >= least and (most is None or value <= most)
-    bound = f">= {least}" if most is None else f"in {least}..{most}"
-    _require(ok, name, value, f"a whole number {bound}")
-
-
-def check_cells(p0: Sized, step: Sized) -> None:
-    """Raise a `UserError` if a table over p0 x step would have no cell."""
-    if len(p0) == 0 or len(step) == 0:
-        raise UserError("theory: p0 and step need at least one value each")
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and least <= value <= most):
+        bound = f">= {least}" if most == math.inf else f"in {least}..{most}"
+        raise UserError(f"theory: {name} = {value} must be a whole number {bound}")
 
 
 def _crossing(fall: Callable[[float], float], level: float) -> float:
@@ -181,27 +162,13 @@ def binomial(n: int, x_N: Floats) -> Floats:
     return np.exp(ways_n + k_n * log_expit(x_N)[:, None] + (n - k_n) * log_expit(-x_N)[:, None])
 
 
-def _fold(table_NK: Floats, n_sizes: int) -> Floats:
+def _fold(table_NK: Floats) -> Floats:
     """(N, M) sums of the columns k and K - k, which move `x` equally far."""
-    folded_NM = table_NK[:, :n_sizes].copy()
-    other_NM = table_NK[:, ::-1][:, :n_sizes]
+    n_sizes = (table_NK.shape[1] + 1) // 2
+    folded_NM = table_NK[:, :n_sizes] + table_NK[:, ::-1][:, :n_sizes]
     if table_NK.shape[1] % 2:
-        folded_NM[:, :-1] += other_NM[:, :-1]
-        return folded_NM
-    return folded_NM + other_NM
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _require(ok: bool, name: str, value: object, bound: str) -> None:
-    if not ok:
-        raise UserError(f"theory: {name} = {value} must be {bound}")
+        folded_NM[:, -1] /= 2.0
+    return folded_NM
 
 
 class Moves(NamedTuple):
@@ -239,24 +206,17 @@ def interpolate(x_N: Floats, f_N: Floats, y_E: Floats, order: int = 4) -> Floats
     return (weights_EO * f_N[first_E[:, None] + np.arange(order)]).sum(1)
 
 
-def grid(process: Process, half_width: float, spacing: float) -> Floats:
-    """(N,) uniform logits from `-half_width` to `half_width`, at most `spacing` apart.
+def moves(process: Process, half_width: float, spacing: float, order: int) -> Moves:
+    """The visit's operator by local Lagrange interpolation on a uniform grid around 0.
 
-    Raises:
-        UserError: the process needs more points than fit into memory.
+    Args:
+        half_width: logit of the grid's upper end; what moves beyond its ends is absorbed there.
+        spacing: the most between two points.
+        order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
     """
     n_cells = 2 * max(4, int(np.ceil(half_width / spacing)))
     process.check_grid(n_cells + 1)
-    return np.linspace(-half_width, half_width, n_cells + 1)
-
-
-def moves(process: Process, x_N: Floats, order: int) -> Moves:
-    """The visit's operator by local Lagrange interpolation on `order` points.
-
-    Args:
-        x_N: (N,) uniform grid; what moves beyond its ends is absorbed there.
-        order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
-    """
+    x_N = np.linspace(-half_width, half_width, n_cells + 1)
     law = process.law(x_N)
     up_NN, up_out_N = shift(x_N, law.sizes_M[1:], law.up_NM[:, 1:], order)
     down_NN, down_out_N = shift(x_N, -law.sizes_M[1:], law.down_NM[:, 1:], order)
@@ -265,14 +225,12 @@ def moves(process: Process, x_N: Floats, order: int) -> Moves:
     return Moves(x_N, up_NN, down_NN, *stays, *goes, up_out_N, down_out_N, order)
 
 
-def system(diagonal_N: Floats, *minus: csr_array) -> csc_array:
-    """The matrix `diag(diagonal_N) - sum(minus)`, ready to be factorised."""
-    size = diagonal_N.size
-    place = np.arange(size)
-    matrix = csr_array((diagonal_N, (place, place)), shape=(size, size))
+def solver(diagonal_N: Floats, *minus: csr_array) -> SuperLU:
+    """The factorised matrix `diag(diagonal_N) - sum(minus)`."""
+    matrix = diags_array(diagonal_N, format="csr")
     for operator in minus:
         matrix = matrix - operator
-    return csc_array(matrix)
+    return splu(csc_array(matrix))
 
 
 def shift(x_N: Floats, shifts_S: Floats, chance_NS: Floats, order: int) -> tuple:

@@ -13,19 +13,26 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from guard_core import GuardConfig
+from lab.base.errors import UserError
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
-from sim.theory.chain import lock_in_chain, lock_in_diffusion, window_closed_form, windows
-from sim.theory.flips import detection, flip_rate_by_visit, single_flip_share
-from sim.theory.process import Floats, Process, check_cells, check_count, logit
+from sim.theory.chain import (
+    detection,
+    flip_rate_by_visit,
+    lock_in_chain,
+    lock_in_diffusion,
+    single_flip_share,
+    window_closed_form,
+    windows,
+)
+from sim.theory.process import Floats, Process, check_count, logit
 
 CHART_P0 = (0.35, 0.4, 0.45, 0.48, 0.5, 0.52, 0.55, 0.6, 0.65, 0.7)
 CHART_STEPS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
-_CERTAIN = 0.01
-
 COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_form", "inside")
 
+_CERTAIN = 0.01
 _RATE_VISITS = 5
 _WINDOW, _TAU = 5, 0.3
 _Z_95 = 1.959963984540054
@@ -52,7 +59,7 @@ def regime_chart(
         `single_flip_share`; and `regime`: `kept` or `lost` where the end is 99 % certain, else
         `slow` where the extinction takes at least five visits on average, else `sudden`.
     """
-    check_cells(p0, step_sqrt_votes)
+    _check_cells(p0, step_sqrt_votes)
     rows = [
         row
         for scaled in step_sqrt_votes
@@ -67,34 +74,33 @@ def regime_chart(
     return chart
 
 
-def _rows(p0: Sequence[float], process: Process) -> list[dict[str, object]]:
-    x0_E = np.array([logit(p) for p in p0])
+def _check_cells(p0: Sequence[float], step: Sequence[float]) -> None:
+    if len(p0) == 0 or len(step) == 0:
+        raise UserError("theory: p0 and step need at least one value each")
+
+
+def _rows(p0: Sequence[float], process: Process) -> Iterator[dict[str, object]]:
+    step, n_votes = process.step, process.n_votes
     lost_E = lock_in_chain(process).at(np.array(p0))
-    first_E = process.wrong_first_move(x0_E)
+    first_E = process.wrong_first_move([logit(p) for p in p0])
     single_E = single_flip_share(np.array(p0), process)
     solved = windows(process)
-    rows = []
-    for e, p in enumerate(p0):
-        lost, first = float(lost_E[e]), float(first_E[e])
-        diffusion = lock_in_diffusion(p, process.step, process.n_votes)
-        near = solved.at(p)
-        rows.append(
-            {
-                "p0": p,
-                "step_sqrt_votes": process.step * math.sqrt(process.n_votes),
-                "step": process.step,
-                "n_votes": process.n_votes,
-                "n_samples": process.n_samples,
-                "lost": lost,
-                "lost_diffusion": diffusion,
-                "lost_first_move": first,
-                "form": "diffusion" if abs(diffusion - lost) <= abs(first - lost) else "first move",
-                "visits": near.visits,
-                "visits_lost": near.visits_lost,
-                "single_flip_share": float(single_E[e]),
-            }
-        )
-    return rows
+    for p, lost, first, single in zip(p0, lost_E, first_E, single_E, strict=True):
+        diffusion, near = lock_in_diffusion(p, step, n_votes), solved.at(p)
+        yield {
+            "p0": p,
+            "step_sqrt_votes": step * math.sqrt(n_votes),
+            "step": step,
+            "n_votes": n_votes,
+            "n_samples": process.n_samples,
+            "lost": lost,
+            "lost_diffusion": diffusion,
+            "lost_first_move": first,
+            "form": "diffusion" if abs(diffusion - lost) <= abs(first - lost) else "first move",
+            "visits": near.visits,
+            "visits_lost": near.visits_lost,
+            "single_flip_share": single,
+        }
 
 
 class Interval(NamedTuple):
@@ -109,28 +115,23 @@ class Runs(NamedTuple):
     """The outcome of R independent problems that started alike."""
 
     lost_R: Bools
-    """(R,) the last label is wrong."""
+    """The last label is wrong."""
     degraded_R: Bools
-    """(R,) the first label is correct, the last one wrong."""
+    """The first label is correct, the last one wrong."""
     flips_R: Ints
-    """(R,) label changes since visit 0."""
+    """Label changes since visit 0."""
     detected_R: Bools
-    """(R,) the flip rate over `_WINDOW` visits once exceeded `_TAU`."""
+    """The flip rate over `_WINDOW` visits once exceeded `_TAU`."""
     extinct_at_R: Ints
-    """(R,) visits until either answer was extinct, -1 where neither was."""
+    """Visits until either answer was extinct, -1 where neither was."""
     extinct_wrong_R: Bools
-    """(R,) the correct answer was the first to become extinct."""
+    """The correct answer was the first to become extinct."""
     flip_rate_T: Floats
     """(T,) share of the problems whose label changed at visit 1, 2, .. T."""
 
 
 def draw(
-    p0: float,
-    process: Process,
-    n_runs: int = 20_000,
-    *,
-    seed: int = 0,
-    max_visits: int = 2000,
+    p0: float, process: Process, n_runs: int = 20_000, *, seed: int = 0, max_visits: int = 2000
 ) -> Runs:
     """Simulate problems until all are locked in or the visits are used up.
 
@@ -142,7 +143,14 @@ def draw(
     check_count("max_visits", max_visits, 1)
     check_count("seed", seed, 0)
     barrier, extinct = process.barrier(1e-7), process.extinction()
-    simulation = Simulation(_two_answers(p0, process, n_runs, max_visits, seed))
+    config = SimConfig(
+        **{"policy": "independent", "population": "point", "ability_mean": p0, "n_answers": 2},
+        **{"ability_floor": 0.0, "guard": replace(GuardConfig.off(), W=_WINDOW)},
+        **{"n_problems": n_runs, "batch_size": n_runs, "epochs": max_visits, "step": process.step},
+        **{"n_votes": process.n_votes, "n_samples": process.n_samples, "schedule": "constant"},
+        **{"vote_replicates": 0, "replicates": 1, "seed": seed},
+    )
+    simulation = Simulation(config)
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
     flip_rate_T, first_R, right_R = np.zeros(max_visits), wrong_R, wrong_R
@@ -163,27 +171,6 @@ def draw(
             break
     degraded_R = first_R & ~right_R
     return Runs(~right_R, degraded_R, flips_R, detected_R, extinct_at_R, wrong_R, flip_rate_T)
-
-
-def _two_answers(p0: float, process: Process, n_runs: int, max_visits: int, seed: int) -> SimConfig:
-    return SimConfig(
-        policy="independent",
-        population="point",
-        ability_mean=p0,
-        ability_floor=0.0,
-        n_answers=2,
-        guard=replace(GuardConfig.off(), W=_WINDOW),
-        n_problems=n_runs,
-        batch_size=n_runs,
-        epochs=max_visits,
-        n_votes=process.n_votes,
-        n_samples=process.n_samples,
-        step=process.step,
-        schedule="constant",
-        vote_replicates=0,
-        replicates=1,
-        seed=seed,
-    )
 
 
 def _logits(simulation: Simulation, n_runs: int) -> Floats:
@@ -228,12 +215,11 @@ def drawn_table(
     """Compare the chain with the simulator in every cell of p0 x step.
 
     Returns:
-        One row per cell and quantity: `p0`, `step`, `quantity`, `exact` (chain), `drawn` with its
-        95 % interval `low`, `high`, `closed_form` (NaN where there is none), and `inside`, true
-        where the interval holds the exact value.
+        One row per cell and quantity: `COLUMNS`, with `exact` from the chain, `low` to `high` the
+        95 % interval of `drawn`, `closed_form` (NaN where there is none), and `inside`, true where
+        the interval holds the exact value.
     """
-    check_cells(p0, step)
-    check_count("seed", seed, 0)
+    _check_cells(p0, step)
     rows = []
     for row, eta in enumerate(step):
         process = Process(eta, n_votes, n_samples)
