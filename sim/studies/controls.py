@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -21,8 +21,7 @@ from lab.study import control
 from sim.settings.config import SimConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRun:
+class ControlRun(NamedTuple):
     """The run of a control with its number, and how well it met its target."""
 
     config: SimConfig
@@ -48,8 +47,7 @@ def guard_among(name: str, config: SimConfig) -> GuardConfig:
 
 def named(name: str, config: SimConfig) -> Arm:
     """An arm or control by name; the arm `guard` has the guard of the settings."""
-    found = control(name)
-    if found is not None:
+    if (found := control(name)) is not None:
         return found.arm
     return replace(arm(name), guard=guard_among(name, config))
 
@@ -65,9 +63,6 @@ def find(
 
     Args:
         guard: the guard's run, see `sim.engine.run.measure`.
-
-    Raises:
-        UserError: one of the runs did not move, or the control's run failed.
     """
     if kind == "random_skip":
         share = _mean(guard, "skipped") / 100

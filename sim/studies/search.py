@@ -7,17 +7,21 @@ paired replicates and keeps the better half. The plain arms stay in all rounds, 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import floats, groups, unique
+from lab.base.columns import floats
 from lab.base.errors import UserError
+from lab.base.files import whole
 from lab.base.settings import to_values
-from lab.base.stats import LEVEL, estimate
+from lab.base.stats import LEVEL, estimate, with_interval
+from lab.base.text_table import TextTable
 from lab.trace.parts import locked
 from sim.settings.config import SimConfig
 from sim.settings.options import SEARCH_ARMS, SEARCH_LRS, Objective
@@ -31,10 +35,12 @@ AXES: Mapping[str, tuple[Value, ...]] = {
     "guard.discount": (1.0, 0.8),
 }
 """Settings that are combined with every arm."""
+TABLE = "search.csv"
+_COLUMNS = ["mean", "minimum", "replicates", "gain", "low", "high"]
+_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An arm with the settings that differ from those that all candidates share."""
 
     arm: str
@@ -49,11 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The settings of a search.
-
-    Raises:
-        UserError: the budget is too small for the plain arms, or a setting is impossible.
-    """
+    """The settings of a search."""
 
     base: SimConfig
     """Settings that all candidates share; its replicates are those of the last round."""
@@ -95,15 +97,12 @@ class Search:
         """Return the candidates of the first round, as many as the budget allows.
 
         All plain arms come first, then others in random order; the runs of any two differ.
-
-        Raises:
-            UserError: a plain arm cannot be run.
         """
         made = [
             Candidate(arm, tuple((n, v) for n, v in pairs if v != read(self.base, n)))
             for arm in self.arms
             for values in itertools.product(*self.axes.values())
-            for pairs in [list(zip(self.axes, values, strict=True))]
+            for pairs in [zip(self.axes, values, strict=True)]
         ]
         # Few settings first: of candidates with the same runs the simplest name stays.
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
@@ -140,9 +139,8 @@ def run_search(
     files = contents((name, getattr(search.base, name)) for name in FILES)
     left = search.candidates(files)
     check_files([search.base])
-    names = ("arms", "lrs", "objective", "budget", "axes")
-    own = {name: getattr(search, name) for name in names}
-    definition = {"search": own, "settings": to_values(search.base), "files": files}
+    own = to_values(search)
+    definition = {"settings": own.pop("base"), "search": own, "files": files}
     folder = claim(Path(folder), definition)
     pairs, rows, start = [], pd.DataFrame(), 0
     with locked(folder):
@@ -168,12 +166,9 @@ def _better(
 ) -> list[Candidate]:
     """The plain arms and the best of the others, `size` together."""
     score = scores(rows, search.lrs)[search.objective].to_dict()
-    plain = [c for c in left if not c.values]
     # A candidate that failed at some learning rate has no score and comes last.
-    others = sorted(
-        (c for c in left if c.values), key=lambda c: score.get(c.title, -np.inf), reverse=True
-    )
-    return [*plain, *others[: size - len(plain)]]
+    ranks = [-score.get(c.title, -np.inf) if c.values else -np.inf for c in left]
+    return [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
 
 
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
@@ -185,12 +180,9 @@ def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
     """
     table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
     table = table.reindex(columns=list(lrs)).dropna()
-    counts = {name: len(unique(part, "replicate")) for (name,), part in groups(rows, ["candidate"])}
-    return table.assign(
-        mean=table.mean(axis=1),
-        minimum=table.min(axis=1),
-        replicates=[counts[name] for name in table.index],
-    )
+    counts = rows.groupby("candidate")["replicate"].nunique()
+    means = {"mean": table.mean(axis=1), "minimum": table.min(axis=1)}
+    return table.assign(**means, replicates=counts[table.index])
 
 
 def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:
@@ -201,10 +193,27 @@ def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.Data
     (Bonferroni's correction), also for those that were chosen because they were best.
     """
     table = scores(rows, lrs)
-    level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)
+    level = 1 - (1 - LEVEL) / max(1, rows["candidate"].nunique() - 1)
     means = rows.pivot_table(index="replicate", columns="candidate", values="pass_final")
     first = floats(means, rows["candidate"].iloc[0])
     gains = [estimate(floats(means, name) - first, level) for name in table.index]
     table["gain"] = [gain.mean for gain in gains]
     table["low"], table["high"] = [gain.low for gain in gains], [gain.high for gain in gains]
     return table.sort_values(["replicates", objective], ascending=False, kind="stable")
+
+
+def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
+    """Write the table of a search, and print its best rows."""
+    table, first = results(rows, search.lrs, search.objective), rows["candidate"].iloc[0]
+    with whole(out / TABLE) as file:
+        table.to_csv(file, float_format="%.3f")
+    lines = []
+    for name, (mean, low, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
+        over = "" if math.isnan(gain[1]) else with_interval(*gain)
+        lines.append([str(name), f"{mean:.1f}", f"{low:.1f}", f"{n:.0f}", over])
+    head = ["candidate", "mean", "minimum", "replicates", f"mean - {first}"]
+    print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
+    print("\n".join(TextTable(head, lines).lines()))
+    print("mean and minimum over the learning rates, which the file has one by one; the intervals")
+    print("hold for all candidates at once with 95 %")
+    print(out / TABLE)

@@ -15,7 +15,7 @@ import math
 import multiprocessing.resource_tracker
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,6 @@ from sim.studies.jobs import (
     Assignments,
     SweepJob,
     Task,
-    Value,
     check_axis,
     check_files,
     contents,
@@ -66,7 +65,7 @@ _MAX_CELLS = 1_000_000
 _DIFFERENCES = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
-Pairs = Sequence[tuple[Mapping[str, Value], SweepJob]]
+Pairs = Sequence[tuple[Assignments, SweepJob]]
 """What a row is called, by column, and the job that its numbers come from."""
 
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -236,22 +235,15 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
 
 
 def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
-    """Make the folder of a sweep, or check that it holds the same one.
-
-    Args:
-        folder: new, empty, or of a sweep.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UserError: the folder holds something else; a different sweep is named by its fields.
-    """
+    """Make and return the folder of a sweep, or check that it holds the same one."""
     path = folder / FILE
     own = (FILE, LOCK_NAME, TEMPORARY)
     if path.exists():
-        old, new = _definition(path), msgspec.to_builtins(definition)
-        if differing := _differing(old, msgspec.json.decode(msgspec.json.encode(new))):
+        try:
+            old = msgspec.json.decode(path.read_bytes())["definition"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+        if differing := _differing(old, msgspec.json.decode(msgspec.json.encode(definition))):
             raise UserError(
                 f"{folder}: holds another sweep: {differing}; repeat its command or choose "
                 "another folder"
@@ -282,13 +274,23 @@ def run_jobs(
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}
-    rows: dict[str, list[Mapping[str, Value]]] = {key: [] for key in jobs}
+    rows: dict[str, list[Assignments]] = {key: [] for key in jobs}
     for labels, job in pairs:
         rows[job.key].append(labels)
     outcomes = _finished(folder, jobs)
+    # A bar of visits, not cells: cells differ in size, and the remaining time is a rate's.
+    total = sum(job.visits for job in jobs.values())
+    initial = sum(jobs[key].visits for key in outcomes)
+    bar = Bar(total=total, initial=initial, unit="visit", unit_scale=True, disable=not progress)
     try:
-        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
-        with _bar(jobs, outcomes, progress) as bar, path.open("a", encoding="utf-8") as file:
+        _write(path, pairs, outcomes)
+        with (
+            bar,
+            compilation_shown(bar.set_postfix_str),
+            path.open("a", encoding="utf-8") as file,
+        ):
+            if nothing_compiled():  # workers compile unseen
+                bar.set_postfix_str("compiling")
             for outcome in _outcomes(jobs, outcomes, workers):
                 key = str(outcome["key"].iloc[0])
                 outcomes[key] = outcome
@@ -297,25 +299,8 @@ def run_jobs(
                 bar.set_postfix_str(f"{len(outcomes)} runs", refresh=False)
                 bar.update(jobs[key].visits)
     finally:
-        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
+        _write(path, pairs, outcomes)
     return read_sweep(folder)
-
-
-@contextmanager
-def _bar(
-    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, object], progress: bool
-) -> Iterator[Bar]:
-    """A bar of visits, not cells: cells differ in size, and the remaining time is a rate's."""
-    total = sum(job.visits for job in jobs.values())
-    initial = sum(jobs[key].visits for key in outcomes)
-    options = {"unit": "visit", "unit_scale": True, "disable": not progress}
-    with (
-        Bar(total=total, initial=initial, **options) as bar,
-        compilation_shown(bar.set_postfix_str),
-    ):
-        if nothing_compiled():  # workers compile unseen
-            bar.set_postfix_str("compiling")
-        yield bar
 
 
 def _outcomes(
@@ -328,7 +313,7 @@ def _outcomes(
             if job.key in outcomes or (job.control is not None) != controls:
                 continue
             matched = [outcomes.get(key) for key in (job.guard_key, job.unguarded_key) if key]
-            reasons = [str(t["reason"].iloc[0]) for t in matched if t is not None]
+            reasons = [t["reason"].iloc[0] for t in matched if t is not None]
             failed = next(filter(None, reasons), "")
             if job.control is not None and failed:
                 yield job.failed(f"{job.control.name}: its arms failed: {failed}")
@@ -345,13 +330,11 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
     """Yield the results of tasks in the order in which they end, see `run_sweep`."""
     if not tasks:
         return
-    config = nullcontext()
-    if workers is not None:
-        # One thread each: the workers themselves use the cores. They write nothing that another
-        # one writes, and SIGTERM is blocked in them.
-        end = partial(stop_with_parent, signal.SIGKILL)
-        own = {"inner_max_num_threads": 1, "initializer": end} if workers > 1 else {}
-        config = joblib.parallel_config("loky", n_jobs=workers, **own)
+    # One thread each: the workers themselves use the cores. They write nothing that another one
+    # writes, and SIGTERM is blocked in them.
+    end = partial(stop_with_parent, signal.SIGKILL)
+    own = {"inner_max_num_threads": 1, "initializer": end} if (workers or 1) > 1 else {}
+    config = joblib.parallel_config("loky", n_jobs=workers, **own) if workers else nullcontext()
     # Their first start unblocks signals, so they start before those are held back.
     for tracker in (multiprocessing.resource_tracker, loky_tracker):
         tracker.ensure_running()
@@ -374,35 +357,23 @@ def _finished(folder: Path, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFr
     if not (folder / RESULTS).exists():
         return {}
     done = where(read_sweep(folder), status="done").drop_duplicates(subset=["key", "replicate"])
-    tables = {str(key): part for (key,), part in groups(done.reindex(columns=_OUTCOME), ["key"])}
     return {
-        key: table
-        for key, table in tables.items()
+        str(key): table
+        for (key,), table in groups(done.reindex(columns=_OUTCOME), ["key"])
         if key in jobs and len(table) == jobs[key].config.replicates
     }
 
 
-def _write(path: Path, rows: Sequence[tuple[Mapping[str, Value], pd.DataFrame | None]]) -> None:
+def _write(path: Path, pairs: Pairs, outcomes: Mapping[str, pd.DataFrame]) -> None:
     with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(pd.DataFrame(columns=[*rows[0][0], *_OUTCOME]).to_csv(index=False))
-        file.writelines(_csv([label], table) for label, table in rows if table is not None)
+        file.write(pd.DataFrame(columns=[*pairs[0][0], *_OUTCOME]).to_csv(index=False))
+        made = ((labels, outcomes[job.key]) for labels, job in pairs if job.key in outcomes)
+        file.writelines(_csv([labels], outcome) for labels, outcome in made)
 
 
-def _csv(labels: Sequence[Mapping[str, Value]], outcome: pd.DataFrame) -> str:
-    outcome = outcome.reindex(columns=_OUTCOME)
-    parts = []
-    for label in labels:
-        named = pd.DataFrame({n: [v] * len(outcome) for n, v in label.items()}, outcome.index)
-        parts.append(pd.concat([named, outcome], axis=1))
+def _csv(rows: Sequence[Assignments], outcome: pd.DataFrame) -> str:
+    parts = [outcome.reindex(columns=[*row, *_OUTCOME]).assign(**row) for row in rows]
     return pd.concat(parts).to_csv(index=False, header=False)
-
-
-def _definition(path: Path) -> Any:
-    try:
-        facts = msgspec.json.decode(path.read_bytes())
-        return facts["definition"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
 
 
 def _differing(old: Any, new: Any) -> str:

@@ -5,8 +5,7 @@ votes, labels the problem by their majority (a tie by a fair coin) and makes one
 first K. With standardised advantages that step moves `x` towards the label by
 `2 * step * sqrt(ph * (1 - ph) * (K - 1) / K)`, `ph` the share of either answer among the K.
 The 1e-6 that GRPO adds to the standard deviation is left out: it is below 1e-5 of any move.
-
-A uniform grid of logits and the visit's law as sparse matrices on it.
+Below stands the visit's law as sparse matrices on a uniform grid of logits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class VisitLaw(NamedTuple):
     up_NM: Floats
     """(N, M) probability that the correct answer is the label and the move has that size."""
     down_NM: Floats
-    """(N, M) the same for the wrong answer, which moves `x` down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +59,14 @@ class Process:
 
     def sizes(self) -> Floats:
         """(M,) sizes of the possible moves, by the number of samples for the rarer answer."""
-        fewer_M = np.arange(self.n_samples // 2 + 1)
-        share_M = fewer_M / self.n_samples
+        share_M = np.arange(self.n_samples // 2 + 1) / self.n_samples
         unbiased = (self.n_samples - 1) / self.n_samples
         return 2.0 * self.step * np.sqrt(share_M * (1.0 - share_M) * unbiased)
 
     def law(self, x_N: ArrayLike) -> VisitLaw:
-        """Exact law of one visit.
-
-        Label and sampled share depend on each other through the K common votes, so the law sums
-        over both counts: `k` correct among the first K, `r` among the other V - K.
-        """
+        """Exact law of one visit."""
+        # Label and sampled share depend on each other through the K common votes, so the law sums
+        # over both counts: k correct among the first K, r among the other V - K.
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         self.check_grid(x_N.size)
         sampled_NK = binomial(self.n_samples, x_N)
@@ -90,8 +85,7 @@ class Process:
         """(N,) probability that the wrong answer is the label of one visit."""
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         below_NV = np.cumsum(binomial(self.n_votes, x_N), axis=1)
-        half = self.n_votes // 2
-        return 0.5 * (below_NV[:, (self.n_votes - 1) // 2] + below_NV[:, half])
+        return 0.5 * (below_NV[:, (self.n_votes - 1) // 2] + below_NV[:, self.n_votes // 2])
 
     def wrong_first_move(self, x_N: ArrayLike) -> Floats:
         """(N,) probability that the first move is down: lock-in in the limit of a large step."""
@@ -177,21 +171,17 @@ class Moves(NamedTuple):
     x_N: Floats
     """(N,) grid."""
     up_NN: csr_array
-    """Moves up (correct label) that stay on the grid."""
+    """Moves up (correct label) that stay on the grid; those down have the wrong label."""
     down_NN: csr_array
-    """Moves down (wrong label) that stay on the grid."""
     stay_up_N: Floats
     """(N,) probability of the correct label without a move."""
     stay_down_N: Floats
-    """(N,) probability of the wrong label without a move."""
     up_N: Floats
     """(N,) probability of any move up, summed rather than one minus the rest: it may be tiny."""
     down_N: Floats
-    """(N,) probability of any move down."""
     up_out_N: Floats
     """(N,) probability to leave the grid at its upper end."""
     down_out_N: Floats
-    """(N,) probability to leave the grid at its lower end."""
     order: int
     """Points per interpolation: 2 linear, 4 cubic."""
 
@@ -211,7 +201,7 @@ def moves(process: Process, half_width: float, spacing: float, order: int) -> Mo
 
     Args:
         half_width: logit of the grid's upper end; what moves beyond its ends is absorbed there.
-        spacing: the most between two points.
+        spacing: greatest distance of two points.
         order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
     """
     n_cells = 2 * max(4, int(np.ceil(half_width / spacing)))

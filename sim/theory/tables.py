@@ -107,8 +107,8 @@ class Interval(NamedTuple):
     """A mean with its 95 % interval."""
 
     value: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 class Runs(NamedTuple):
@@ -143,14 +143,11 @@ def draw(
     check_count("max_visits", max_visits, 1)
     check_count("seed", seed, 0)
     barrier, extinct = process.barrier(1e-7), process.extinction()
-    config = SimConfig(
-        **{"policy": "independent", "population": "point", "ability_mean": p0, "n_answers": 2},
-        **{"ability_floor": 0.0, "guard": replace(GuardConfig.off(), W=_WINDOW)},
-        **{"n_problems": n_runs, "batch_size": n_runs, "epochs": max_visits, "step": process.step},
-        **{"n_votes": process.n_votes, "n_samples": process.n_samples, "schedule": "constant"},
-        **{"vote_replicates": 0, "replicates": 1, "seed": seed},
-    )
-    simulation = Simulation(config)
+    flat = SimConfig(policy="independent", population="point", ability_mean=p0, ability_floor=0.0)
+    size = replace(flat, n_answers=2, n_problems=n_runs, batch_size=n_runs, epochs=max_visits)
+    votes = replace(size, n_votes=process.n_votes, n_samples=process.n_samples, vote_replicates=0)
+    own = {"step": process.step, "schedule": "constant", "guard": GuardConfig.off()}
+    simulation = Simulation(replace(votes, **own, seed=seed))
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
     flip_rate_T, first_R, right_R = np.zeros(max_visits), wrong_R, wrong_R
@@ -164,7 +161,7 @@ def draw(
             flips_R += flipped_R
             flip_rate_T[visit - 1] = flipped_R.mean()
             detected_R |= np.asarray(part.visits["flip_rate"], float)[order_R] > _TAU
-        x_R = _logits(simulation, n_runs)
+        x_R = _logits(simulation)
         now_R = (extinct_at_R < 0) & (np.abs(x_R) >= extinct)
         extinct_at_R[now_R], wrong_R[now_R] = visit, x_R[now_R] < 0
         if np.all(np.abs(x_R) >= barrier):
@@ -173,20 +170,19 @@ def draw(
     return Runs(~right_R, degraded_R, flips_R, detected_R, extinct_at_R, wrong_R, flip_rate_T)
 
 
-def _logits(simulation: Simulation, n_runs: int) -> Floats:
+def _logits(simulation: Simulation) -> Floats:
     """(R,) logits of the correct answer."""
-    p_RNA = np.empty((1, n_runs, 2))
-    simulation.policy.probabilities(np.arange(n_runs)[None], p_RNA)
     right_N = simulation.population.truth_RN[0]
-    places_N = np.arange(n_runs)
+    problems_N, p_1NA = np.arange(right_N.size), np.empty((1, right_N.size, 2))
+    simulation.policy.probabilities(problems_N[None], p_1NA)
     with np.errstate(divide="ignore"):
-        return np.log(p_RNA[0, places_N, right_N] / p_RNA[0, places_N, 1 - right_N])
+        return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
 
 
 def proportion(hits: Bools) -> Interval:
     """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
     if hits.size == 0:
-        return Interval(math.nan, math.nan, math.nan)
+        return Interval(math.nan)
     test = binomtest(int(hits.sum()), hits.size)
     return Interval(float(test.statistic), *test.proportion_ci(method="wilson"))
 
@@ -194,10 +190,10 @@ def proportion(hits: Bools) -> Interval:
 def average(values: NDArray[np.number]) -> Interval:
     """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
     if values.size == 0:
-        return Interval(math.nan, math.nan, math.nan)
+        return Interval(math.nan)
     mean = float(values.mean())
     if np.all(values == values[0]):
-        return Interval(mean, math.nan, math.nan)
+        return Interval(mean)
     half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
     return Interval(mean, mean - half, mean + half)
 
@@ -234,29 +230,21 @@ def drawn_table(
 
 def as_text(table: pd.DataFrame) -> str:
     """The table of `drawn_table` as plain text, with a count of agreements below it."""
-    head = f"{'p0':>5} {'step':>7}  {'quantity':<28} {'exact':>9} {'drawn':>9}"
-    lines = [f"{head}  {'95 % interval':^19} {'closed form':>12}"]
-    for row in table.itertuples(index=False, name=None):
-        p0, step, quantity, exact, drawn, low, high, closed, inside = row
-        mark = " " if inside or math.isnan(low) else "*"
-        numbers = f"{_number(exact)} {_number(drawn)}{mark} [{_number(low)},{_number(high)}]"
-        lines.append(f"{p0:5.3g} {step:7.4g}  {quantity:<28} {numbers} {_number(closed):>11}")
-    known = table.loc[table["low"].notna(), "inside"]
-    lines.append(
-        f"The 95 % interval holds the exact value in {sum(known)} of {len(known)} rows;\n"
-        "* marks the others, and about 1 in 20 is expected."
-    )
-    return "\n".join(lines)
+    known = table["low"].notna()
+    numbers = table.round(4).astype({"inside": object})
+    numbers.loc[~known, "inside"] = "-"
+    count = f"{sum(table['inside'][known])} of {sum(known)} rows; about 1 in 20 misses it"
+    lines = numbers.to_string(index=False, na_rep="-")
+    return f"{lines}\nThe 95 % interval, low to high, holds the exact value in {count}."
 
 
 def _quantities(
     p0: float, process: Process, runs: Runs
 ) -> Iterator[tuple[str, float, Interval, float]]:
     """Name, exact value, drawn value and closed form of each quantity."""
-    lost = float(lock_in_chain(process).at(p0))
+    lost, near = float(lock_in_chain(process).at(p0)), windows(process).at(p0)
     diffusion = lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion
-    near = windows(process).at(p0)
     closed = window_closed_form(p0, process.step, process.n_votes)
     done_R = runs.extinct_at_R >= 0
     yield "visits to lock-in", near.visits, average(runs.extinct_at_R[done_R]), closed
@@ -269,16 +257,7 @@ def _quantities(
     single = float(single_flip_share(p0, process))
     once_R = runs.flips_R[runs.degraded_R] == 1
     yield "one flip only, if degraded", single, proportion(once_R), math.nan
-    seen_of = {
-        f"FR over {_WINDOW}": (_WINDOW, runs.detected_R),
-        "one-step FR": (1, runs.flips_R > 0),
-    }
-    for name, (window, seen_R) in seen_of.items():
+    seen = (f"FR over {_WINDOW}", _WINDOW, runs.detected_R), ("one-step FR", 1, runs.flips_R > 0)
+    for name, window, seen_R in seen:
         exact = detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
         yield f"{name} > .3, if lost", exact, proportion(seen_R[runs.lost_R]), math.nan
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return f"{'-':>9}"
-    return f"{value:9.4f}" if abs(value) < 10 else f"{value:9.2f}"

@@ -13,7 +13,7 @@ from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.cli import run_cli
-from sim.commands.calibrate import Calibrate
+from sim.commands import Calibrate
 from sim.engine.run import measure
 from sim.studies.calibrate import (
     CELLS,

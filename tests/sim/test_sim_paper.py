@@ -9,7 +9,7 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.cli import run_cli
-from sim.commands.runs import Compare
+from sim.commands import Compare
 from sim.studies import paper
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lab.base.errors import UserError
 from lab.cli import run_cli
-from sim.commands.theory import Theory
+from sim.commands import Theory
 from sim.theory import lock_in, regime_chart
 from sim.theory.tables import COLUMNS, as_text, drawn_table
 

@@ -10,7 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim.cli import main
-from sim.commands.runs import Run
+from sim.commands import Run
 from sim.explore import (
     READINGS,
     SLIDERS,
@@ -18,16 +18,16 @@ from sim.explore import (
     make_app,
     reading_of,
     redraw,
-    value_of,
     with_positions,
 )
 from sim.settings.config import SimConfig
+from sim.studies.jobs import read
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
 
 
 def places_of(config):
-    return {c.name: c.position(value_of(config, c.name)) for c in SLIDERS}
+    return {c.name: c.position(read(config, c.name)) for c in SLIDERS}
 
 
 def test_untouched_sliders_change_nothing():
@@ -41,13 +41,13 @@ def test_every_slider_sets_its_own_setting_alone(slider):
     for position in (0, len(slider.values) - 1):
         positions = places_of(base) | {slider.name: position}
         config = with_positions(base, positions)
-        assert value_of(config, slider.name) == slider.values[position] or (
+        assert read(config, slider.name) == slider.values[position] or (
             slider.name == "n_votes" and config.n_samples <= config.n_votes
         )
         others = {c.name for c in SLIDERS} - {slider.name}
         if slider.name != "n_votes":
-            assert {n: value_of(config, n) for n in others} == {
-                n: value_of(base, n) for n in others
+            assert {n: read(config, n) for n in others} == {
+                n: read(base, n) for n in others
             }
 
 
