@@ -35,18 +35,8 @@ from lab.base.columns import finite_mean, floats, groups, where
 from lab.base.errors import UserError
 from lab.base.files import whole_folder
 from lab.base.stats import percentile_interval, resample_counts
-from lab.compare.published import (
-    AIME24,
-    AIME25,
-    AMC,
-    CELLS,
-    FATES,
-    LLAMA,
-    MATH,
-    N_PROBLEMS,
-    QWEN,
-    Shares,
-)
+from lab.base.text_table import TextTable
+from lab.compare.published import CELLS, FATES, N_PROBLEMS, Shares, setting_of
 from lab.progress import Bar
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
@@ -66,31 +56,21 @@ class Row(NamedTuple):
     guard: Shares
 
 
-_PRINTED = {
-    "llama-math500": (LLAMA, MATH),
-    "llama-amc": (LLAMA, AMC),
-    "llama-aime24": (LLAMA, AIME24),
-    "qwen-math500": (QWEN, MATH),
-    "qwen-amc": (QWEN, AMC),
-    "qwen-aime25": (QWEN, AIME25),
-}
-ROWS: dict[str, Row] = {
-    name: Row(
-        name,
-        N_PROBLEMS[data],
-        NAMED[name].epochs,
-        FATES[model, data, BASELINE],
-        FATES[model, data, GUARD],
-    )
-    for name, (model, data) in _PRINTED.items()
-}
+def _row(name: str) -> Row:
+    setting = setting_of(name)
+    assert setting is not None
+    ttrl, guard = (FATES[(*setting, method)] for method in (BASELINE, GUARD))
+    return Row(name, N_PROBLEMS[setting.data], NAMED[name].epochs, ttrl, guard)
+
+
+_NAMES = "llama-math500 llama-amc llama-aime24 qwen-math500 qwen-amc qwen-aime25"
+ROWS: dict[str, Row] = {name: _row(name) for name in _NAMES.split()}
 
 Unit = NDArray[np.float64]
 """(parameters,) in [0, 1], what the optimizer moves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A field of `SimConfig` that is fitted; its bounds and where the fit starts."""
 
     name: str
@@ -127,18 +107,12 @@ POPULATION = (
 """Fitted for every row on its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mechanism:
+class Mechanism(NamedTuple):
     """A policy and the parameters that all rows share."""
 
     name: str
     policy: Literal["independent", "attractor", "features"]
     parameters: tuple[Parameter, ...]
-
-    @property
-    def start(self) -> Unit:
-        """The start of the fit."""
-        return np.array([p.unit(p.start) for p in self.parameters])
 
 
 _STEP = Parameter("step", 0.01, 0.5, 0.06)
@@ -149,17 +123,18 @@ _ATTRACTOR = (
     Parameter("neg_transfer", 0.0, 1.0, 0.3, "linear"),
 )
 _SPREAD = (
-    *(replace(p, start=0.045) if p.name == "kappa_corr" else p for p in _ATTRACTOR),
+    *(p._replace(start=0.045) if p.name == "kappa_corr" else p for p in _ATTRACTOR),
     Parameter("corr_load_sd", 0.1, 5.0, 3.0, "linear"),
 )
 _FEATURES = (_STEP, Parameter("feature_dim", 4, 256, 64, whole=True))
 
-MECHANISMS: dict[str, Mechanism] = {
-    "independent": Mechanism("independent", "independent", (_STEP,)),
-    "attractor": Mechanism("attractor", "attractor", _ATTRACTOR),
-    "spread": Mechanism("spread", "attractor", _SPREAD),
-    "features": Mechanism("features", "features", _FEATURES),
-}
+_ALL = (
+    Mechanism("independent", "independent", (_STEP,)),
+    Mechanism("attractor", "attractor", _ATTRACTOR),
+    Mechanism("spread", "attractor", _SPREAD),
+    Mechanism("features", "features", _FEATURES),
+)
+MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _ALL}
 """`spread` is the attractor with a fitted spread of the loadings on the correct direction."""
 
 
@@ -167,15 +142,8 @@ def row_config(
     mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    return SimConfig(
-        policy=mechanism.policy,
-        population="beta",
-        n_problems=row.n_problems,
-        epochs=row.epochs,
-        replicates=replicates,
-        seed=seed,
-        **numbers,
-    )
+    size = {"n_problems": row.n_problems, "epochs": row.epochs, "replicates": replicates}
+    return SimConfig(policy=mechanism.policy, population="beta", seed=seed, **size, **numbers)
 
 
 Reading = Literal["share", "majority"]
@@ -208,9 +176,8 @@ class Budget:
 QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The result of a fit, frozen."""
+class Fit(NamedTuple):
+    """The result of a fit."""
 
     shared: dict[str, Any]
     """Numbers of the mechanism."""
@@ -223,11 +190,7 @@ class Fit:
 def fit(
     mechanism: Mechanism, rows: Sequence[Row], reading: Reading, seed: int, budget: Budget
 ) -> Fit:
-    """Fit the TTRL rows; the guard rows are not used.
-
-    Raises:
-        UserError: no candidate could be run.
-    """
+    """Fit the TTRL rows; the guard rows are not used."""
 
     def loss(row: Row, shared: Unit, own: Unit) -> float:
         numbers = values(mechanism.parameters, shared) | values(POPULATION, own)
@@ -244,15 +207,15 @@ def fit(
         return float(np.mean([loss(row, shared, own[row.name]) for row in rows]))
 
     own = {row.name: population_start(row) for row in rows}
-    candidates = _candidates(mechanism.start, budget.candidates, np.random.default_rng([seed, 1]))
+    start = np.array([p.unit(p.start) for p in mechanism.parameters])
+    candidates = _candidates(start, budget.candidates, np.random.default_rng([seed, 1]))
     losses = [total(candidate) for candidate in candidates]
     if min(losses) >= FAILED:
         raise UserError(f"mechanism {mechanism.name}: every candidate's logits exploded")
     shared = candidates[int(np.argmin(losses))]
     for _ in range(budget.rounds):
         for row in rows:
-            of_row = partial(loss, row, shared)
-            own[row.name] = _descend(of_row, own[row.name], budget.population)
+            own[row.name] = _descend(partial(loss, row, shared), own[row.name], budget.population)
         shared = _descend(total, shared, budget.mechanism)
     found = {name: values(POPULATION, unit) for name, unit in own.items()}
     return Fit(values(mechanism.parameters, shared), found, total(shared))
@@ -314,6 +277,7 @@ def mean_error(table: pd.DataFrame, target: Shares) -> float:
 
 
 _COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
+_COLUMNS += ["achieved_ratio"]
 
 
 def predict(
@@ -335,23 +299,19 @@ def predict(
         problems per cell, pass@1 before and after, update norm, and `achieved_ratio`, the matched
         arm's mean update norm by the guard's (NaN for the others).
     """
-
-    def run(config: SimConfig) -> pd.DataFrame:
-        return measure_reading(config, reading)
-
-    parts = []
+    run, parts = partial(measure_reading, reading=reading), []
     for row in rows:
         numbers = fitted.shared | fitted.own[row.name]
         config = row_config(mechanism, row, numbers, replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
         matched = find("matched", replace(plain, step_factor=1.0), guard, ttrl, run)
-        arms = {BASELINE: (ttrl, math.nan), GUARD: (guard, math.nan)}
-        arms[MATCHED] = (matched.table, matched.achieved_ratio)
-        for name, (table, ratio) in arms.items():
+        ratio = matched.achieved_ratio
+        arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched.table, ratio)
+        for name, table, ratio in arms:
             own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
             parts.append(table.reset_index().assign(**own))
-    return pd.concat(parts, ignore_index=True).reindex(columns=[*_COLUMNS, "achieved_ratio"])
+    return pd.concat(parts, ignore_index=True).reindex(columns=_COLUMNS)
 
 
 SHIFT, COPY = "shift", "copy"
@@ -377,6 +337,11 @@ def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.flo
     return cells_of(runs)[np.argsort(runs["replicate"].to_numpy())]
 
 
+def _target(row: Row, kind: str) -> NDArray[np.float64]:
+    """(cells,) the paper's percent that a kind is held against."""
+    return np.array(row.ttrl if kind == BASELINE else row.guard)
+
+
 def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
     """Return the error of every cell of every kind.
 
@@ -384,17 +349,14 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
         row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
         points, never negative).
     """
-    lines = []
+    parts = []
     for row, kind in itertools.product(rows, KINDS):
-        target = row.ttrl if kind == BASELINE else row.guard
-        values_RC = _predicted(predictions, row, kind)
+        published_C, values_RC = _target(row, kind), _predicted(predictions, row, kind)
+        mean_C, place = values_RC.mean(axis=0), {"row": row.name, "kind": kind, "cell": CELLS}
         sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
-        for cell, printed, mean, sd in zip(
-            CELLS, target, values_RC.mean(axis=0), sd_C, strict=True
-        ):
-            lines.append((row.name, kind, cell, printed, mean, sd, abs(mean - printed)))
-    names = ["row", "kind", "cell", "published", "predicted", "sd", "error"]
-    return pd.DataFrame(lines, columns=names)
+        numbers = {"published": published_C, "predicted": mean_C, "sd": sd_C}
+        parts.append(pd.DataFrame({**place, **numbers, "error": np.abs(mean_C - published_C)}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
@@ -408,7 +370,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     lines = []
     for kind in KINDS:
         predicted_RC = np.concatenate([_predicted(predictions, row, kind) for row in rows], axis=1)
-        target_C = np.concatenate([row.ttrl if kind == BASELINE else row.guard for row in rows])
+        target_C = np.concatenate([_target(row, kind) for row in rows])
         n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
         low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
@@ -455,9 +417,6 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
 
     Returns:
         The table of errors in Markdown.
-
-    Raises:
-        UserError: the folder holds something, or a run failed.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty; choose another folder")
@@ -492,21 +451,19 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
 def _parameters(fitted: Fit) -> pd.DataFrame:
     """Every fitted number: row (empty for those of the mechanism), name, value, loss."""
     of_rows = {"": fitted.shared, **fitted.own}
-    numbers = [
-        (row, name, float(value)) for row, own in of_rows.items() for name, value in own.items()
-    ]
+    numbers = [(row, name, float(v)) for row, own in of_rows.items() for name, v in own.items()]
     return pd.DataFrame(numbers, columns=["row", "name", "value"]).assign(loss=fitted.loss)
 
 
 def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
     """Mean error of every kind as Markdown: over the fits, and the widest interval of any fit."""
     heads = ["mechanism", "reading", "fitted / cells", *_HEADS.values()]
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     for (mechanism, reading), part in groups(summaries, ["mechanism", "reading"]):
         free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * n_rows
         shown = [_interval(where(part, kind=kind), kind) for kind in _HEADS]
         lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}", *shown])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"{line}\n" for line in TextTable(heads, lines).markdown())
 
 
 def _interval(part: pd.DataFrame, kind: str) -> str:
@@ -517,11 +474,7 @@ def _interval(part: pd.DataFrame, kind: str) -> str:
 
 
 def chosen(option: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """The names that were asked for, all if there are none.
-
-    Raises:
-        UserError: a name is unknown or there twice.
-    """
+    """The names that were asked for, each known and once; all if there are none."""
     for name in names:
         if name not in known:
             raise UserError(f"{option} {name!r}: unknown, use one of {', '.join(known)}")

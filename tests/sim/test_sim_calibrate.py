@@ -96,7 +96,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
     own = {row.name: {"ability_mean": 0.34, "ability_concentration": 0.3}}
     mechanism = MECHANISMS["attractor"]
     budget = replace(QUICK, candidates=1, population=1, mechanism=1, problems=83)
-    found = replace(fit(mechanism, [row], "share", 1, budget), own=own)
+    found = fit(mechanism, [row], "share", 1, budget)._replace(own=own)
     table = predict(mechanism, found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
