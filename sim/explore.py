@@ -130,9 +130,6 @@ def redraw(config: SimConfig) -> Drawn:
 
     Args:
         config: of the guard's run.
-
-    Raises:
-        UserError: the step size makes the logits overflow, or a problem has too few visits.
     """
     arms = {"ttrl": _run(replace(config, guard=GuardConfig.off())), "guard": _run(config)}
     whole = pd.concat([over_time.assign(arm=name) for name, (over_time, _) in arms.items()])

@@ -200,9 +200,6 @@ def agree(
 
     Returns:
         As `lab.compare.agreement.compare_cells`.
-
-    Raises:
-        UserError: model, problems or settings of a real run are not those of the response file.
     """
     for comparison in real:  # before the first run
         for runs in comparison.runs.values():

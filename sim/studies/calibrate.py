@@ -3,8 +3,7 @@
 The fit is a random search over the mechanism, then Nelder-Mead on one block of numbers at a time:
 given the mechanism the rows do not depend on each other, so the numbers of a row's population are
 fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
-same seed. That takes most of the noise out of differences, not all: the Beta sampler takes another
-number of draws at other parameters.
+same seed, which takes most of the noise out of differences.
 
 The kinds of prediction, of which the last three need no model of the guard:
 
@@ -81,14 +80,14 @@ class Parameter(NamedTuple):
     whole: bool = False
 
     def value(self, unit: float) -> float:
-        """Return the value of the field at a point of [0, 1]."""
+        """The value of the field at a point of [0, 1]."""
         if self.scale == "linear":
             return self.low + unit * (self.high - self.low)
         value = self.low * (self.high / self.low) ** unit
         return round(value) if self.whole else value
 
     def unit(self, value: float) -> float:
-        """Return the point of [0, 1] at a value of the field, clipped to the bounds."""
+        """The point of [0, 1] at a value of the field, clipped to the bounds."""
         value = min(max(value, self.low), self.high)
         if self.scale == "linear":
             return (value - self.low) / (self.high - self.low)
@@ -207,8 +206,13 @@ def fit(
         return float(np.mean([loss(row, shared, own[row.name]) for row in rows]))
 
     own = {row.name: population_start(row) for row in rows}
+    # The start, and others by turns near it and anywhere in the cube.
+    rng = np.random.default_rng([seed, 1])
     start = np.array([p.unit(p.start) for p in mechanism.parameters])
-    candidates = _candidates(start, budget.candidates, np.random.default_rng([seed, 1]))
+    shape = budget.candidates - 1, len(start)
+    near, anywhere = start + _EDGE * rng.normal(size=shape), rng.random(shape)
+    drawn = np.where(np.arange(shape[0])[:, None] % 2 == 0, near, anywhere)
+    candidates = [start, *np.clip(drawn, 0, 1)]
     losses = [total(candidate) for candidate in candidates]
     if min(losses) >= FAILED:
         raise UserError(f"mechanism {mechanism.name}: every candidate's logits exploded")
@@ -228,23 +232,14 @@ def population_start(row: Row) -> Unit:
     return np.array([p.unit(start) for p, start in zip(POPULATION, starts, strict=True)])
 
 
-def _candidates(start: Unit, n: int, rng: np.random.Generator) -> list[Unit]:
-    """Return the start, points near it, and as many anywhere in the cube."""
-    near = start + _EDGE * rng.normal(size=(n - 1, len(start)))
-    anywhere = rng.random((n - 1, len(start)))
-    drawn = np.where(np.arange(n - 1)[:, None] % 2 == 0, near, anywhere)
-    return [start, *np.clip(drawn, 0, 1)]
-
-
 def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
     """Return the best point of a Nelder-Mead search within the unit cube."""
     # This import takes as long as all others together.
     from scipy.optimize import minimize
 
-    simplex = np.tile(start, (len(start) + 1, 1))
-    for i, value in enumerate(start):
-        # Into the cube: a vertex outside would be clipped onto the start.
-        simplex[i + 1, i] = value + (_EDGE if value < 0.5 else -_EDGE)
+    # Into the cube: a vertex outside would be clipped onto the start.
+    edges = np.diag(np.where(start < 0.5, _EDGE, -_EDGE))
+    simplex = start + np.vstack([np.zeros_like(start), edges])
     visited: list[tuple[float, Unit]] = []
 
     def recorded(unit: Unit) -> float:
@@ -262,18 +257,15 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
 
 
 def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
-    """Return the numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
+    """The numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
     return measure(config, _COLUMN[reading])
-
-
-def cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
-    """(rows, cells) percent of the problems, of a table with a column per cell."""
-    return np.stack([floats(table, cell) for cell in CELLS], axis=1)
 
 
 def mean_error(table: pd.DataFrame, target: Shares) -> float:
     """Mean over the cells of |mean over the replicates - target|, in points."""
-    return float(np.abs(cells_of(table).mean(axis=0) - np.array(target)).mean())
+    return float(
+        np.abs(table[[*CELLS]].to_numpy(np.float64).mean(axis=0) - np.array(target)).mean()
+    )
 
 
 _COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
@@ -334,7 +326,7 @@ def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.flo
         guard_RC, ttrl_RC = (_predicted(predictions, row, name) for name in (GUARD, BASELINE))
         return np.array(row.ttrl) + guard_RC - ttrl_RC
     runs = where(predictions, row=row.name, arm=kind)
-    return cells_of(runs)[np.argsort(runs["replicate"].to_numpy())]
+    return runs.sort_values("replicate")[[*CELLS]].to_numpy(np.float64)
 
 
 def _target(row: Row, kind: str) -> NDArray[np.float64]:
@@ -343,7 +335,7 @@ def _target(row: Row, kind: str) -> NDArray[np.float64]:
 
 
 def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the error of every cell of every kind.
+    """The error of every cell of every kind.
 
     Returns:
         row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
@@ -360,7 +352,7 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
-    """Return the mean error over the cells of all rows per kind, with its spread over seeds.
+    """The mean error over the cells of all rows per kind, with its spread over seeds.
 
     Returns:
         kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
@@ -379,7 +371,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
 
 
-TABLE = "table.md"
+TABLE, _FILES = "table.md", ("predictions", "cells", "summary", "parameters")
 KEY = ["mechanism", "reading", "fit"]
 _EVALUATION = 1_000_000
 """Added to the seed for the prediction, whose draws no fit has then used."""
@@ -401,9 +393,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check the bounds."""
-        for name in ("replicates", "fits"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name, value in (("replicates", self.replicates), ("fits", self.fits)):
+            if value < 1:
+                raise UserError(f"{name} = {value}: must be at least 1")
         if not 0 <= self.seed < _EVALUATION:
             raise UserError(f"seed = {self.seed}: must be in [0, {_EVALUATION - 1}]")
 
@@ -413,26 +405,28 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
 
     Args:
         out: a new or empty folder, which is written at the end: predictions, cells, summary and
-            parameters as Parquet, and the table of errors.
+            parameters (row is empty for those of the mechanism) as Parquet, and the table of errors.
 
     Returns:
         The table of errors in Markdown.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty; choose another folder")
-    names = ("predictions", "cells", "summary", "parameters")
-    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _FILES}
     jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]
     bar = Bar(jobs, "calibrate", len(jobs), unit="fit", disable=not progress)
     with compilation_shown(bar.set_postfix_str):
         for number, mechanism, reading in bar:
             # Further apart than the seeds of two calibrations: neighbouring seeds share no fit.
             seed = c.seed + number * 2 * _EVALUATION
-            fitted = fit(mechanism, c.rows, reading, seed, c.budget)
-            new_seed = seed + _EVALUATION
+            fitted, new_seed = fit(mechanism, c.rows, reading, seed, c.budget), seed + _EVALUATION
             found = predict(mechanism, fitted, c.rows, reading, c.replicates, new_seed)
             errors = cell_errors(found, c.rows), summary(found, c.rows, c.seed)
-            for name, table in zip(names, (found, *errors, _parameters(fitted)), strict=True):
+            of_rows = {"": fitted.shared, **fitted.own}
+            numbers = [(row, n, float(v)) for row, own in of_rows.items() for n, v in own.items()]
+            numbers = pd.DataFrame(numbers, columns=["row", "name", "value"])
+            made = (found, *errors, numbers.assign(loss=fitted.loss))
+            for name, table in zip(_FILES, made, strict=True):
                 for place, value in enumerate((mechanism.name, reading, number)):
                     table.insert(place, KEY[place], value)
                 tables[name].append(table)
@@ -448,29 +442,19 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
     return text
 
 
-def _parameters(fitted: Fit) -> pd.DataFrame:
-    """Every fitted number: row (empty for those of the mechanism), name, value, loss."""
-    of_rows = {"": fitted.shared, **fitted.own}
-    numbers = [(row, name, float(v)) for row, own in of_rows.items() for name, v in own.items()]
-    return pd.DataFrame(numbers, columns=["row", "name", "value"]).assign(loss=fitted.loss)
-
-
 def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
     """Mean error of every kind as Markdown: over the fits, and the widest interval of any fit."""
-    heads = ["mechanism", "reading", "fitted / cells", *_HEADS.values()]
     lines = []
     for (mechanism, reading), part in groups(summaries, ["mechanism", "reading"]):
         free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * n_rows
-        shown = [_interval(where(part, kind=kind), kind) for kind in _HEADS]
-        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}", *shown])
-    return "".join(f"{line}\n" for line in TextTable(heads, lines).markdown())
-
-
-def _interval(part: pd.DataFrame, kind: str) -> str:
-    error = f"{finite_mean(part, 'error'):.2f}"
-    if kind == COPY:
-        return error
-    return f"{error} [{floats(part, 'low').min():.2f}, {floats(part, 'high').max():.2f}]"
+        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}"])
+        for kind in KINDS:
+            own = where(part, kind=kind)
+            low, high = floats(own, "low").min(), floats(own, "high").max()
+            interval = "" if kind == COPY else f" [{low:.2f}, {high:.2f}]"
+            lines[-1].append(f"{finite_mean(own, 'error'):.2f}{interval}")
+    table = TextTable(["mechanism", "reading", "fitted / cells", *_HEADS.values()], lines)
+    return "".join(f"{line}\n" for line in table.markdown())
 
 
 def chosen(option: str, names: Sequence[str], known: Collection[str]) -> list[str]:

@@ -122,10 +122,6 @@ def compare(
 
     Returns:
         Traces by the arm's name, in the given order.
-
-    Raises:
-        UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
-            is matched to, the folder holds something else, or a run failed.
     """
     check_workers(workers)
     out, given = Path(out), {arm.name: arm for arm in arms}
@@ -150,8 +146,15 @@ def compare(
         replicates=True,
     )
     for job in study.all_jobs():  # all, before the first run
-        if job.begun:
-            _check_stored(job)
+        if not job.begun:
+            continue
+        stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
+        old, new = flattened(to_values(stored)), flattened(to_values(job.config))
+        if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+            raise UserError(
+                f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
+                "leave them out, or choose another folder"
+            )
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
     try:
@@ -173,18 +176,6 @@ def _simulate(task: tuple[Job, Arm, bool]) -> None:
         shutil.rmtree(job.folder)
     own = replace(own, step_factor=job.config.step_factor)
     simulate(job.config, job.folder, progress, arm=own)
-
-
-def _check_stored(job: Job) -> None:
-    """Refuse a run of other settings."""
-    run = read_manifest(job.folder)
-    new = flattened(to_values(job.config))
-    old = flattened(to_values(from_values(run.config, SimConfig, str(job.folder))))
-    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-        raise UserError(
-            f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
-            "leave them out, or choose another folder"
-        )
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
@@ -267,7 +258,11 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     Args:
         rows: in the form of `run_sweep`.
     """
-    rows = _once(rows, settings)
+    if settings:
+        # Runs that several cells share once, with `any` for what they do not depend on.
+        many = {n: rows.groupby("key")[n].transform("nunique", dropna=False) > 1 for n in settings}
+        shown = {n: rows[n].astype(object).mask(shared, "any") for n, shared in many.items()}
+        rows = rows.assign(**shown).drop_duplicates(["key", "replicate"], ignore_index=True)
     cells = list(groups(rows, [*settings, "arm"]))
     for columns in _TABLES:
         if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):
@@ -343,15 +338,6 @@ def print_failures(rows: pd.DataFrame) -> None:
     for (reason,), part in groups(failed, ["reason"]):
         cells, arms = len(unique(part, "cell")), ", ".join(unique(part, "arm"))
         print(f"failed in {cells} cell(s), arms {arms}: {reason}")
-
-
-def _once(rows: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:
-    """Runs that several cells share once, with `any` for settings that they do not depend on."""
-    if not settings:
-        return rows
-    shared = {n: rows.groupby("key")[n].transform("nunique", dropna=False) > 1 for n in settings}
-    shown = {n: rows[n].astype(object).mask(many, "any") for n, many in shared.items()}
-    return rows.assign(**shown).drop_duplicates(["key", "replicate"], ignore_index=True)
 
 
 def _numbers(part: pd.DataFrame, columns: Iterable[Metric]) -> list[str]:

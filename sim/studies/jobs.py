@@ -294,8 +294,16 @@ def perform(task: Task) -> pd.DataFrame:
 
 def contents(files: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Path of every file to a hash of what is in it, from settings' names and paths or None."""
-    named = {(name, path) for name, path in files if path is not None}
-    return {path: _digest(name, Path(path)) for name, path in sorted(named)}
+    found: dict[str, str] = {}
+    for name, path in sorted({(name, path) for name, path in files if path is not None}):
+        is_run = Path(path).is_dir()
+        parts = sorted(Path(path).glob("visits/*.parquet")) if is_run else [Path(path)]
+        try:
+            digests = "".join(map(file_digest, parts))
+        except OSError as error:
+            raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
+        found[path] = hashlib.sha256(digests.encode()).hexdigest()[:20]
+    return found
 
 
 def check_files(configs: Iterable[SimConfig]) -> None:
@@ -313,13 +321,3 @@ def check_files(configs: Iterable[SimConfig]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-def _digest(name: str, path: Path) -> str:
-    """Of a file, or of the visits of a run folder."""
-    parts = sorted((path / "visits").glob("*.parquet")) if path.is_dir() else [path]
-    try:
-        found = [file_digest(part) for part in parts]
-    except OSError as error:
-        raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
-    return hashlib.sha256("".join(found).encode()).hexdigest()[:20]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,26 +48,23 @@ def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,
         in percent.
     """
-    jobs = [(name, asked) for name in NAMED for asked in ARMS]
-    bar = Bar(jobs, "paper", len(jobs), unit="run", disable=not progress)
-    lines = [line for name, asked in bar for line in _lines(config, name, asked)]
+    jobs, lines = [(name, asked) for name in NAMED for asked in ARMS], []
+    for name, asked in Bar(jobs, "paper", len(jobs), unit="run", disable=not progress):
+        setting, law = setting_of(name), NAMED[name]
+        assert setting is not None  # every named population is a cell of the paper
+        method = "guard" if asked in GUARDS else asked
+        printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
+        printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
+        own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
+        found = measure(with_arm(own, arm(for_cell(asked, name))))
+        row, kind = (name, " ".join(setting)), arm(asked).name
+        for cell, value in printed.items():
+            if value is not None:
+                ours_R = floats(found, "pass_final" if cell == PASS else cell)
+                sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
+                lines.append((*row, kind, cell, value, ours_R.mean(), sd))
     names = ["row", "title", "kind", "cell", "published", "predicted", "sd"]
     return pd.DataFrame(lines, columns=names)
-
-
-def _lines(config: SimConfig, name: str, asked: str) -> Iterator[tuple[object, ...]]:
-    setting, law = setting_of(name), NAMED[name]
-    assert setting is not None  # every named population is a cell of the paper
-    method = "guard" if asked in GUARDS else asked
-    printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
-    printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
-    own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
-    found = measure(with_arm(own, arm(for_cell(asked, name))))
-    for cell, value in printed.items():
-        if value is not None:
-            ours_R = floats(found, "pass_final" if cell == PASS else cell)
-            sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
-            yield name, " ".join(setting), arm(asked).name, cell, value, ours_R.mean(), sd
 
 
 def paper_errors(table: pd.DataFrame) -> pd.DataFrame:

@@ -154,8 +154,7 @@ def run_search(
                     {"round": number, "candidate": c.title, "arm": c.arm, "lr": lr},
                     job_of(base, {**dict(c.values), "lr": lr}, c.arm, files),
                 )
-                for c in left
-                for lr in search.lrs
+                for c, lr in itertools.product(left, search.lrs)
             ]
             rows, start = run_jobs(pairs, folder, workers, progress), end
     return rows
@@ -172,7 +171,7 @@ def _better(
 
 
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
-    """Return the scores of candidates that were run at every learning rate.
+    """The scores of candidates that were run at every learning rate.
 
     Returns:
         One row per candidate, by its title: final pass@1 in percent at every learning rate (mean

@@ -93,12 +93,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The settings that are run.
-
-    Raises:
-        UserError: an axis names no setting or has values of a wrong type, an arm is unknown or
-            lacks the arms that it is matched to, or there is nothing to vary.
-    """
+    """The settings that are run."""
 
     base: SimConfig = field(default_factory=SimConfig)
     """All that is not varied; its guard is that of the arm `guard`."""
@@ -183,11 +178,6 @@ def run_sweep(
         status ("done" or "failed"), reason, the columns of `lab.measures.metrics.MEASURES`,
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
-
-    Raises:
-        UserError: the folder holds something else, or was made with files that have changed; a
-            file of the settings is missing, or none can be used; or a worker was lost. All but
-            the last are found before anything is written.
     """
     check_workers(workers)
     varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
@@ -212,11 +202,7 @@ def check_workers(workers: int | None) -> None:
 
 
 def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`.
-
-    Raises:
-        UserError: the folder holds no sweep, or a damaged one.
-    """
+    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`."""
     path = Path(folder) / RESULTS
     try:
         text = path.read_text(encoding="utf-8")

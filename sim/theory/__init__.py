@@ -5,8 +5,6 @@ from sim.theory.chain import (
     flip_law,
     flip_rate_by_visit,
     lock_in,
-    lock_in_chain,
-    single_flip_share,
     windows,
     wrong_by_visit,
 )
@@ -31,13 +29,11 @@ __all__ = [
     "flip_law",
     "flip_rate_by_visit",
     "lock_in",
-    "lock_in_chain",
     "mean_field",
     "memory_wrong",
     "plurality",
     "regime_chart",
     "replicator",
-    "single_flip_share",
     "windows",
     "wrong_by_visit",
 ]

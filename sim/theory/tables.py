@@ -60,12 +60,22 @@ def regime_chart(
         `slow` where the extinction takes at least five visits on average, else `sudden`.
     """
     _check_cells(p0, step_sqrt_votes)
-    rows = [
-        row
-        for scaled in step_sqrt_votes
-        for row in _rows(p0, Process(scaled / math.sqrt(n_votes), n_votes, n_samples))
-    ]
-    chart = pd.DataFrame(rows)
+    x0_E, parts = [logit(p) for p in p0], []
+    for scaled in step_sqrt_votes:
+        process = Process(scaled / math.sqrt(n_votes), n_votes, n_samples)
+        lost_E = lock_in_chain(process).at(p0)
+        diffusion_E = np.array([lock_in_diffusion(p, process.step, n_votes) for p in p0])
+        first_E, solved = process.wrong_first_move(x0_E), windows(process)
+        nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
+        own = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
+        own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
+        own |= {"lost_diffusion": diffusion_E, "lost_first_move": first_E}
+        own |= {"form": np.where(nearer_E, "diffusion", "first move")}
+        own |= {
+            name: [getattr(solved.at(p), name) for p in p0] for name in ("visits", "visits_lost")
+        }
+        parts.append(pd.DataFrame(own | {"single_flip_share": single_flip_share(p0, process)}))
+    chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
         [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
         ["kept", "lost", "slow"],
@@ -77,30 +87,6 @@ def regime_chart(
 def _check_cells(p0: Sequence[float], step: Sequence[float]) -> None:
     if len(p0) == 0 or len(step) == 0:
         raise UserError("theory: p0 and step need at least one value each")
-
-
-def _rows(p0: Sequence[float], process: Process) -> Iterator[dict[str, object]]:
-    step, n_votes = process.step, process.n_votes
-    lost_E = lock_in_chain(process).at(np.array(p0))
-    first_E = process.wrong_first_move([logit(p) for p in p0])
-    single_E = single_flip_share(np.array(p0), process)
-    solved = windows(process)
-    for p, lost, first, single in zip(p0, lost_E, first_E, single_E, strict=True):
-        diffusion, near = lock_in_diffusion(p, step, n_votes), solved.at(p)
-        yield {
-            "p0": p,
-            "step_sqrt_votes": step * math.sqrt(n_votes),
-            "step": step,
-            "n_votes": n_votes,
-            "n_samples": process.n_samples,
-            "lost": lost,
-            "lost_diffusion": diffusion,
-            "lost_first_move": first,
-            "form": "diffusion" if abs(diffusion - lost) <= abs(first - lost) else "first move",
-            "visits": near.visits,
-            "visits_lost": near.visits_lost,
-            "single_flip_share": single,
-        }
 
 
 class Interval(NamedTuple):

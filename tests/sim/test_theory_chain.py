@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, lock_in, lock_in_chain, windows, wrong_by_visit
+from sim.theory import Process, lock_in, windows, wrong_by_visit
+from sim.theory.chain import lock_in_chain
 
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:

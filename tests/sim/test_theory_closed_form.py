@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, lock_in, lock_in_chain, windows
+from sim.theory import Process, lock_in, windows
 from sim.theory import chain as forms
+from sim.theory.chain import lock_in_chain
 
 
 def test_the_notes_constants() -> None:

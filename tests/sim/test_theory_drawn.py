@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, flip_law, single_flip_share, windows
+from sim.theory import Process, flip_law, windows
+from sim.theory.chain import single_flip_share
 from sim.theory.tables import Runs, average, draw, proportion
 
 N_RUNS = 20_000

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, flip_law, flip_rate_by_visit, lock_in, single_flip_share
+from sim.theory import Process, flip_law, flip_rate_by_visit, lock_in
+from sim.theory.chain import single_flip_share
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ def test_every_slider_sets_its_own_setting_alone(slider):
         )
         others = {c.name for c in SLIDERS} - {slider.name}
         if slider.name != "n_votes":
-            assert {n: read(config, n) for n in others} == {
-                n: read(base, n) for n in others
-            }
+            assert {n: read(config, n) for n in others} == {n: read(base, n) for n in others}
 
 
 @pytest.mark.parametrize("population", ["qwen-amc", "llama-amc"])
