@@ -261,11 +261,14 @@ def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
     return measure(config, _COLUMN[reading])
 
 
+def _cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
+    """(rows, cells) percent of the problems."""
+    return np.stack([floats(table, cell) for cell in CELLS], axis=1)
+
+
 def mean_error(table: pd.DataFrame, target: Shares) -> float:
     """Mean over the cells of |mean over the replicates - target|, in points."""
-    return float(
-        np.abs(table[[*CELLS]].to_numpy(np.float64).mean(axis=0) - np.array(target)).mean()
-    )
+    return float(np.abs(_cells_of(table).mean(axis=0) - np.array(target)).mean())
 
 
 _COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
@@ -326,7 +329,7 @@ def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.flo
         guard_RC, ttrl_RC = (_predicted(predictions, row, name) for name in (GUARD, BASELINE))
         return np.array(row.ttrl) + guard_RC - ttrl_RC
     runs = where(predictions, row=row.name, arm=kind)
-    return runs.sort_values("replicate")[[*CELLS]].to_numpy(np.float64)
+    return _cells_of(runs.sort_values("replicate"))
 
 
 def _target(row: Row, kind: str) -> NDArray[np.float64]:
@@ -405,7 +408,7 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
 
     Args:
         out: a new or empty folder, which is written at the end: predictions, cells, summary and
-            parameters (row is empty for those of the mechanism) as Parquet, and the table of errors.
+            parameters (those of the mechanism without a row) as Parquet, and the table of errors.
 
     Returns:
         The table of errors in Markdown.

@@ -71,9 +71,8 @@ def regime_chart(
         own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
         own |= {"lost_diffusion": diffusion_E, "lost_first_move": first_E}
         own |= {"form": np.where(nearer_E, "diffusion", "first move")}
-        own |= {
-            name: [getattr(solved.at(p), name) for p in p0] for name in ("visits", "visits_lost")
-        }
+        visits = np.array([solved.at(p)[:2] for p in p0])
+        own |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
         parts.append(pd.DataFrame(own | {"single_flip_share": single_flip_share(p0, process)}))
     chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
