@@ -84,7 +84,6 @@ def with_positions(
 
     Args:
         base: what no slider sets.
-        positions: slider name to the slider's position.
         reading: whose guard takes the place of that of `base`, a key of `READINGS`.
     """
     if reading is not None:
@@ -126,11 +125,7 @@ class Drawn(NamedTuple):
 
 
 def redraw(config: SimConfig) -> Drawn:
-    """Simulate TTRL and the guard on the same seeds, and draw both.
-
-    Args:
-        config: of the guard's run.
-    """
+    """Simulate TTRL and the guard of the settings on the same seeds, and draw both."""
     arms = {"ttrl": _run(replace(config, guard=GuardConfig.off())), "guard": _run(config)}
     whole = pd.concat([over_time.assign(arm=name) for name, (over_time, _) in arms.items()])
     shares = {name: shares for name, (_, shares) in arms.items()}

@@ -131,11 +131,7 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
 
 
 def check_settings(config: Mapping[str, Any], where: str) -> None:
-    """Refuse settings of the trainer that the measured policy does not have or does not know.
-
-    Args:
-        config: of a real run, as plain values.
-    """
+    """Refuse settings of the trainer that the measured policy does not have or does not know."""
     known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
     for name in sorted(config.keys() - known):
         raise UserError(
@@ -197,9 +193,6 @@ def agree(
     Args:
         out: new folder for the runs of the measured policy; in memory if None.
         classical: other policies, whose runs are not kept.
-
-    Returns:
-        As `lab.compare.agreement.compare_cells`.
     """
     for comparison in real:  # before the first run
         for runs in comparison.runs.values():

@@ -119,9 +119,6 @@ def compare(
         arms: see `sim.studies.controls.named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
         workers: processes, one arm each.
-
-    Returns:
-        Traces by the arm's name, in the given order.
     """
     check_workers(workers)
     out, given = Path(out), {arm.name: arm for arm in arms}

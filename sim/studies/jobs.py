@@ -117,9 +117,8 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
     if fault(name, 1, _kind(name)):
         raise UserError(f"vary {name}: is no number, so give its values one by one")
     try:
-        low, high, count = (
-            kind(w) for kind, w in zip((float, float, int), bounds.split(":"), strict=True)
-        )
+        low, high, count = bounds.split(":")
+        low, high, count = float(low), float(high), int(count)
         if not (0 if law == "loguniform" else -np.inf) < low < high < np.inf or count < 2:
             raise ValueError
     except ValueError:
@@ -128,7 +127,7 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
             f"{'above 0 ' if law == 'loguniform' else ''}and count at least 2"
         ) from None
     spaced = np.geomspace if law == "loguniform" else np.linspace
-    values = spaced(low, high, int(count)).tolist()
+    values = spaced(low, high, count).tolist()
     if fault(name, 0.5, _kind(name)) is None:
         # Twelve digits: a step of .1 shall read .3 and not .30000000000000004.
         return tuple(float(f"{value:.12g}") for value in values)
@@ -205,8 +204,7 @@ def job_of(
         return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
 
     try:
-        found = control(name)
-        if found is None:
+        if (found := control(name)) is None:
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)
         config = _arm_config(base, values, found.unguarded)
@@ -245,9 +243,7 @@ def _needed(guard: GuardConfig) -> GuardConfig:
 
 def _size(base: SimConfig, values: Assignments) -> Assignments:
     """A varied population brings its size and length, unless the sweep's own were set by hand."""
-    name = values.get("population")
-    usual = NAMED.get(base.population)
-    law = NAMED.get(name) if isinstance(name, str) else None
+    law, usual = NAMED.get(str(values.get("population"))), NAMED.get(base.population)
     if law is None or usual is None:
         return {}
     sizes = ("n_problems", "epochs")
@@ -271,8 +267,7 @@ def perform(task: Task) -> pd.DataFrame:
     """Do a job; a run that cannot be computed is an outcome, not an error.
 
     Returns:
-        One row per replicate: replicate, status ("done" or "failed"), reason, the columns of
-        `MEASURES` and `FACTS`, key.
+        One row per replicate: replicate, `MEASURES`, `FACTS`, status, reason, key.
     """
     job = task.job
     try:

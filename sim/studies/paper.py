@@ -40,9 +40,6 @@ _WORDS = (
 def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
     """Simulate every printed cell of the paper.
 
-    Args:
-        config: settings that all cells share; population, sizes and arm are replaced.
-
     Returns:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,

@@ -85,13 +85,12 @@ class Search:
         return [*(2**k for k in range((n - 1).bit_length())), n]
 
     def sizes(self, n: int) -> list[int]:
-        """Return the candidates of every round, of n in the first."""
+        """Candidates of every round, of n in the first."""
         return [max(len(self.arms), -(-n // 2**k)) for k in range(len(self.ends))]
 
     def n_runs(self, n: int) -> int:
-        """Return the runs of a search that begins with n candidates."""
-        added = np.diff([0, *self.ends])
-        return len(self.lrs) * int(np.dot(self.sizes(n), added))
+        """Runs of a search that begins with n candidates."""
+        return len(self.lrs) * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
 
     def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
         """Return the candidates of the first round, as many as the budget allows.
@@ -114,8 +113,8 @@ class Search:
                 found.setdefault(job.key, candidate)
             elif not candidate.values:
                 raise UserError(f"arm {candidate.arm}: {job.reason}")
-        plain = [c for c in found.values() if not c.values]
-        others = [c for c in found.values() if c.values]
+        kept = list(found.values())
+        plain, others = [c for c in kept if not c.values], [c for c in kept if c.values]
         # Spawned apart from the seed of the runs, whose random numbers these must not repeat.
         rng = np.random.default_rng(np.random.SeedSequence(self.base.seed, spawn_key=(0, 0, 2)))
         shuffled = [*plain, *(others[place] for place in rng.permutation(len(others)))]
@@ -126,10 +125,7 @@ class Search:
 def run_search(
     search: Search, folder: Path | str, workers: int | None = None, *, progress: bool = False
 ) -> pd.DataFrame:
-    """Run a search, or what is left of it.
-
-    Args:
-        folder: new or empty, or with an unfinished run of the same search, which is continued.
+    """Run a search, or what is left of it in its folder.
 
     Returns:
         One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from

@@ -62,7 +62,7 @@ R = TypeVar("R")
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
-_DIFFERENCES = 5
+_SHOWN = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
 Pairs = Sequence[tuple[Assignments, SweepJob]]
@@ -83,11 +83,7 @@ steps of .2, so all tau_FR in [.2, .4) are one and the same algorithm here."""
 
 RULE_ARMS = ("ttrl", "guard", "memory", "frozen", "truth", *(n for n in RULES if n != BASELINE))
 """Every rule by itself and the named arms; `--arms` also takes RULE+guard and RULE+memory."""
-_RULES = {
-    "population": ("llama-math500", "qwen-math500"),
-    "signal": (0.0, 0.3),
-    "step": STEPS,
-}
+_RULES = {"population": ("llama-math500", "qwen-math500"), "signal": (0.0, 0.3), "step": STEPS}
 """Two models, observations that know nothing and a little, and the steps every arm chooses from."""
 
 
@@ -184,12 +180,8 @@ def run_sweep(
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
     check_files(job.config for _, job in pairs if not job.reason)
-    definition = {
-        "arms": sweep.arms,
-        "groups": {" x ".join(group): group for group in sweep.groups},
-        "settings": to_values(sweep.base),
-        "files": files,
-    }
+    grid = {"arms": sweep.arms, "groups": {" x ".join(group): group for group in sweep.groups}}
+    definition = {**grid, "settings": to_values(sweep.base), "files": files}
     folder = claim(Path(folder), definition)
     with locked(folder):
         return run_jobs(pairs, folder, workers, progress)
@@ -226,13 +218,20 @@ def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
     own = (FILE, LOCK_NAME, TEMPORARY)
     if path.exists():
         try:
-            old = msgspec.json.decode(path.read_bytes())["definition"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            there = flattened(msgspec.json.decode(path.read_bytes())["definition"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-        if differing := _differing(old, msgspec.json.decode(msgspec.json.encode(definition))):
+        here = flattened(msgspec.json.decode(msgspec.json.encode(definition)))
+        differing = [
+            f"{n} is {there.get(n, 'absent')!r} there and {here.get(n, 'absent')!r} here"
+            for n in {**there, **here}
+            if there.get(n) != here.get(n)
+        ]
+        if differing:
+            more = [f"{len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
             raise UserError(
-                f"{folder}: holds another sweep: {differing}; repeat its command or choose "
-                "another folder"
+                f"{folder}: holds another sweep: {'; '.join(differing[:_SHOWN] + more)}; repeat "
+                "its command or choose another folder"
             )
         return folder
     try:
@@ -253,10 +252,8 @@ def run_jobs(
 ) -> pd.DataFrame:
     """Run the jobs that are left: first plain arms, then the controls, which need their numbers.
 
-    Args:
-        pairs: rows and their jobs, with the same columns in every row.
-        folder: of the sweep; each job's rows stand in its `results.csv` as soon as it ends, and
-            all are in the order of `pairs` at the end.
+    Each job's rows stand in `results.csv` as soon as it ends, and all in the order of `pairs` at
+    the end.
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}
@@ -270,11 +267,7 @@ def run_jobs(
     bar = Bar(total=total, initial=initial, unit="visit", unit_scale=True, disable=not progress)
     try:
         _write(path, pairs, outcomes)
-        with (
-            bar,
-            compilation_shown(bar.set_postfix_str),
-            path.open("a", encoding="utf-8") as file,
-        ):
+        with bar, compilation_shown(bar.set_postfix_str), path.open("a", encoding="utf-8") as file:
             if nothing_compiled():  # workers compile unseen
                 bar.set_postfix_str("compiling")
             for outcome in _outcomes(jobs, outcomes, workers):
@@ -360,15 +353,3 @@ def _write(path: Path, pairs: Pairs, outcomes: Mapping[str, pd.DataFrame]) -> No
 def _csv(rows: Sequence[Assignments], outcome: pd.DataFrame) -> str:
     parts = [outcome.reindex(columns=[*row, *_OUTCOME]).assign(**row) for row in rows]
     return pd.concat(parts).to_csv(index=False, header=False)
-
-
-def _differing(old: Any, new: Any) -> str:
-    """Name the fields in which two definitions differ."""
-    before, after = flattened(old), flattened(new)
-    names = [n for n in {**before, **after} if before.get(n) != after.get(n)]
-    shown = [
-        f"{n} is {before.get(n, 'absent')!r} there and {after.get(n, 'absent')!r} here"
-        for n in names[:_DIFFERENCES]
-    ]
-    more = [f"{len(names) - _DIFFERENCES} more"] if len(names) > _DIFFERENCES else []
-    return "; ".join(shown + more)

@@ -140,12 +140,11 @@ def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     return wrong_T
 
 
+Method = Literal["chain", "diffusion"]
+
+
 def lock_in(
-    p0: float,
-    step: float,
-    n_votes: int,
-    n_samples: int,
-    method: Literal["chain", "diffusion"] = "chain",
+    p0: float, step: float, n_votes: int, n_samples: int, method: Method = "chain"
 ) -> float:
     """Probability that a two-answer problem ends on the wrong answer for ever.
 
@@ -162,7 +161,7 @@ def lock_in(
 
 
 def escape_rate(step: float, n_votes: int) -> float:
-    """Rate per visit at which a small logit grows: `lambda = .399 * step * sqrt(V)`.
+    """Rate per visit at which a small logit grows, `lambda = .399 * step * sqrt(V)`.
 
     Valid while |x| < 1 / sqrt(V), where s is linear in x, and V >= 8 or so.
     """
@@ -183,9 +182,7 @@ def lock_in_diffusion(p0: float, step: float, n_votes: int) -> float:
 
     Valid for small step * sqrt(V): against the exact chain with K = V = 64 the error is at most
     .004 up to step * sqrt(V) = .25, .013 at 1, .03 at 2.5, .11 at 8. A small K adds an error at
-    every step size, .01 at K = 8. It does better than the diffusion deserves, since what it leaves
-    out nearly cancels: visits are discrete (fewer wrong ends) and the drift saturates (more).
-    As the step grows the truth tends to `Process.wrong_first_move`.
+    every step size, .01 at K = 8. As the step grows the truth tends to `Process.wrong_first_move`.
     """
     return float(ndtr(-logit(p0) / separatrix_width(step, n_votes)))
 
@@ -195,9 +192,8 @@ def window_closed_form(p0: float, step: float, n_votes: int, delta: float = 0.01
 
     `ln(x_d / max(|x0|, sigma_x)) / lambda` with `x_d = 2 * z_delta / sqrt(V)`, 0 where the start
     is beyond x_d. A scale, not a mean: it leaves out the slowing of the drift beyond 1 / sqrt(V),
-    the time spent within sigma_x (on average .635 / lambda from x0 = 0), and that a problem on
-    its way to the other side must first cross 1/2. At V = 64, step .1, p0 = .52 it gives 5.0, the
-    exact mean is 8.5, and 9.9 for the problems that are lost. `windows` is exact.
+    the time spent within sigma_x, and the way across 1/2. At V = 64, step .1, p0 = .52 it gives
+    5.0; the exact mean, see `windows`, is 8.5, and 9.9 for the problems that are lost.
     """
     extinct = -2.0 * float(ndtri(delta)) / math.sqrt(n_votes)
     start = max(abs(logit(p0)), separatrix_width(step, n_votes))
@@ -243,12 +239,7 @@ def flip_rate_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
 
 
 def flip_law(p0: float, process: Process, max_flips: int = 40) -> FlipLaw:
-    """Law of the number of flips over all time, together with the end.
-
-    Let `G_j(x, L)` be the probability of exactly j more flips and of ending wrong, from logit x
-    and label L. Splitting the next visit by its label gives one triangular system per label, in
-    which j flips follow from j - 1.
-    """
+    """Law of the number of flips over all time, together with the end."""
     x0 = logit(p0)
     check_count("max_flips", max_flips, 1)
     visit = smooth_moves(process)
@@ -355,6 +346,8 @@ def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
 
 def _ends_wrong(process: Process, visit: Moves, max_flips: int) -> list[Floats]:
     """For 0 .. max_flips: (N,) probability of that many flips after visit 0 and a wrong end."""
+    # From logit x and label L, G_j(x, L) is the probability of j more flips and a wrong end.
+    # Splitting the next visit by its label gives a system per label, where j follows from j - 1.
     up_solver = solver(visit.up_N + visit.down_N + visit.stay_down_N, visit.up_NN)
     down_solver = solver(visit.up_N + visit.down_N + visit.stay_up_N, visit.down_NN)
     wrong_N, right_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)

@@ -4,16 +4,13 @@ Without the noise of finite V and K, an update moves the logits by their expecte
 dp_a/dt = p_a (f_a - sum_b p_b f_b): a replicator equation whose fitness is what an answer earns,
 averaged over the labels that the votes can give (https://arxiv.org/abs/2601.04411 has such a flow
 for the rewards of a noisy verifier). The votes keep their V here, since they decide the label's
-law. What is left out is the drift of a finite sample around this flow, which decides near its
-unstable points only (Wright-Fisher drift; `separatrix_width` is its width).
+law. Left out is the drift of a finite sample around this flow, which decides near its unstable
+points only (Wright-Fisher drift; `separatrix_width` is its width).
 
-Vote memory with two answers: a Polya urn whose draws reinforce themselves through the policy.
-
-The memory holds the sum S of all votes, correct minus wrong, and its sign is the label. Without
-training (step 0) S is a random walk and the label becomes the majority of the policy for certain.
-Training moves the policy towards the label, so that later votes agree with it: the urn is
-reinforced, and an early lead of the wrong answer can last (Pemantle, A survey of random processes
-with reinforcement, 2007, https://doi.org/10.1214/07-PS094).
+Vote memory with two answers is a Polya urn. It holds the sum S of all votes, correct minus wrong,
+whose sign is the label. Training moves the policy towards the label, so that later votes agree with
+it: the urn is reinforced, and an early lead of the wrong answer can last (Pemantle, A survey of
+random processes with reinforcement, 2007, https://doi.org/10.1214/07-PS094).
 """
 
 from __future__ import annotations
@@ -40,9 +37,9 @@ class Coupling(NamedTuple):
     """Influence of problems on each other, as in the simulator's policy `attractor`."""
 
     kappa_att: float = 0.25
-    """Coupling of the wrong answers."""
+    """Of the wrong answers."""
     kappa_corr: float = 0.012
-    """Coupling of the correct answers."""
+    """Of the correct answers."""
     neg_transfer: float = 0.3
     """Factor on what a penalty passes on to other problems."""
 
@@ -68,9 +65,6 @@ def mean_field(
     step kappa_corr (U - n D) and all wrong ones by step kappa_att (D - n U), where U and D are the
     mean sizes of the update with a correct and with a wrong label and n is `neg_transfer`. Every
     problem feels all N, so an epoch is integrated in N small steps.
-
-    Args:
-        p0_N: (N,) chances of the correct answer before training, in (0, 1).
     """
     check_count("n_visits", n_visits, 1)
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
@@ -182,11 +176,7 @@ def replicator(p_A: ArrayLike, n_votes: int, step: float, n_visits: int) -> Floa
 
     With the label drawn from `plurality` and an infinite group of samples, the label's logit moves
     by step F and that of any other answer a by -step F p_a / (1 - q), with q the label's
-    probability and F = sqrt(q (1 - q)): the simulator's `update="expected"`.
-
-    Args:
-        p_A: (A,) probabilities before training, all above 0.
-        step: logit step per unit of standardised advantage.
+    probability and F = sqrt(q (1 - q)): the simulator's `update="expected"`. All p_A are above 0.
     """
     check_count("n_visits", n_visits, 1)
     path = [np.asarray(p_A, np.float64)]
