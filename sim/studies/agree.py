@@ -92,7 +92,11 @@ class Prediction:
         Args:
             folder: run folder that has the label accuracies before training.
         """
-        own = {"population": "trace", "trace": str(folder), "fixed_population": True}
+        own: dict[str, Any] = {
+            "population": "trace",
+            "trace": str(folder),
+            "fixed_population": True,
+        }
         return SimConfig(policy=policy, step=step, **own, **self._shared(runs[0]))
 
     def _shared(self, run: Manifest) -> dict[str, Any]:

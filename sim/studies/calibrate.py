@@ -141,7 +141,11 @@ def row_config(
     mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    size = {"n_problems": row.n_problems, "epochs": row.epochs, "replicates": replicates}
+    size: dict[str, Any] = {
+        "n_problems": row.n_problems,
+        "epochs": row.epochs,
+        "replicates": replicates,
+    }
     return SimConfig(policy=mechanism.policy, population="beta", seed=seed, **size, **numbers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -67,7 +67,7 @@ def regime_chart(
         diffusion_E = np.array([lock_in_diffusion(p, process.step, n_votes) for p in p0])
         first_E, solved = process.wrong_first_move(x0_E), windows(process)
         nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
-        own = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
+        own: dict[str, Any] = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
         own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
         own |= {"lost_diffusion": diffusion_E, "lost_first_move": first_E}
         own |= {"form": np.where(nearer_E, "diffusion", "first move")}
@@ -131,7 +131,7 @@ def draw(
     flat = SimConfig(policy="independent", population="point", ability_mean=p0, ability_floor=0.0)
     size = replace(flat, n_answers=2, n_problems=n_runs, batch_size=n_runs, epochs=max_visits)
     votes = replace(size, n_votes=process.n_votes, n_samples=process.n_samples, vote_replicates=0)
-    own = {"step": process.step, "schedule": "constant", "guard": GuardConfig.off()}
+    own: dict[str, Any] = {"step": process.step, "schedule": "constant", "guard": GuardConfig.off()}
     simulation = Simulation(replace(votes, **own, seed=seed))
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
