@@ -177,14 +177,6 @@ def test_a_torn_line_is_run_again(swept, tmp_path, performed):
     assert 0 < len(performed) < 15
 
 
-def test_a_damaged_table_is_refused(tmp_path):
-    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
-    run_sweep(sweep, tmp_path / "s")
-    (tmp_path / "s" / "results.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="is damaged"):
-        run_sweep(sweep, tmp_path / "s")
-
-
 def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
     out, rows = swept
     other = replace(SWEEP, base=replace(BASE, seed=9, n_votes=80), arms=("ttrl", "guard"))
@@ -197,11 +189,21 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
     same(read_sweep(out), rows)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 99}'])
-def test_a_foreign_description_is_refused(tmp_path, content):
-    (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(UserError, match="damaged"):
-        run_sweep(SWEEP, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("results.csv", "a,b\n1,2\n", "is damaged"),
+        ("sweep.json", "{", "is damaged"),
+        ("sweep.json", "[]", "is damaged"),
+        ("sweep.json", '{"format": 99}', "is damaged"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tmp_path, name, content, message):
+    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
+    run_sweep(sweep, tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        run_sweep(sweep, tmp_path)
 
 
 def test_a_lost_worker_ends_the_sweep_in_one_line(tmp_path, monkeypatch):
@@ -214,19 +216,20 @@ def die(task):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def lines(folder):
-    path = folder / "results.csv"
-    return path.read_text().count("\n") if path.exists() else 0
+def started(out, workers, **options):
+    """A long sweep of the command line that has its first rows."""
+    line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
+    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
+    process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.PIPE, **options)
+    deadline, path = time.monotonic() + 120, out / "results.csv"
+    while time.monotonic() < deadline and not (path.exists() and path.read_text().count("\n") > 1):
+        time.sleep(0.05)
+    return process
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_workers_end_with_a_killed_parent(tmp_path):
-    line = [sys.executable, "-m", "sim", "sweep", "--out", str(tmp_path / "s"), "--workers", "2"]
-    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
-    process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while lines(tmp_path / "s") < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = started(tmp_path / "s", "2")
     process.kill()
     process.wait()
     with pytest.raises(ProcessLookupError):
@@ -247,14 +250,7 @@ def test_a_used_folder_is_left_alone(tmp_path):
 @pytest.mark.parametrize(("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGTERM)])
 def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
     out = tmp_path / "s"
-    line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
-    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
-    process = subprocess.Popen(
-        line, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while lines(out) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = started(out, workers, stdout=subprocess.PIPE, text=True)
     # As a terminal or a cluster does it: to the workers as well.
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
