@@ -60,16 +60,16 @@ class Run:
         """Simulate, then print a summary."""
         # What can be refused is refused before the imports, which take a second.
         check_new(self.out)
-        cell, rule = self.settings.population, self.settings.rule
-        asked = None if self.arm is None else with_rule(for_cell(self.arm, cell), rule)
-        arm = arm_of(self.settings, asked)
+        config = self.settings
+        named = self.arm and with_rule(for_cell(self.arm, config.population), config.rule)
+        arm = arm_of(config, named)
         from sim.engine.run import simulate
         from sim.studies.compare import print_short, print_summary, rows_of
         from sim.world.measured.policy import Trust
 
-        print_short(self.settings.epochs)
-        trace = simulate(self.settings, self.out, progress=not self.quiet, arm=arm)
-        print_summary(rows_of({trace.run.arm: trace}, self.settings))
+        print_short(config.epochs)
+        trace = simulate(config, self.out, progress=not self.quiet, arm=arm)
+        print_summary(rows_of({trace.run.arm: trace}, config))
         if (trust := trace.run.extra.get("trust")) is not None:
             print(Trust(**trust).line())
         print(self.out)
@@ -138,20 +138,18 @@ class Compare:
         from sim.studies.controls import named
         from sim.studies.sweep import STEPS
 
-        cell, rule = self.settings.population, self.settings.rule
-        names = tuple(with_rule(for_cell(name, cell), rule) for name in self.arms)
-        arms = [named(name, self.settings) for name in names]
-        print_short(self.settings.epochs)
-        traces = compare(self.settings, arms, self.out, not self.quiet, self.workers)
-        rows = rows_of(traces, self.settings)
+        config, how = self.settings, (not self.quiet, self.workers)
+        names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
+        print_short(config.epochs)
+        traces = compare(config, [named(name, config) for name in names], self.out, *how)
+        rows = rows_of(traces, config)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
-            options = {"workers": self.workers, "progress": not self.quiet}
-            grid = run_grid(self.settings, names, self.out, steps, self.null, **options)
+            grid = run_grid(config, names, self.out, steps, self.null, *how)
             rows = pd.concat([rows, grid], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
-        report(rows, self.settings, self.out)
+        report(rows, config, self.out)
         print(self.out)
 
 
@@ -192,12 +190,11 @@ class SweepCommand:
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
         """Settings of --config, --preset, --population, --profile and --rule."""
-        base: dict[str, Any] = {"replicates": 20}
-        if (name := read_option(argv, "--preset")) is not None:
-            from sim.studies.sweep import preset_settings
+        if (name := read_option(argv, "--preset")) is None:
+            return {"settings": settings_of(argv, replicates=20)}
+        from sim.studies.sweep import preset_settings
 
-            base = preset_settings(name)
-        return {"settings": settings_of(argv, **base)}
+        return {"settings": settings_of(argv, **preset_settings(name))}
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""
@@ -274,14 +271,8 @@ class SearchCommand:
         from sim.studies.jobs import parse_all
         from sim.studies.search import AXES, Search, report, run_search
 
-        search = Search(
-            base=self.settings,
-            arms=self.arms,
-            axes=parse_all(self.vary) or AXES,
-            lrs=self.lrs,
-            objective=self.objective,
-            budget=self.budget,
-        )
+        own: dict[str, Any] = {n: getattr(self, n) for n in ("arms", "lrs", "objective", "budget")}
+        search = Search(base=self.settings, axes=parse_all(self.vary) or AXES, **own)
         rows = run_search(search, self.out, self.workers, progress=not self.quiet)
         report(search, rows, self.out)
 
@@ -332,13 +323,8 @@ class Agree:
         from lab.trace.response import read_response
         from sim.studies.agree import Prediction, agree, left_out
 
-        prediction = Prediction(
-            response=read_response(self.response),
-            path=self.response,
-            growth=self.growth,
-            replicates=self.replicates,
-            seed=self.seed,
-        )
+        own: dict[str, Any] = {n: getattr(self, n) for n in ("growth", "replicates", "seed")}
+        prediction = Prediction(read_response(self.response), self.response, **own)
         real = [c for c in collect(self.real).comparisons if c.world == "real"]
         if not real:
             raise UserError(f"real: no run of the trainer in {', '.join(map(str, self.real))}")
@@ -440,12 +426,9 @@ class Theory:
             columns = ["p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "regime"]
             print(chart[columns].round(4).to_string(index=False))
             return
-        table = drawn_table(
-            *(self.p0, self.step, self.n_votes, self.n_samples),
-            n_runs=self.runs,
-            seed=self.seed,
-            max_visits=self.max_visits,
-        )
+        cells = self.p0, self.step, self.n_votes, self.n_samples
+        how = {"n_runs": self.runs, "seed": self.seed, "max_visits": self.max_visits}
+        table = drawn_table(*cells, **how)
         print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
         print(as_text(table))
 

@@ -6,10 +6,10 @@ Real runs are simulated by the measured policy, and by the classical ones as a r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
 from guard_core import GuardConfig
@@ -61,18 +61,17 @@ checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype t
 which `_FIXED` excludes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Settings of the simulations that the real runs do not have."""
 
     response: Response
     path: Path
     """Of the response file."""
-    growth: float | None = None
+    growth: float | None
     """As in `SimConfig`."""
     replicates: int
     """Simulated runs per cell."""
-    seed: int = 0
+    seed: int
 
     def of(self, runs: Sequence[Manifest]) -> SimConfig:
         """Return the settings of the measured policy for the runs of one arm."""
@@ -106,16 +105,12 @@ class Prediction:
 
 
 def not_classical(run: Manifest) -> str | None:
-    """Returns the setting of a run that only the measured policy has, None where it has none."""
-    brake = GuardConfig.from_dict(run.config["guard"]).brake
-    for name, value, without in (
-        ("kl_coef", run.config.get("kl_coef", 0.0), 0.0),
-        ("average", run.config.get("average", 0.0), 0.0),
-        ("guard.brake", brake, 1.0),
-    ):
-        if value != without:
+    """Return the setting of a run that only the measured policy has, None where it has none."""
+    for name in ("kl_coef", "average"):
+        if (value := run.config.get(name, 0.0)) != 0.0:
             return f"{name} = {value}"
-    return None
+    brake = GuardConfig.from_dict(run.config["guard"]).brake
+    return None if brake == 1.0 else f"guard.brake = {brake}"
 
 
 def check_same(run: Manifest, facts: Facts, path: Path) -> None:
@@ -162,21 +157,17 @@ def _simulate_classical(
     The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one. It
     needs no true answer, but a real run at every learning rate.
     """
-    folder, base = comparison.traces[BASELINE].folder, comparison.runs[BASELINE]
+    real = comparison.traces[BASELINE]
+    folder = real.folder
     assert folder is not None  # collected from folders
-    target = _final_match(comparison.traces[BASELINE])
 
-    def gap(step: float) -> float:
-        trace = simulate(prediction.classical(base, policy, step, folder))
-        return abs(_final_match(trace) - target)
+    def run(arm: str, step: float) -> Trace:
+        return simulate(prediction.classical(comparison.runs[arm], policy, step, folder))
 
-    step = min(STEPS, key=gap)
-    configs = {
-        arm: prediction.classical(runs, policy, step, folder)
-        for arm, runs in comparison.runs.items()
-        if not_classical(runs[0]) is None
-    }
-    return {arm: simulate(config) for arm, config in configs.items()}
+    gaps = [abs(_final_match(run(BASELINE, step)) - _final_match(real)) for step in STEPS]
+    step = STEPS[int(np.argmin(gaps))]
+    arms = [arm for arm, runs in comparison.runs.items() if not_classical(runs[0]) is None]
+    return {arm: run(arm, step) for arm in arms}
 
 
 def _final_match(trace: Trace) -> float:

@@ -192,9 +192,8 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
             **{"status": "done", "reason": "", "key": name},
         }
         table = measure_trace(trace).reset_index().assign(**facts)
-        table.insert(0, "arm", name)
-        table.insert(0, "step", config.step)
-        table.insert(0, "policy", config.policy)
+        for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
+            table.insert(0, column, value)
         parts.append(table)
     return pd.concat(parts, ignore_index=True)
 
@@ -205,8 +204,8 @@ def run_grid(
     out: Path,
     steps: tuple[float, ...],
     null: bool,
-    workers: int = 1,
     progress: bool = False,
+    workers: int = 1,
 ) -> pd.DataFrame:
     """Run the arms over further step sizes, and under the null model, as a sweep in `out/grid`."""
     policies = dict.fromkeys((config.policy, NULL) if null else (config.policy,))
