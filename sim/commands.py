@@ -61,8 +61,8 @@ class Run:
         # What can be refused is refused before the imports, which take a second.
         check_new(self.out)
         config = self.settings
-        named = self.arm and with_rule(for_cell(self.arm, config.population), config.rule)
-        arm = arm_of(config, named)
+        named = None if self.arm is None else for_cell(self.arm, config.population)
+        arm = arm_of(config, None if named is None else with_rule(named, config.rule))
         from sim.engine.run import simulate
         from sim.studies.compare import print_short, print_summary, rows_of
         from sim.world.measured.policy import Trust
@@ -134,20 +134,25 @@ class Compare:
             return
         import pandas as pd
 
-        from sim.studies.compare import compare, print_short, report, rows_of, run_grid
+        from lab.compare.collection import GRID, NULL
+        from sim.studies.compare import compare, print_short, report, rows_of
         from sim.studies.controls import named
-        from sim.studies.sweep import STEPS
+        from sim.studies.sweep import STEPS, Sweep, run_sweep
 
-        config, how = self.settings, (not self.quiet, self.workers)
+        config = self.settings
         names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
         print_short(config.epochs)
-        traces = compare(config, [named(name, config) for name in names], self.out, *how)
+        arms = [named(name, config) for name in names]
+        traces = compare(config, arms, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
-            grid = run_grid(config, names, self.out, steps, self.null, *how)
-            rows = pd.concat([rows, grid], ignore_index=True)
+            policies = dict.fromkeys((config.policy, NULL) if self.null else (config.policy,))
+            grid = {"policy": tuple(policies), "step": tuple(dict.fromkeys((config.step, *steps)))}
+            sweep = Sweep(base=config, arms=names, groups=(grid,))
+            more = run_sweep(sweep, self.out / GRID, self.workers, progress=not self.quiet)
+            rows = pd.concat([rows, more], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
         report(rows, config, self.out)
         print(self.out)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -156,31 +157,7 @@ def _run(config: SimConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 _FIGURES = ("progress", "fates", "lost")
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
-_STYLE = """
-body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: #1F2328; background: #fff }
-.page { display: grid; grid-template: auto auto 1fr / 320px 1fr; gap: 8px 28px; max-width: 1280px;
-  margin: 0 auto; padding: 18px }
-.page > * { min-width: 0 }
-h1 { font-size: 22px; margin: 0; grid-column: 1 / -1 }
-.controls { grid-row: 2 / span 2 }
-.words p { margin: 0 0 .5em }
-.control { margin-bottom: 6px }
-.control label { display: flex; justify-content: space-between; font-size: 13px }
-.control label b { font-variant-numeric: tabular-nums }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 6px }
-.wide { grid-column: 1 / -1 }
-.problem { color: #B3261E; min-height: 1.5em; margin: 0 }
-pre { background: #F3F4F6; padding: 10px; overflow: auto; font-size: 12px; white-space: pre-wrap }
-.copy { position: relative }
-.copy pre { padding-right: 40px }
-.copy > :last-child { position: absolute; right: 8px; top: 8px }
-@media (max-width: 800px) {
-  .page { grid-template: none / minmax(0, 1fr) }
-  .controls { grid-row: auto; order: 1 }
-  .words { position: sticky; top: 0; z-index: 1; background: #fff; font-size: 12.5px }
-  .words p { margin: 0 }
-}
-"""
+_STYLE = Path(__file__).with_name("explore.css").read_text(encoding="utf-8")
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">

@@ -22,7 +22,7 @@ from lab.base.errors import UserError
 from lab.base.settings import flattened, from_values, to_values
 from lab.base.stats import contrast_table, estimate, with_interval
 from lab.base.text_table import TextTable
-from lab.compare.collection import GRID, NULL
+from lab.compare.collection import GRID
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
 from lab.compare.tables import rule_table
 from lab.measures.fate import FATES, MIN_VISITS
@@ -35,7 +35,7 @@ from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.controls import named
-from sim.studies.sweep import Sweep, check_workers, pooled, run_sweep
+from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
 
 EQUAL, BEST = "equal step", "own best step"
@@ -198,22 +198,6 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def run_grid(
-    config: SimConfig,
-    arms: tuple[str, ...],
-    out: Path,
-    steps: tuple[float, ...],
-    null: bool,
-    progress: bool = False,
-    workers: int = 1,
-) -> pd.DataFrame:
-    """Run the arms over further step sizes, and under the null model, as a sweep in `out/grid`."""
-    policies = dict.fromkeys((config.policy, NULL) if null else (config.policy,))
-    grid = {"policy": tuple(policies), "step": tuple(dict.fromkeys((config.step, *steps)))}
-    sweep = Sweep(base=config, arms=arms, groups=(grid,))
-    return run_sweep(sweep, out / GRID, workers, progress=progress)
-
-
 _FACTOR = Metric(
     "step_factor", "factor on the step size", "factor", digits=3, head="step*",
     about="factor on the step size, 1 but in controls of matched effort",
@@ -314,12 +298,7 @@ def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
 
 
 def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:
-    """Print every arm at its own best step beside TTRL, a table for every other setting.
-
-    Args:
-        rows: of `run_sweep` over several steps.
-        settings: columns that were varied, `step` among them.
-    """
+    """Print every arm at its own best step beside TTRL, a table for every other setting."""
     # Seeds are replicates here; what a step costs is not measured.
     others = {"seed": rows["replicate"], "place": 0, "seconds": np.nan, "step_size": rows["step"]}
     by = [name for name in settings if name != "step"]

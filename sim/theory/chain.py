@@ -24,16 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from lab.base.errors import UserError
-from sim.theory.process import (
-    Floats,
-    Moves,
-    Process,
-    check_count,
-    interpolate,
-    logit,
-    moves,
-    solver,
-)
+from sim.theory.process import Floats, Moves, Process, check_count, interpolate, logit, lu, moves
 
 _SMOOTH_CELLS = 24
 _JUMPY_CELLS = 400
@@ -105,7 +96,7 @@ def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
 def solve_lock_in(visit: Moves) -> LockIn:
     """Solve the lock-in from the visit's operator."""
     # Visits that do not move the logit cannot change it, so the equations run over moves alone.
-    chain = solver(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
+    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
     return LockIn(visit.x_N, chain.solve(visit.down_out_N))
 
 
@@ -118,7 +109,7 @@ def windows(process: Process, delta: float = 0.01) -> Windows:
     end = process.extinction(delta)
     spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
     visit = moves(process, end, spacing, order=2)
-    chain = solver(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
+    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
     lost_N, visits_N = chain.solve(visit.down_out_N), chain.solve(np.ones_like(visit.x_N))
     return Windows(visit.x_N, visits_N, lost_N, chain.solve(lost_N))
 
@@ -348,8 +339,8 @@ def _ends_wrong(process: Process, visit: Moves, max_flips: int) -> list[Floats]:
     """For 0 .. max_flips: (N,) probability of that many flips after visit 0 and a wrong end."""
     # From logit x and label L, G_j(x, L) is the probability of j more flips and a wrong end.
     # Splitting the next visit by its label gives a system per label, where j follows from j - 1.
-    up_solver = solver(visit.up_N + visit.down_N + visit.stay_down_N, visit.up_NN)
-    down_solver = solver(visit.up_N + visit.down_N + visit.stay_up_N, visit.down_NN)
+    up_solver = lu(visit.up_N + visit.down_N + visit.stay_down_N, visit.up_NN)
+    down_solver = lu(visit.up_N + visit.down_N + visit.stay_up_N, visit.down_NN)
     wrong_N, right_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)
     up_N = np.zeros_like(visit.x_N)
     down_N = down_solver.solve(visit.down_out_N)

@@ -215,7 +215,7 @@ def moves(process: Process, half_width: float, spacing: float, order: int) -> Mo
     return Moves(x_N, up_NN, down_NN, *stays, *goes, up_out_N, down_out_N, order)
 
 
-def solver(diagonal_N: Floats, *minus: csr_array) -> SuperLU:
+def lu(diagonal_N: Floats, *minus: csr_array) -> SuperLU:
     """The factorised matrix `diag(diagonal_N) - sum(minus)`."""
     matrix = diags_array(diagonal_N, format="csr")
     for operator in minus:

@@ -16,15 +16,7 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
-from sim.theory.chain import (
-    detection,
-    flip_rate_by_visit,
-    lock_in_chain,
-    lock_in_diffusion,
-    single_flip_share,
-    window_closed_form,
-    windows,
-)
+from sim.theory import chain
 from sim.theory.process import Floats, Process, check_count, logit
 
 CHART_P0 = (0.35, 0.4, 0.45, 0.48, 0.5, 0.52, 0.55, 0.6, 0.65, 0.7)
@@ -63,9 +55,9 @@ def regime_chart(
     x0_E, parts = [logit(p) for p in p0], []
     for scaled in step_sqrt_votes:
         process = Process(scaled / math.sqrt(n_votes), n_votes, n_samples)
-        lost_E = lock_in_chain(process).at(p0)
-        diffusion_E = np.array([lock_in_diffusion(p, process.step, n_votes) for p in p0])
-        first_E, solved = process.wrong_first_move(x0_E), windows(process)
+        lost_E = chain.lock_in_chain(process).at(p0)
+        diffusion_E = np.array([chain.lock_in_diffusion(p, process.step, n_votes) for p in p0])
+        first_E, solved = process.wrong_first_move(x0_E), chain.windows(process)
         nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
         own: dict[str, Any] = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
         own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
@@ -73,7 +65,9 @@ def regime_chart(
         own |= {"form": np.where(nearer_E, "diffusion", "first move")}
         visits = np.array([solved.at(p)[:2] for p in p0])
         own |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
-        parts.append(pd.DataFrame(own | {"single_flip_share": single_flip_share(p0, process)}))
+        parts.append(
+            pd.DataFrame(own | {"single_flip_share": chain.single_flip_share(p0, process)})
+        )
     chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
         [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
@@ -227,22 +221,22 @@ def _quantities(
     p0: float, process: Process, runs: Runs
 ) -> Iterator[tuple[str, float, Interval, float]]:
     """Name, exact value, drawn value and closed form of each quantity."""
-    lost, near = float(lock_in_chain(process).at(p0)), windows(process).at(p0)
-    diffusion = lock_in_diffusion(p0, process.step, process.n_votes)
+    lost, near = float(chain.lock_in_chain(process).at(p0)), chain.windows(process).at(p0)
+    diffusion = chain.lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion
-    closed = window_closed_form(p0, process.step, process.n_votes)
+    closed = chain.window_closed_form(p0, process.step, process.n_votes)
     done_R = runs.extinct_at_R >= 0
     yield "visits to lock-in", near.visits, average(runs.extinct_at_R[done_R]), closed
     lost_R = done_R & runs.extinct_wrong_R
     yield "visits to lock-in if lost", near.visits_lost, average(runs.extinct_at_R[lost_R]), closed
-    rate = float(flip_rate_by_visit(p0, process, _RATE_VISITS)[-1])
+    rate = float(chain.flip_rate_by_visit(p0, process, _RATE_VISITS)[-1])
     n_flipped = round(runs.flip_rate_T[_RATE_VISITS - 1] * runs.lost_R.size)
     flipped_R = np.arange(runs.lost_R.size) < n_flipped
     yield f"flip rate at visit {_RATE_VISITS}", rate, proportion(flipped_R), math.nan
-    single = float(single_flip_share(p0, process))
+    single = float(chain.single_flip_share(p0, process))
     once_R = runs.flips_R[runs.degraded_R] == 1
     yield "one flip only, if degraded", single, proportion(once_R), math.nan
     seen = (f"FR over {_WINDOW}", _WINDOW, runs.detected_R), ("one-step FR", 1, runs.flips_R > 0)
     for name, window, seen_R in seen:
-        exact = detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
+        exact = chain.detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
         yield f"{name} > .3, if lost", exact, proportion(seen_R[runs.lost_R]), math.nan
