@@ -271,15 +271,13 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
         setting = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
         print("\n" + ", ".join([f"Differences at {at}", *setting]))
         for (arm, against), pair in groups(part, ["arm", "against"]):
-            texts = [_difference(pair, metric) for metric in _SHOWN]
+            texts = []
+            for row in pair.set_index("metric").loc[[*_SHOWN]].reset_index().to_dict("records"):
+                mark = "*" if "beyond" in row["verdict"] else " "
+                interval = with_interval(row["mean"], row["low"], row["high"])
+                texts.append(f"{row['metric']} {interval:>24}{mark}")
             print(f"  {arm + ' - ' + against:<24}{'   '.join(texts)}")
     print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
-
-
-def _difference(pair: pd.DataFrame, metric: str) -> str:
-    row = where(pair, metric=metric).iloc[0]
-    mark = "*" if "beyond" in row["verdict"] else " "
-    return f"{metric} {with_interval(row['mean'], row['low'], row['high']):>24}{mark}"
 
 
 def _print_own_best(rows: pd.DataFrame, seed: int) -> None:

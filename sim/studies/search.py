@@ -142,7 +142,11 @@ def run_search(
     with locked(folder):
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
         for number, (end, size) in enumerate(rounds):
-            left = left if number == 0 else _better(left, rows, search, size)
+            if number:
+                score = scores(rows, search.lrs)[search.objective].to_dict()
+                # Plain arms stay. One that failed at some learning rate has no score, and is last.
+                ranks = [-score.get(c.title, -np.inf) if c.values else -np.inf for c in left]
+                left = [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
             first = search.base.first_replicate + start
             base = replace(search.base, first_replicate=first, replicates=end - start)
             pairs += [
@@ -154,16 +158,6 @@ def run_search(
             ]
             rows, start = run_jobs(pairs, folder, workers, progress), end
     return rows
-
-
-def _better(
-    left: Sequence[Candidate], rows: pd.DataFrame, search: Search, size: int
-) -> list[Candidate]:
-    """The plain arms and the best of the others, `size` together."""
-    score = scores(rows, search.lrs)[search.objective].to_dict()
-    # A candidate that failed at some learning rate has no score and comes last.
-    ranks = [-score.get(c.title, -np.inf) if c.values else -np.inf for c in left]
-    return [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
 
 
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:

@@ -69,8 +69,17 @@ class Process:
         # over both counts: k correct among the first K, r among the other V - K.
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         self.check_grid(x_N.size)
-        sampled_NK = binomial(self.n_samples, x_N)
-        wins_NK, loses_NK = self._label_given_sample(x_N)
+        n_rest, k_K = self.n_votes - self.n_samples, np.arange(self.n_samples + 1)
+        sampled_NK, rest_NR = binomial(self.n_samples, x_N), binomial(n_rest, x_N)
+        # Both tails are summed from their own end: one minus the other would lose small ones.
+        zero_N1 = np.zeros((x_N.size, 1))
+        at_most_NR = np.hstack([zero_N1, np.cumsum(rest_NR, axis=1)])
+        at_least_NR = np.hstack([np.cumsum(rest_NR[:, ::-1], axis=1)[:, ::-1], zero_N1])
+        needed = (self.n_votes + 1) // 2, self.n_votes // 2 + 1  # a tie counts half
+        wins_NK, loses_NK = (
+            0.5 * sum(tail_NR[:, np.clip(n - k_K, 0, n_rest + 1)] for n in needed)
+            for tail_NR in (at_least_NR, at_most_NR)
+        )
         return VisitLaw(self.sizes(), _fold(sampled_NK * wins_NK), _fold(sampled_NK * loses_NK))
 
     def check_grid(self, n_points: int) -> None:
@@ -101,22 +110,6 @@ class Process:
         """Logit (> 0) at which the losing answer wins a vote with probability `delta`."""
         _check_number("delta", delta, 0.5, "in (0, 0.5)")
         return _crossing(lambda x: float(self.wrong_vote(x)[0]), delta)
-
-    def _label_given_sample(self, x_N: Floats) -> tuple[Floats, Floats]:
-        """(N, K + 1) probabilities that the correct or the wrong answer wins, given `k`."""
-        n_rest = self.n_votes - self.n_samples
-        rest_NR = binomial(n_rest, x_N)
-        # Both tails are summed from their own end: one minus the other would lose small ones.
-        zero_N1 = np.zeros((x_N.size, 1))
-        at_most_NR = np.hstack([zero_N1, np.cumsum(rest_NR, axis=1)])
-        at_least_NR = np.hstack([np.cumsum(rest_NR[:, ::-1], axis=1)[:, ::-1], zero_N1])
-        k_K = np.arange(self.n_samples + 1)
-        more, half = self.n_votes // 2 + 1, (self.n_votes + 1) // 2
-        wins_NK, loses_NK = (
-            0.5 * sum(table_NR[:, np.clip(at - k_K, 0, n_rest + 1)] for at in (half, more))
-            for table_NR in (at_least_NR, at_most_NR)
-        )
-        return np.asarray(wins_NK), np.asarray(loses_NK)
 
 
 def logit(p: float) -> float:

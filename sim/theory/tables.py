@@ -65,9 +65,8 @@ def regime_chart(
         own |= {"form": np.where(nearer_E, "diffusion", "first move")}
         visits = np.array([solved.at(p)[:2] for p in p0])
         own |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
-        parts.append(
-            pd.DataFrame(own | {"single_flip_share": chain.single_flip_share(p0, process)})
-        )
+        own |= {"single_flip_share": chain.single_flip_share(p0, process)}
+        parts.append(pd.DataFrame(own))
     chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
         [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
