@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from scipy.stats import binom
 from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
+from lab.measures.fate import fate_shares, fates
 from sim import SimConfig, simulate
 from sim.theory import Process, detection, lock_in, memory_wrong
 from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, plurality, replicator
@@ -196,3 +198,36 @@ def test_a_coupled_population_collapses_as_often_as_in_the_engine(
 def test_what_is_no_distribution_is_refused(p: list[float]) -> None:
     with pytest.raises(UserError, match="theory: p must be probabilities"):
         plurality(p, 8)
+
+
+def row(config: SimConfig) -> dict[str, float]:
+    return fate_shares(fates(simulate(config).visits)).mean().to_dict()
+
+
+def test_independent_problems_hardly_degrade():
+    many = {"policy": "independent", "guard": GuardConfig.off(), "replicates": 4}
+    assert row(SimConfig(**many))["Degraded"] < 1
+    two = SimConfig(**many, population="point", ability_mean=0.55, n_answers=2, step=0.1)
+    # Lock-in on the wrong answer is 4.5 %, but most of it is over before the first three visits.
+    assert row(two)["Degraded"] < 3
+
+
+def test_attractor_reproduces_the_llama_row():
+    shares = row(SimConfig(guard=GuardConfig.off(), replicates=4, seed=3))
+    paper = {
+        "Degraded": 53.8,
+        "Marginal Degraded": 6.4,
+        "Learned": 0.2,
+        "Stable Always Right": 2.8,
+        "Always Wrong": 36.4,
+    }
+    for name, percent in paper.items():
+        assert shares[name] == pytest.approx(percent, abs=5), name
+
+
+def test_frozen_labels_and_vote_memory_lose_far_less():
+    config = SimConfig(guard=GuardConfig.off(), replicates=4, seed=3)
+    plain = row(config)["TotalDeg"]
+    memory = row(replace(config, guard=GuardConfig(label_from="memory")))["TotalDeg"]
+    frozen = row(replace(config, guard=GuardConfig(label_from="frozen")))["TotalDeg"]
+    assert frozen < 4 < memory < plain - 25
