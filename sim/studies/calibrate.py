@@ -55,15 +55,13 @@ class Row(NamedTuple):
     guard: Shares
 
 
-def _row(name: str) -> Row:
-    setting = setting_of(name)
-    assert setting is not None
-    ttrl, guard = (FATES[(*setting, method)] for method in (BASELINE, GUARD))
-    return Row(name, N_PROBLEMS[setting.data], NAMED[name].epochs, ttrl, guard)
-
-
+_METHODS = (BASELINE, GUARD)
 _NAMES = "llama-math500 llama-amc llama-aime24 qwen-math500 qwen-amc qwen-aime25"
-ROWS: dict[str, Row] = {name: _row(name) for name in _NAMES.split()}
+ROWS: dict[str, Row] = {
+    name: Row(name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in _METHODS))
+    for name in _NAMES.split()
+    for at, data in [setting_of(name) or ("", "")]
+}
 
 Unit = NDArray[np.float64]
 """(parameters,) in [0, 1], what the optimizer moves."""
@@ -141,12 +139,8 @@ def row_config(
     mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    size: dict[str, Any] = {
-        "n_problems": row.n_problems,
-        "epochs": row.epochs,
-        "replicates": replicates,
-    }
-    return SimConfig(policy=mechanism.policy, population="beta", seed=seed, **size, **numbers)
+    own = {**numbers, "n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
+    return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **own)
 
 
 Reading = Literal["share", "majority"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from guard_core import GuardConfig
+from lab.base.columns import Bools, Ints
 from lab.base.errors import UserError
 from sim.engine.simulation import Simulation
 from sim.settings.config import SimConfig
@@ -28,9 +29,6 @@ _CERTAIN = 0.01
 _RATE_VISITS = 5
 _WINDOW, _TAU = 5, 0.3
 _Z_95 = 1.959963984540054
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 def regime_chart(
