@@ -73,7 +73,8 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
             best = at_own_best(part)
             guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
             # The rival comes first, so that the differences are arm minus rival.
-            both = pd.concat([best_rival(part).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+            rival = best_rival(done(part)).assign(arm=BEST_RIVAL)
+            both = pd.concat([rival, guarded], ignore_index=True)
             parts.append(_differences(best, BEST, settings, seed))
             parts.append(where(_differences(both, BEST, settings, seed), against=BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
