@@ -181,8 +181,7 @@ def test_the_command(
     monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
     argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
-    commands = {"calibrate": Calibrate, "again": Calibrate}
-    assert run_cli("guard-sim", commands, argv) == 0
+    assert run_cli("guard-sim", {"calibrate": Calibrate, "again": Calibrate}, argv) == 0
     assert "| mechanism | reading | fitted / cells |" in capsys.readouterr().out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -73,13 +74,6 @@ def test_lost_problems_are_detected_as_often_as_the_chain_says(cell: Cell) -> No
             share = float(seen_N[end_N].mean())
             error = math.sqrt(max(share * (1 - share), 1e-3) / end_N.sum())
             assert abs(share - getattr(exact, name)) < 4 * error
-
-
-@pytest.mark.parametrize(("name", "value"), [("n_visits", 0), ("window", 0), ("tau", 1.0)])
-def test_bad_settings_of_the_detection_are_named(name: str, value: float) -> None:
-    settings: dict[str, Any] = {"n_visits": 10, name: value}
-    with pytest.raises(UserError, match=f"theory: {name} = "):
-        detection(0.5, Process(0.1, 8, 8), **settings)
 
 
 def test_remembered_majorities_are_wrong_as_often_as_the_urn_says() -> None:
@@ -194,10 +188,19 @@ def test_a_coupled_population_collapses_as_often_as_in_the_engine(
     assert 0.02 < chance < 0.98
 
 
-@pytest.mark.parametrize("p", [[0.5, 0.6], [1.2, -0.2]])
-def test_what_is_no_distribution_is_refused(p: list[float]) -> None:
-    with pytest.raises(UserError, match="theory: p must be probabilities"):
-        plurality(p, 8)
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda: detection(0.5, Process(0.1, 8, 8), 0), "n_visits = 0"),
+        (lambda: detection(0.5, Process(0.1, 8, 8), 10, window=0), "window = 0"),
+        (lambda: detection(0.5, Process(0.1, 8, 8), 10, tau=1.0), "tau = 1.0"),
+        (lambda: plurality([0.5, 0.6], 8), "p must be probabilities"),
+        (lambda: plurality([1.2, -0.2], 8), "p must be probabilities"),
+    ],
+)
+def test_bad_input_is_named(ask: Callable[[], object], named: str) -> None:
+    with pytest.raises(UserError, match=f"theory: {named}"):
+        ask()
 
 
 def row(config: SimConfig) -> dict[str, float]:
