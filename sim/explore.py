@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,15 +30,13 @@ from sim.studies.jobs import assign, read
 from sim.studies.paper import GUARDS
 
 
-@dataclass(frozen=True, slots=True)
-class Slider:
-    """One slider over the values that a setting may take."""
+class Slider(NamedTuple):
+    """One slider over the positions of the values that a setting may take."""
 
     name: str
-    """Setting of `SimConfig`; `guard.` stands before those of the guard."""
     label: str
     values: Sequence[float]
-    """Ascending, of the setting's type; the slider moves over their positions."""
+    """Ascending, of the setting's type."""
 
     def position(self, value: float) -> int:
         """The position whose value is nearest."""

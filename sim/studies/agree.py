@@ -86,11 +86,7 @@ class Prediction(NamedTuple):
     def classical(
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
     ) -> SimConfig:
-        """Return the settings of a classical policy for the runs of one arm.
-
-        Args:
-            folder: run folder that has the label accuracies before training.
-        """
+        """Return those of a classical policy; the folder has the label accuracies at the start."""
         own: dict[str, Any] = {
             "population": "trace",
             "trace": str(folder),
@@ -154,8 +150,7 @@ def _simulate_classical(
 ) -> dict[str, Trace]:
     """Simulate the arms that a classical policy can, its step size calibrated on TTRL.
 
-    The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one. It
-    needs no true answer, but a real run at every learning rate.
+    The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one.
     """
     real = comparison.traces[BASELINE]
     folder = real.folder

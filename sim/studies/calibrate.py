@@ -163,9 +163,9 @@ class Budget:
     rounds: int = 2
     """Number of times that populations and mechanism are fitted in turn."""
     population: int = 20
-    """Runs per row and round for a population."""
+    """Runs per row and round."""
     mechanism: int = 30
-    """Runs of all rows per round for the mechanism."""
+    """Runs of all rows per round."""
     problems: int = 1500
     """Problems per row and run over the replicates, at least; 2 to 16 replicates."""
 
@@ -174,12 +174,10 @@ QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
 
 
 class Fit(NamedTuple):
-    """The result of a fit."""
+    """Numbers of the mechanism, and of the population by row."""
 
     shared: dict[str, Any]
-    """Numbers of the mechanism."""
     own: dict[str, dict[str, Any]]
-    """Numbers of the population by row."""
     loss: float
     """Mean error over the fitted cells in points, on the seeds of the fit."""
 
@@ -284,7 +282,6 @@ def predict(
     """Run TTRL, the guard and TTRL at matched effort with frozen numbers and paired seeds.
 
     Args:
-        rows: to predict; each must have been fitted.
         seed: other than those of the fit.
 
     Returns:
@@ -389,7 +386,6 @@ class Calibration:
     replicates: int = 16
     """Runs per row and arm of the prediction."""
     fits: int = 2
-    """Fits with seeds of their own."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class Search:
     objective: Objective = "mean"
     """Over the learning rates, of the final pass@1: its mean, or its lowest mean over seeds."""
     budget: int = 1000
-    """Most runs: one candidate at one learning rate in one replicate each."""
+    """Most runs, of one candidate at one learning rate in one replicate each."""
 
     def __post_init__(self) -> None:
         """Check the axes and the budget."""

@@ -53,7 +53,7 @@ class MeanField(NamedTuple):
     x_TN: Floats
     """(T + 1, N) logits of the correct answer, before training and after every visit."""
     wrong_TN: Floats
-    """(T + 1, N) probability of a wrong label at these logits."""
+    """(T + 1, N) probability of a wrong label."""
 
 
 def mean_field(
