@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from lab.signals import enter
@@ -11,7 +10,3 @@ from lab.signals import enter
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-sim`; returns the exit code."""
     return enter("guard-sim", "sim.commands", argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,11 +5,11 @@ Real runs are simulated by the measured policy, and by the classical ones as a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
 from guard_core import GuardConfig
@@ -30,7 +30,6 @@ from sim.settings.config import Classical, SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.settings.populations import check_measured_rule
 
-CLASSICAL: tuple[Classical, ...] = get_args(Classical)
 STEPS = tuple(0.02 * 2**k for k in range(10))
 """Step sizes that a classical policy is calibrated over, .02 to 10.24."""
 
@@ -61,86 +60,56 @@ checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype t
 which `_FIXED` excludes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Settings of the simulations that the real runs do not have."""
 
     response: Response
     path: Path
     """Of the response file."""
-    growth: float | None = None
+    growth: float | None
     """As in `SimConfig`."""
     replicates: int
     """Simulated runs per cell."""
-    seed: int = 0
+    seed: int
 
     def of(self, runs: Sequence[Manifest]) -> SimConfig:
-        """Return the settings of the measured policy for the runs of one arm.
-
-        Raises:
-            UserError: they have another model or other problems, or settings that the policy does
-                not have.
-        """
+        """Return the settings of the measured policy for the runs of one arm."""
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        return SimConfig(
-            **self._shared(runs),
-            policy=MEASURED,
-            response=str(self.path),
-            growth=self.growth,
-            lr=run.config["lr"],
-            kl_coef=run.config.get("kl_coef", 0.0),
-            average=run.config.get("average", 0.0),
-            max_grad_norm=run.config["max_grad_norm"],
-            n_answers=self.response.n_answers,
-        )
+        own = {name: run.config.get(name, 0.0) for name in ("kl_coef", "average")}
+        own |= {name: run.config[name] for name in ("lr", "max_grad_norm")}
+        own |= {"response": str(self.path), "growth": self.growth}
+        own |= {"n_answers": self.response.n_answers, **self._shared(run)}
+        return SimConfig(policy=MEASURED, **own)
 
     def classical(
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
     ) -> SimConfig:
-        """Return the settings of a classical policy for the runs of one arm.
-
-        Args:
-            folder: run folder that has the label accuracies before training.
-        """
-        return SimConfig(
-            **self._shared(runs),
-            policy=policy,
-            step=step,
-            population="trace",
-            trace=str(folder),
-            fixed_population=True,
-        )
-
-    def _shared(self, runs: Sequence[Manifest]) -> dict[str, Any]:
-        run = runs[0]
-        return {name: run.config[name] for name in _TAKEN} | {
-            "guard": GuardConfig.from_dict(run.config["guard"]),
-            "n_problems": run.n_problems,
-            "replicates": self.replicates,
-            "seed": self.seed,
+        """Return those of a classical policy; the folder has the label accuracies at the start."""
+        own: dict[str, Any] = {
+            "population": "trace",
+            "trace": str(folder),
+            "fixed_population": True,
         }
+        return SimConfig(policy=policy, step=step, **own, **self._shared(runs[0]))
+
+    def _shared(self, run: Manifest) -> dict[str, Any]:
+        own = {name: run.config[name] for name in _TAKEN}
+        own |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
+        return own | {"replicates": self.replicates, "seed": self.seed}
 
 
 def not_classical(run: Manifest) -> str | None:
-    """Returns the setting of a run that only the measured policy has, None where it has none."""
-    brake = GuardConfig.from_dict(run.config["guard"]).brake
-    for name, value, without in (
-        ("kl_coef", run.config.get("kl_coef", 0.0), 0.0),
-        ("average", run.config.get("average", 0.0), 0.0),
-        ("guard.brake", brake, 1.0),
-    ):
-        if value != without:
+    """Return the setting of a run that only the measured policy has, None where it has none."""
+    for name in ("kl_coef", "average"):
+        if (value := run.config.get(name, 0.0)) != 0.0:
             return f"{name} = {value}"
-    return None
+    brake = GuardConfig.from_dict(run.config["guard"]).brake
+    return None if brake == 1.0 else f"guard.brake = {brake}"
 
 
 def check_same(run: Manifest, facts: Facts, path: Path) -> None:
-    """Refuse a response file of another model or other problems, and what `check_settings` does.
-
-    Raises:
-        UserError: they differ, or the measured policy cannot have the run's settings.
-    """
+    """Refuse a response file of another model or other problems, and what `check_settings` does."""
     where = f"real: {run.title}, seed {run.seeds[0]}"
     check_settings(run.config, where)
     sources = run.extra.get("sources", {})
@@ -156,11 +125,7 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
 
 
 def check_settings(config: Mapping[str, Any], where: str) -> None:
-    """Refuse settings of the trainer that the measured policy does not have or does not know.
-
-    Args:
-        config: of a real run, as plain values.
-    """
+    """Refuse settings of the trainer that the measured policy does not have or does not know."""
     known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
     for name in sorted(config.keys() - known):
         raise UserError(
@@ -179,52 +144,24 @@ def _check_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], where: str
             )
 
 
-def simulate_arms(
-    comparison: Comparison, prediction: Prediction, folder: Path | None
-) -> Iterator[tuple[str, Trace]]:
-    """Simulate every arm of one comparison with the measured policy.
-
-    Args:
-        folder: every arm gets a folder of its name in it; in memory if None.
-
-    Yields:
-        Arm and trace.
-
-    Raises:
-        UserError: see `Prediction.of`; or a folder is in use.
-    """
-    for arm, runs in comparison.runs.items():
-        config = prediction.of(runs)
-        target = None if folder is None else folder / arm
-        yield arm, simulate(config, target, arm=arm_of(config, runs[0].arm))
-
-
-def simulate_classical(
+def _simulate_classical(
     comparison: Comparison, prediction: Prediction, policy: Classical
 ) -> dict[str, Trace]:
     """Simulate the arms that a classical policy can, its step size calibrated on TTRL.
 
-    The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one. It
-    needs no true answer, but a real run at every learning rate.
-
-    Args:
-        comparison: real runs; TTRL is among them, and `not_classical` finds nothing in it.
+    The step is the one of `STEPS` whose final match rate of TTRL is closest to the real one.
     """
-    folder, base = comparison.traces[BASELINE].folder, comparison.runs[BASELINE]
+    real = comparison.traces[BASELINE]
+    folder = real.folder
     assert folder is not None  # collected from folders
-    target = _final_match(comparison.traces[BASELINE])
 
-    def gap(step: float) -> float:
-        trace = simulate(prediction.classical(base, policy, step, folder))
-        return abs(_final_match(trace) - target)
+    def run(arm: str, step: float) -> Trace:
+        return simulate(prediction.classical(comparison.runs[arm], policy, step, folder))
 
-    step = min(STEPS, key=gap)
-    configs = {
-        arm: prediction.classical(runs, policy, step, folder)
-        for arm, runs in comparison.runs.items()
-        if not_classical(runs[0]) is None
-    }
-    return {arm: simulate(config) for arm, config in configs.items()}
+    gaps = [abs(_final_match(run(BASELINE, step)) - _final_match(real)) for step in STEPS]
+    step = STEPS[int(np.argmin(gaps))]
+    arms = [arm for arm, runs in comparison.runs.items() if not_classical(runs[0]) is None]
+    return {arm: run(arm, step) for arm in arms}
 
 
 def _final_match(trace: Trace) -> float:
@@ -233,14 +170,11 @@ def _final_match(trace: Trace) -> float:
     return float(floats(trace.visits, "match_rate")[visit == visit.max()].mean())
 
 
-TABLE = "agreement.csv"
-
-
 def agree(
     real: Sequence[Comparison],
     prediction: Prediction,
     out: Path | None = None,
-    classical: Sequence[Classical] = CLASSICAL,
+    classical: Sequence[Classical] = get_args(Classical),
     progress: bool = False,
 ) -> pd.DataFrame:
     """Simulate real comparisons and compare both.
@@ -248,12 +182,6 @@ def agree(
     Args:
         out: new folder for the runs of the measured policy; in memory if None.
         classical: other policies, whose runs are not kept.
-
-    Returns:
-        As `lab.agreement`.
-
-    Raises:
-        UserError: model, problems or settings of a real run are not those of the response file.
     """
     for comparison in real:  # before the first run
         for runs in comparison.runs.values():
@@ -263,13 +191,16 @@ def agree(
     bar = Bar(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)
     with bar, compilation_shown(bar.set_postfix_str):
         for comparison in real:
-            folder = None if out is None else out / _place(comparison, several)
+            name = "runs" if comparison.step_size is None else f"lr-{comparison.step_size:g}"
+            place = f"set-{comparison.family}/{name}" if several else name
             predictions: dict[str, dict[str, Trace]] = {MEASURED: {}}
-            for arm, trace in simulate_arms(comparison, prediction, folder):
+            for arm, runs in comparison.runs.items():
+                config, target = prediction.of(runs), out and out / place / arm
+                trace = simulate(config, target, arm=arm_of(config, runs[0].arm))
                 predictions[MEASURED][arm] = trace
                 bar.update()
             for policy in classical if _calibrates(comparison) else ():
-                predictions[policy] = simulate_classical(comparison, prediction, policy)
+                predictions[policy] = _simulate_classical(comparison, prediction, policy)
             parts.append(compare_cells(comparison, predictions))
     return pd.concat(parts, ignore_index=True)
 
@@ -296,9 +227,3 @@ def _calibrates(comparison: Comparison) -> bool:
     """The step size of a classical policy can be found on the comparison's TTRL runs."""
     runs = comparison.runs.get(BASELINE)
     return runs is not None and not_classical(runs[0]) is None
-
-
-def _place(comparison: Comparison, several: bool) -> str:
-    """Folder of one comparison's simulations."""
-    name = "runs" if comparison.step_size is None else f"lr-{comparison.step_size:g}"
-    return f"set-{comparison.family}/{name}" if several else name

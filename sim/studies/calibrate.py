@@ -3,8 +3,7 @@
 The fit is a random search over the mechanism, then Nelder-Mead on one block of numbers at a time:
 given the mechanism the rows do not depend on each other, so the numbers of a row's population are
 fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
-same seed. That takes most of the noise out of differences, not all: the Beta sampler takes another
-number of draws at other parameters.
+same seed, which takes most of the noise out of differences.
 
 The kinds of prediction, of which the last three need no model of the guard:
 
@@ -31,22 +30,11 @@ from numpy.typing import NDArray
 
 from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, GUARD, MATCHED, arm
-from lab.base.columns import finite_mean, floats, groups, where
+from lab.base.columns import TextTable, finite_mean, floats, groups, where
 from lab.base.errors import UserError
 from lab.base.files import whole_folder
 from lab.base.stats import percentile_interval, resample_counts
-from lab.compare.published import (
-    AIME24,
-    AIME25,
-    AMC,
-    CELLS,
-    FATES,
-    LLAMA,
-    MATH,
-    N_PROBLEMS,
-    QWEN,
-    Shares,
-)
+from lab.compare.published import CELLS, FATES, N_PROBLEMS, Shares, setting_of
 from lab.progress import Bar
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
@@ -66,31 +54,19 @@ class Row(NamedTuple):
     guard: Shares
 
 
-_PRINTED = {
-    "llama-math500": (LLAMA, MATH),
-    "llama-amc": (LLAMA, AMC),
-    "llama-aime24": (LLAMA, AIME24),
-    "qwen-math500": (QWEN, MATH),
-    "qwen-amc": (QWEN, AMC),
-    "qwen-aime25": (QWEN, AIME25),
-}
+_METHODS = (BASELINE, GUARD)
+_NAMES = "llama-math500 llama-amc llama-aime24 qwen-math500 qwen-amc qwen-aime25"
 ROWS: dict[str, Row] = {
-    name: Row(
-        name,
-        N_PROBLEMS[data],
-        NAMED[name].epochs,
-        FATES[model, data, BASELINE],
-        FATES[model, data, GUARD],
-    )
-    for name, (model, data) in _PRINTED.items()
+    name: Row(name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in _METHODS))
+    for name in _NAMES.split()
+    for at, data in [setting_of(name) or ("", "")]
 }
 
 Unit = NDArray[np.float64]
 """(parameters,) in [0, 1], what the optimizer moves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A field of `SimConfig` that is fitted; its bounds and where the fit starts."""
 
     name: str
@@ -101,14 +77,14 @@ class Parameter:
     whole: bool = False
 
     def value(self, unit: float) -> float:
-        """Return the value of the field at a point of [0, 1]."""
+        """The value of the field at a point of [0, 1]."""
         if self.scale == "linear":
             return self.low + unit * (self.high - self.low)
         value = self.low * (self.high / self.low) ** unit
         return round(value) if self.whole else value
 
     def unit(self, value: float) -> float:
-        """Return the point of [0, 1] at a value of the field, clipped to the bounds."""
+        """The point of [0, 1] at a value of the field, clipped to the bounds."""
         value = min(max(value, self.low), self.high)
         if self.scale == "linear":
             return (value - self.low) / (self.high - self.low)
@@ -127,18 +103,12 @@ POPULATION = (
 """Fitted for every row on its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mechanism:
+class Mechanism(NamedTuple):
     """A policy and the parameters that all rows share."""
 
     name: str
     policy: Literal["independent", "attractor", "features"]
     parameters: tuple[Parameter, ...]
-
-    @property
-    def start(self) -> Unit:
-        """The start of the fit."""
-        return np.array([p.unit(p.start) for p in self.parameters])
 
 
 _STEP = Parameter("step", 0.01, 0.5, 0.06)
@@ -149,17 +119,18 @@ _ATTRACTOR = (
     Parameter("neg_transfer", 0.0, 1.0, 0.3, "linear"),
 )
 _SPREAD = (
-    *(replace(p, start=0.045) if p.name == "kappa_corr" else p for p in _ATTRACTOR),
+    *(p._replace(start=0.045) if p.name == "kappa_corr" else p for p in _ATTRACTOR),
     Parameter("corr_load_sd", 0.1, 5.0, 3.0, "linear"),
 )
 _FEATURES = (_STEP, Parameter("feature_dim", 4, 256, 64, whole=True))
 
-MECHANISMS: dict[str, Mechanism] = {
-    "independent": Mechanism("independent", "independent", (_STEP,)),
-    "attractor": Mechanism("attractor", "attractor", _ATTRACTOR),
-    "spread": Mechanism("spread", "attractor", _SPREAD),
-    "features": Mechanism("features", "features", _FEATURES),
-}
+_ALL = (
+    Mechanism("independent", "independent", (_STEP,)),
+    Mechanism("attractor", "attractor", _ATTRACTOR),
+    Mechanism("spread", "attractor", _SPREAD),
+    Mechanism("features", "features", _FEATURES),
+)
+MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _ALL}
 """`spread` is the attractor with a fitted spread of the loadings on the correct direction."""
 
 
@@ -167,15 +138,8 @@ def row_config(
     mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    return SimConfig(
-        policy=mechanism.policy,
-        population="beta",
-        n_problems=row.n_problems,
-        epochs=row.epochs,
-        replicates=replicates,
-        seed=seed,
-        **numbers,
-    )
+    own = {**numbers, "n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
+    return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **own)
 
 
 Reading = Literal["share", "majority"]
@@ -198,9 +162,9 @@ class Budget:
     rounds: int = 2
     """Number of times that populations and mechanism are fitted in turn."""
     population: int = 20
-    """Runs per row and round for a population."""
+    """Runs per row and round."""
     mechanism: int = 30
-    """Runs of all rows per round for the mechanism."""
+    """Runs of all rows per round."""
     problems: int = 1500
     """Problems per row and run over the replicates, at least; 2 to 16 replicates."""
 
@@ -208,14 +172,11 @@ class Budget:
 QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The result of a fit, frozen."""
+class Fit(NamedTuple):
+    """Numbers of the mechanism, and of the population by row."""
 
     shared: dict[str, Any]
-    """Numbers of the mechanism."""
     own: dict[str, dict[str, Any]]
-    """Numbers of the population by row."""
     loss: float
     """Mean error over the fitted cells in points, on the seeds of the fit."""
 
@@ -223,11 +184,7 @@ class Fit:
 def fit(
     mechanism: Mechanism, rows: Sequence[Row], reading: Reading, seed: int, budget: Budget
 ) -> Fit:
-    """Fit the TTRL rows; the guard rows are not used.
-
-    Raises:
-        UserError: no candidate could be run.
-    """
+    """Fit the TTRL rows; the guard rows are not used."""
 
     def loss(row: Row, shared: Unit, own: Unit) -> float:
         numbers = values(mechanism.parameters, shared) | values(POPULATION, own)
@@ -244,15 +201,20 @@ def fit(
         return float(np.mean([loss(row, shared, own[row.name]) for row in rows]))
 
     own = {row.name: population_start(row) for row in rows}
-    candidates = _candidates(mechanism.start, budget.candidates, np.random.default_rng([seed, 1]))
+    # The start, and others by turns near it and anywhere in the cube.
+    rng = np.random.default_rng([seed, 1])
+    start = np.array([p.unit(p.start) for p in mechanism.parameters])
+    shape = budget.candidates - 1, len(start)
+    near, anywhere = start + _EDGE * rng.normal(size=shape), rng.random(shape)
+    drawn = np.where(np.arange(shape[0])[:, None] % 2 == 0, near, anywhere)
+    candidates = [start, *np.clip(drawn, 0, 1)]
     losses = [total(candidate) for candidate in candidates]
     if min(losses) >= FAILED:
         raise UserError(f"mechanism {mechanism.name}: every candidate's logits exploded")
     shared = candidates[int(np.argmin(losses))]
     for _ in range(budget.rounds):
         for row in rows:
-            of_row = partial(loss, row, shared)
-            own[row.name] = _descend(of_row, own[row.name], budget.population)
+            own[row.name] = _descend(partial(loss, row, shared), own[row.name], budget.population)
         shared = _descend(total, shared, budget.mechanism)
     found = {name: values(POPULATION, unit) for name, unit in own.items()}
     return Fit(values(mechanism.parameters, shared), found, total(shared))
@@ -265,23 +227,14 @@ def population_start(row: Row) -> Unit:
     return np.array([p.unit(start) for p, start in zip(POPULATION, starts, strict=True)])
 
 
-def _candidates(start: Unit, n: int, rng: np.random.Generator) -> list[Unit]:
-    """Return the start, points near it, and as many anywhere in the cube."""
-    near = start + _EDGE * rng.normal(size=(n - 1, len(start)))
-    anywhere = rng.random((n - 1, len(start)))
-    drawn = np.where(np.arange(n - 1)[:, None] % 2 == 0, near, anywhere)
-    return [start, *np.clip(drawn, 0, 1)]
-
-
 def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
     """Return the best point of a Nelder-Mead search within the unit cube."""
     # This import takes as long as all others together.
     from scipy.optimize import minimize
 
-    simplex = np.tile(start, (len(start) + 1, 1))
-    for i, value in enumerate(start):
-        # Into the cube: a vertex outside would be clipped onto the start.
-        simplex[i + 1, i] = value + (_EDGE if value < 0.5 else -_EDGE)
+    # Into the cube: a vertex outside would be clipped onto the start.
+    edges = np.diag(np.where(start < 0.5, _EDGE, -_EDGE))
+    simplex = start + np.vstack([np.zeros_like(start), edges])
     visited: list[tuple[float, Unit]] = []
 
     def recorded(unit: Unit) -> float:
@@ -299,21 +252,22 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
 
 
 def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
-    """Return the numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
+    """The numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
     return measure(config, _COLUMN[reading])
 
 
-def cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
-    """(rows, cells) percent of the problems, of a table with a column per cell."""
+def _cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
+    """(rows, cells) percent of the problems."""
     return np.stack([floats(table, cell) for cell in CELLS], axis=1)
 
 
 def mean_error(table: pd.DataFrame, target: Shares) -> float:
     """Mean over the cells of |mean over the replicates - target|, in points."""
-    return float(np.abs(cells_of(table).mean(axis=0) - np.array(target)).mean())
+    return float(np.abs(_cells_of(table).mean(axis=0) - np.array(target)).mean())
 
 
 _COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
+_COLUMNS += ["achieved_ratio"]
 
 
 def predict(
@@ -327,7 +281,6 @@ def predict(
     """Run TTRL, the guard and TTRL at matched effort with frozen numbers and paired seeds.
 
     Args:
-        rows: to predict; each must have been fitted.
         seed: other than those of the fit.
 
     Returns:
@@ -335,23 +288,19 @@ def predict(
         problems per cell, pass@1 before and after, update norm, and `achieved_ratio`, the matched
         arm's mean update norm by the guard's (NaN for the others).
     """
-
-    def run(config: SimConfig) -> pd.DataFrame:
-        return measure_reading(config, reading)
-
-    parts = []
+    run, parts = partial(measure_reading, reading=reading), []
     for row in rows:
         numbers = fitted.shared | fitted.own[row.name]
         config = row_config(mechanism, row, numbers, replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
         matched = find("matched", replace(plain, step_factor=1.0), guard, ttrl, run)
-        arms = {BASELINE: (ttrl, math.nan), GUARD: (guard, math.nan)}
-        arms[MATCHED] = (matched.table, matched.achieved_ratio)
-        for name, (table, ratio) in arms.items():
+        ratio = matched.achieved_ratio
+        arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched.table, ratio)
+        for name, table, ratio in arms:
             own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
             parts.append(table.reset_index().assign(**own))
-    return pd.concat(parts, ignore_index=True).reindex(columns=[*_COLUMNS, "achieved_ratio"])
+    return pd.concat(parts, ignore_index=True).reindex(columns=_COLUMNS)
 
 
 SHIFT, COPY = "shift", "copy"
@@ -374,31 +323,33 @@ def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.flo
         guard_RC, ttrl_RC = (_predicted(predictions, row, name) for name in (GUARD, BASELINE))
         return np.array(row.ttrl) + guard_RC - ttrl_RC
     runs = where(predictions, row=row.name, arm=kind)
-    return cells_of(runs)[np.argsort(runs["replicate"].to_numpy())]
+    return _cells_of(runs.sort_values("replicate"))
+
+
+def _target(row: Row, kind: str) -> NDArray[np.float64]:
+    """(cells,) the paper's percent that a kind is held against."""
+    return np.array(row.ttrl if kind == BASELINE else row.guard)
 
 
 def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the error of every cell of every kind.
+    """The error of every cell of every kind.
 
     Returns:
         row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
         points, never negative).
     """
-    lines = []
+    parts = []
     for row, kind in itertools.product(rows, KINDS):
-        target = row.ttrl if kind == BASELINE else row.guard
-        values_RC = _predicted(predictions, row, kind)
+        published_C, values_RC = _target(row, kind), _predicted(predictions, row, kind)
+        mean_C, place = values_RC.mean(axis=0), {"row": row.name, "kind": kind, "cell": CELLS}
         sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
-        for cell, printed, mean, sd in zip(
-            CELLS, target, values_RC.mean(axis=0), sd_C, strict=True
-        ):
-            lines.append((row.name, kind, cell, printed, mean, sd, abs(mean - printed)))
-    names = ["row", "kind", "cell", "published", "predicted", "sd", "error"]
-    return pd.DataFrame(lines, columns=names)
+        numbers = {"published": published_C, "predicted": mean_C, "sd": sd_C}
+        parts.append(pd.DataFrame({**place, **numbers, "error": np.abs(mean_C - published_C)}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
-    """Return the mean error over the cells of all rows per kind, with its spread over seeds.
+    """The mean error over the cells of all rows per kind, with its spread over seeds.
 
     Returns:
         kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
@@ -408,7 +359,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     lines = []
     for kind in KINDS:
         predicted_RC = np.concatenate([_predicted(predictions, row, kind) for row in rows], axis=1)
-        target_C = np.concatenate([row.ttrl if kind == BASELINE else row.guard for row in rows])
+        target_C = np.concatenate([_target(row, kind) for row in rows])
         n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
         low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
@@ -417,7 +368,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.Dat
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
 
 
-TABLE = "table.md"
+TABLE, _FILES = "table.md", ("predictions", "cells", "summary", "parameters")
 KEY = ["mechanism", "reading", "fit"]
 _EVALUATION = 1_000_000
 """Added to the seed for the prediction, whose draws no fit has then used."""
@@ -434,14 +385,13 @@ class Calibration:
     replicates: int = 16
     """Runs per row and arm of the prediction."""
     fits: int = 2
-    """Fits with seeds of their own."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check the bounds."""
-        for name in ("replicates", "fits"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name, value in (("replicates", self.replicates), ("fits", self.fits)):
+            if value < 1:
+                raise UserError(f"{name} = {value}: must be at least 1")
         if not 0 <= self.seed < _EVALUATION:
             raise UserError(f"seed = {self.seed}: must be in [0, {_EVALUATION - 1}]")
 
@@ -451,29 +401,28 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
 
     Args:
         out: a new or empty folder, which is written at the end: predictions, cells, summary and
-            parameters as Parquet, and the table of errors.
+            parameters (those of the mechanism without a row) as Parquet, and the table of errors.
 
     Returns:
         The table of errors in Markdown.
-
-    Raises:
-        UserError: the folder holds something, or a run failed.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty; choose another folder")
-    names = ("predictions", "cells", "summary", "parameters")
-    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _FILES}
     jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]
     bar = Bar(jobs, "calibrate", len(jobs), unit="fit", disable=not progress)
     with compilation_shown(bar.set_postfix_str):
         for number, mechanism, reading in bar:
             # Further apart than the seeds of two calibrations: neighbouring seeds share no fit.
             seed = c.seed + number * 2 * _EVALUATION
-            fitted = fit(mechanism, c.rows, reading, seed, c.budget)
-            new_seed = seed + _EVALUATION
+            fitted, new_seed = fit(mechanism, c.rows, reading, seed, c.budget), seed + _EVALUATION
             found = predict(mechanism, fitted, c.rows, reading, c.replicates, new_seed)
             errors = cell_errors(found, c.rows), summary(found, c.rows, c.seed)
-            for name, table in zip(names, (found, *errors, _parameters(fitted)), strict=True):
+            of_rows = {"": fitted.shared, **fitted.own}
+            numbers = [(row, n, float(v)) for row, own in of_rows.items() for n, v in own.items()]
+            numbers = pd.DataFrame(numbers, columns=["row", "name", "value"])
+            made = (found, *errors, numbers.assign(loss=fitted.loss))
+            for name, table in zip(_FILES, made, strict=True):
                 for place, value in enumerate((mechanism.name, reading, number)):
                     table.insert(place, KEY[place], value)
                 tables[name].append(table)
@@ -489,39 +438,23 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
     return text
 
 
-def _parameters(fitted: Fit) -> pd.DataFrame:
-    """Every fitted number: row (empty for those of the mechanism), name, value, loss."""
-    of_rows = {"": fitted.shared, **fitted.own}
-    numbers = [
-        (row, name, float(value)) for row, own in of_rows.items() for name, value in own.items()
-    ]
-    return pd.DataFrame(numbers, columns=["row", "name", "value"]).assign(loss=fitted.loss)
-
-
 def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
     """Mean error of every kind as Markdown: over the fits, and the widest interval of any fit."""
-    heads = ["mechanism", "reading", "fitted / cells", *_HEADS.values()]
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     for (mechanism, reading), part in groups(summaries, ["mechanism", "reading"]):
         free = len(MECHANISMS[mechanism].parameters) + len(POPULATION) * n_rows
-        shown = [_interval(where(part, kind=kind), kind) for kind in _HEADS]
-        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}", *shown])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _interval(part: pd.DataFrame, kind: str) -> str:
-    error = f"{finite_mean(part, 'error'):.2f}"
-    if kind == COPY:
-        return error
-    return f"{error} [{floats(part, 'low').min():.2f}, {floats(part, 'high').max():.2f}]"
+        lines.append([mechanism, reading, f"{free} / {len(CELLS) * n_rows}"])
+        for kind in KINDS:
+            own = where(part, kind=kind)
+            low, high = floats(own, "low").min(), floats(own, "high").max()
+            interval = "" if kind == COPY else f" [{low:.2f}, {high:.2f}]"
+            lines[-1].append(f"{finite_mean(own, 'error'):.2f}{interval}")
+    table = TextTable(["mechanism", "reading", "fitted / cells", *_HEADS.values()], lines)
+    return "".join(f"{line}\n" for line in table.markdown())
 
 
 def chosen(option: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """The names that were asked for, all if there are none.
-
-    Raises:
-        UserError: a name is unknown or there twice.
-    """
+    """The names that were asked for, each known and once; all if there are none."""
     for name in names:
         if name not in known:
             raise UserError(f"{option} {name!r}: unknown, use one of {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Several arms from the same seeds (problems, order, draws), and every difference between them.
+"""Several arms from the same seeds (problems, order, draws), every difference, and what is printed.
 
 Arms are compared at equal step and each at its own best.
 """
@@ -6,7 +6,8 @@ Arms are compared at equal step and each at its own best.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +16,24 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, Arm, is_guarded
-from lab.base.columns import floats, groups, select, unique, where
+from lab.base.arms import BASELINE, GUARD, Arm, is_guarded
+from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.settings import flattened, from_values, to_values
-from lab.base.stats import contrast_table
-from lab.compare.collection import GRID, NULL
-from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best
-from lab.measures.metrics import MEASURES, measure_trace
+from lab.base.stats import contrast_table, estimate, with_interval
+from lab.compare.collection import GRID
+from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
+from lab.compare.tables import rule_table
+from lab.measures.fate import FATES, MIN_VISITS
+from lab.measures.metrics import MEASURES, METRICS, Metric, measure_trace
+from lab.report.export import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.controls import named
-from sim.studies.sweep import Sweep, check_workers, pooled, run_sweep
+from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
 
 EQUAL, BEST = "equal step", "own best step"
@@ -51,9 +55,9 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
 
     Returns:
         One row per setting, pair of arms and metric: at ("equal step" or "own best step"), the
-        columns of `by` (step is NaN at the best), arm, against (an arm or `BEST_RIVAL`), metric,
-        mean (arm - against), sd, low, high (bootstrap), t_low, t_high, n, verdict. Metrics are
-        `MEASURES` and `update`, the mean update norm in percent of TTRL's where it was run.
+        columns of `by` (step is NaN at the best), and the columns of
+        `lab.base.stats.contrast_table`, against an arm or `BEST_RIVAL`. Metrics are `MEASURES` and
+        `update`, the mean update norm in percent of TTRL's where it was run.
     """
     rows = done(rows)
     parts = [
@@ -65,8 +69,12 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
             best = at_own_best(part)
+            guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+            # The rival comes first, so that the differences are arm minus rival.
+            rival = best_rival(done(part)).assign(arm=BEST_RIVAL)
+            both = pd.concat([rival, guarded], ignore_index=True)
             parts.append(_differences(best, BEST, settings, seed))
-            parts.append(_to_best_rival(part, best, settings, seed))
+            parts.append(where(_differences(both, BEST, settings, seed), against=BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
@@ -75,37 +83,20 @@ def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
     return own_best(done(rows), ["step"], METRIC)
 
 
-def _to_best_rival(
-    rows: pd.DataFrame,
-    best: pd.DataFrame,
-    settings: dict[str, object],
-    seed: int,
-) -> pd.DataFrame:
-    """Guarded arms at their best minus the best rival at its best."""
-    guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
-    # The rival comes first, so that the differences are arm minus rival.
-    both = pd.concat([best_rival(done(rows)).assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-    return where(_differences(both, BEST, settings, seed), against=BEST_RIVAL)
-
-
 def _differences(
-    rows: pd.DataFrame, at: str, settings: dict[str, object], seed: int
+    rows: pd.DataFrame, at: str, settings: Mapping[str, object], seed: int
 ) -> pd.DataFrame:
-    table = contrast_table(_metrics(rows), seed)
-    for position, (name, value) in enumerate({"at": at, **settings}.items()):
-        table.insert(position, name, value)
-    return table
-
-
-def _metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Measures by (arm, replicate)."""
+    """Differences of the measures by (arm, replicate)."""
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
-    table = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
+    metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
     base = where(rows, arm=BASELINE)
     if len(base):
         norms = dict(zip(base["replicate"], floats(base, "update_norm"), strict=True))
         base_norms = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
-        table["update"] = 100 * floats(rows, "update_norm") / base_norms
+        metrics["update"] = 100 * floats(rows, "update_norm") / base_norms
+    table = contrast_table(metrics, seed)
+    for position, (name, value) in enumerate({"at": at, **settings}.items()):
+        table.insert(position, name, value)
     return table
 
 
@@ -123,18 +114,10 @@ def compare(
     """Run every arm from the same seeds into `out/<arm>`; arms that are finished there are kept.
 
     Args:
-        config: settings shared by all arms; an arm brings its guard, labels, rule and step
-            factor.
+        config: settings shared by all arms; an arm brings its guard, labels, rule and step factor.
         arms: see `sim.studies.controls.named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
         workers: processes, one arm each.
-
-    Returns:
-        Traces by the arm's name, in the given order.
-
-    Raises:
-        UserError: an arm is there twice or does not fit the settings, a control lacks the arms it
-            is matched to, the folder holds something else, or a run failed.
     """
     check_workers(workers)
     out, given = Path(out), {arm.name: arm for arm in arms}
@@ -159,7 +142,15 @@ def compare(
         replicates=True,
     )
     for job in study.all_jobs():  # all, before the first run
-        _check_stored(job)
+        if not job.begun:
+            continue
+        stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
+        old, new = flattened(to_values(stored)), flattened(to_values(job.config))
+        if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+            raise UserError(
+                f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
+                "leave them out, or choose another folder"
+            )
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
     try:
@@ -183,20 +174,6 @@ def _simulate(task: tuple[Job, Arm, bool]) -> None:
     simulate(job.config, job.folder, progress, arm=own)
 
 
-def _check_stored(job: Job) -> None:
-    """Refuse a run of other settings."""
-    if not job.begun:
-        return
-    run = read_manifest(job.folder)
-    new = flattened(to_values(job.config))
-    old = flattened(to_values(from_values(run.config, SimConfig, str(job.folder))))
-    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-        raise UserError(
-            f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
-            "leave them out, or choose another folder"
-        )
-
-
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     """The measures of compared arms in the form of a sweep's rows.
 
@@ -214,31 +191,133 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
             **{"status": "done", "reason": "", "key": name},
         }
         table = measure_trace(trace).reset_index().assign(**facts)
-        table.insert(0, "arm", name)
-        table.insert(0, "step", config.step)
-        table.insert(0, "policy", config.policy)
+        for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
+            table.insert(0, column, value)
         parts.append(table)
     return pd.concat(parts, ignore_index=True)
 
 
-def run_grid(
-    config: SimConfig,
-    arms: tuple[str, ...],
-    out: Path,
-    steps: tuple[float, ...],
-    null: bool,
-    workers: int = 1,
-    progress: bool = False,
-) -> pd.DataFrame:
-    """Run the arms over step sizes, and under the null model, as a sweep in `out/grid`.
+_FACTOR = Metric(
+    "step_factor", "factor on the step size", "factor", digits=3, head="step*",
+    about="factor on the step size, 1 but in controls of matched effort",
+)  # fmt: skip
+_PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
+_OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
+_TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
+_UNITS = "In percent, except L/D, update and step*."
+_SHOWN = ("TotalDeg", METRIC)
+"""Metrics whose differences are printed; the file has all."""
+_MOST_LINES = 200
+
+
+def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
+    """Write every difference between the arms, and print a summary.
 
     Args:
-        steps: step sizes other than that of the settings.
+        rows: in the form of `run_sweep`, over `policy` and `step`.
     """
-    policies = (config.policy, NULL) if null else (config.policy,)
-    grid = {
-        "policy": tuple(dict.fromkeys(policies)),
-        "step": tuple(dict.fromkeys((config.step, *steps))),
-    }
-    sweep = Sweep(base=config, arms=arms, groups=(grid,))
-    return run_sweep(sweep, out / GRID, workers, progress=progress)
+    settings = ["policy", "step"]
+    table = contrasts(rows, settings, config.seed)
+    table.to_parquet(out / TABLE, index=False)
+    several = len(unique(rows, "policy")) * len(unique(rows, "step")) > 1
+    print_summary(rows, settings if several else ())
+    # Printed at the step of the settings and at the best; the file has every step.
+    near = np.isnan(floats(table, "step")) | equals(table, "step", config.step)
+    _print_contrasts(select(table, near), settings)
+    for (policy,), part in groups(rows, ["policy"]):
+        if len(unique(part, "step")) > 1:
+            print(f"\npolicy {policy}", end="")
+            _print_own_best(part, config.seed)
+    print_failures(rows)
+
+
+def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
+    """Print means over the replicates, one line per setting and arm, and what the heads mean.
+
+    Args:
+        rows: in the form of `run_sweep`.
+    """
+    if settings:
+        # Runs that several cells share once, with `any` for what they do not depend on.
+        many = {n: rows.groupby("key")[n].transform("nunique", dropna=False) > 1 for n in settings}
+        shown = {n: rows[n].astype(object).mask(shared, "any") for n, shared in many.items()}
+        rows = rows.assign(**shown).drop_duplicates(["key", "replicate"], ignore_index=True)
+    cells = list(groups(rows, [*settings, "arm"]))
+    for columns in _TABLES:
+        if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):
+            continue  # fates of short runs
+        lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in cells[:_MOST_LINES]]
+        head = [*settings, "arm", *(metric.head for metric in columns)]
+        print("\n".join(TextTable(head, lines).lines()))
+        if len(cells) > _MOST_LINES:
+            print(f"... {len(cells) - _MOST_LINES} more lines; all are in the file")
+        said = [f"{m.head}: {m.about}" for m in columns if m.about]
+        print(textwrap.fill(f"{'; '.join(said)}. {_UNITS}", 100) + "\n")
+    print(f"mean over {len(unique(rows, 'replicate'))} replicate(s)")
+
+
+def print_short(epochs: int) -> None:
+    """Print that a run has no fates, where it is too short for them."""
+    if epochs < MIN_VISITS:
+        print(f"epochs = {epochs}: fates need at least {MIN_VISITS}; the run has scores alone")
+
+
+def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
+    """Print differences to TTRL and to the guard, with their bootstrap intervals."""
+    pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
+    shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
+    for (at, *values), part in groups(shown, ["at", *settings]):
+        setting = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
+        print("\n" + ", ".join([f"Differences at {at}", *setting]))
+        for (arm, against), pair in groups(part, ["arm", "against"]):
+            texts = []
+            for row in pair.set_index("metric").loc[[*_SHOWN]].reset_index().to_dict("records"):
+                mark = "*" if "beyond" in row["verdict"] else " "
+                interval = with_interval(row["mean"], row["low"], row["high"])
+                texts.append(f"{row['metric']} {interval:>24}{mark}")
+            print(f"  {arm + ' - ' + against:<24}{'   '.join(texts)}")
+    print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
+
+
+def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
+    """Print every arm of one policy at its own best step, and guarded arms and the best rival."""
+    best = at_own_best(rows)
+    print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
+    print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
+    for (arm,), part in groups(best, ["arm"]):
+        steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")))
+        value = estimate(floats(part, METRIC))
+        interval = f"[{value.low:.1f}, {value.high:.1f}]"
+        degraded = finite_mean(part, "TotalDeg")
+        print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
+    for line in own_best_words(done(rows), seed):
+        print(line)
+
+
+def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:
+    """Print every arm at its own best step beside TTRL, a table for every other setting."""
+    # Seeds are replicates here; what a step costs is not measured.
+    others = {"seed": rows["replicate"], "place": 0, "seconds": np.nan, "step_size": rows["step"]}
+    by = [name for name in settings if name != "step"]
+    for cell, part in groups(done(rows).assign(**others), by):
+        print(", ".join(f"{n} {_value(v)}" for n, v in zip(by, cell, strict=True)) + "\n")
+        print(rule_markdown(rule_table(part)))
+
+
+def print_failures(rows: pd.DataFrame) -> None:
+    """Print the reasons of failed cells, each once."""
+    failed = where(rows, status="failed")
+    for (reason,), part in groups(failed, ["reason"]):
+        cells, arms = len(unique(part, "cell")), ", ".join(unique(part, "arm"))
+        print(f"failed in {cells} cell(s), arms {arms}: {reason}")
+
+
+def _numbers(part: pd.DataFrame, columns: Iterable[Metric]) -> list[str]:
+    if equals(part, "status", "failed").all():
+        return ["failed" for _ in columns]
+    means = [(finite_mean(part, metric.name), metric.digits) for metric in columns]
+    return ["-" if mean != mean else f"{mean:.{digits}f}" for mean, digits in means]
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

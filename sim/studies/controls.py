@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -21,21 +21,19 @@ from lab.study import control
 from sim.settings.config import SimConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRun:
+class ControlRun(NamedTuple):
     """The run of a control with its number, and how well it met its target."""
 
     config: SimConfig
-    """Of the control: the unguarded run with its number set."""
     achieved_ratio: float
     """Mean update norm, or share of skipped visits, of the control by that of the guard; NaN
     where the guard skipped nothing."""
     table: pd.DataFrame
-    """The control's run, see `sim.engine.run.measure`."""
+    """See `sim.engine.run.measure`."""
 
 
 def guard_among(name: str, config: SimConfig) -> GuardConfig:
-    """Returns the guard of an arm among settings that several arms share.
+    """Return the guard of an arm among settings that several arms share.
 
     `guard`, also under a rule, has the guard of the settings. Where these name a rule alone, they
     have none, and the arm has its own.
@@ -48,8 +46,7 @@ def guard_among(name: str, config: SimConfig) -> GuardConfig:
 
 def named(name: str, config: SimConfig) -> Arm:
     """An arm or control by name; the arm `guard` has the guard of the settings."""
-    found = control(name)
-    if found is not None:
+    if (found := control(name)) is not None:
         return found.arm
     return replace(arm(name), guard=guard_among(name, config))
 
@@ -61,14 +58,7 @@ def find(
     unguarded: pd.DataFrame,
     run: Callable[[SimConfig], pd.DataFrame],
 ) -> ControlRun:
-    """Run a control, its number set from runs with the same seeds.
-
-    Args:
-        guard: the guard's run, see `sim.engine.run.measure`.
-
-    Raises:
-        UserError: one of the runs did not move, or the control's run failed.
-    """
+    """Run a control, its number set from the guard's and the unguarded run of the same seeds."""
     if kind == "random_skip":
         share = _mean(guard, "skipped") / 100
         config = replace(config, skip_rate=share)

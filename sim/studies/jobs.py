@@ -1,12 +1,12 @@
-"""The jobs of a sweep: one run each, shared by all cells whose runs cannot differ.
+"""The jobs of a sweep, one run each, and its axes.
 
-Plain TTRL is run once for all values of the guard's thresholds. A job is known by a hash of all its
-settings and of the content of the files that they name, which is how a sweep is continued.
+Cells whose runs cannot differ share a job: plain TTRL is run once for all values of the guard's
+thresholds. A job is known by a hash of all its settings and of the content of the files that they
+name, which is how a sweep is continued.
 
-The axes of a sweep: settings of `SimConfig` by dotted name, each with its values.
-
-On the command line an axis is `name=values`: `guard.W=2,3,5`, or `step=loguniform:0.01:0.1:5` and
-`load_sd=uniform:0:0.5:6`, grids equally spaced in the logarithm or in the value.
+An axis is a setting of `SimConfig` by its dotted name, with its values. On the command line it is
+`guard.W=2,3,5`, or `step=loguniform:0.01:0.1:5` and `load_sd=uniform:0:0.5:6`, values equally
+spaced in the logarithm or in the value.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import contextlib
 import functools
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 import numpy as np
@@ -64,38 +64,35 @@ def read(config: SimConfig, name: str) -> Value:
 
 
 def assign(config: SimConfig, values: Assignments) -> SimConfig:
-    """The settings with some values changed.
-
-    Raises:
-        UserError: a value is impossible, alone or together with the others.
-        ConfigError: the same for the guard's.
-    """
+    """The settings with some values changed; an impossible one is a UserError or a ConfigError."""
     own: dict[str, Any] = {n: v for n, v in values.items() if not n.startswith(GUARD_FIELDS)}
-    guard: dict[str, Any] = {
-        n.removeprefix(GUARD_FIELDS): v for n, v in values.items() if n.startswith(GUARD_FIELDS)
-    }
+    guard: dict[str, Any] = {n.partition(".")[2]: v for n, v in values.items() if n not in own}
     if guard:
         own["guard"] = replace(config.guard, **guard)
     return replace(config, **own) if own else config
 
 
-def parse(text: str) -> tuple[str, tuple[Value, ...]]:
-    """An axis from `name=values`.
+def parse_all(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """The axes of a command line."""
+    axes = dict(map(parse, texts))
+    if len(axes) < len(texts):
+        raise UserError("vary: a setting is there twice; give all its values at once")
+    return axes
 
-    Raises:
-        UserError: no such field, no values, or values of a wrong type.
-    """
+
+def parse(text: str) -> tuple[str, tuple[Value, ...]]:
+    """An axis from `name=values`."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise UserError(f"vary {text!r}: give name=value,value or name=uniform:low:high:count")
-    check_name(name)
+    _check_name(name)
     law, _, bounds = values.partition(":")
     if law in ("uniform", "loguniform") and bounds:
         return name, _spaced(name, law, bounds)
     return name, tuple(_value(name, word) for word in values.split(","))
 
 
-def check_name(name: str) -> None:
+def _check_name(name: str) -> None:
     """Refuse names that are no field, or not a sweep's to vary."""
     if name in _OF_ARMS:
         raise UserError(f"vary {name}: this is what the arms differ in; choose --arms")
@@ -108,7 +105,7 @@ def check_name(name: str) -> None:
 
 def check_axis(name: str, values: tuple[Value, ...]) -> None:
     """Refuse an axis without values, or with values of a wrong type."""
-    check_name(name)
+    _check_name(name)
     if not values:
         raise UserError(f"vary {name}: no values")
     for value in values:
@@ -120,9 +117,8 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
     if fault(name, 1, _kind(name)):
         raise UserError(f"vary {name}: is no number, so give its values one by one")
     try:
-        low, high, count = (
-            kind(w) for kind, w in zip((float, float, int), bounds.split(":"), strict=True)
-        )
+        low, high, count = bounds.split(":")
+        low, high, count = float(low), float(high), int(count)
         if not (0 if law == "loguniform" else -np.inf) < low < high < np.inf or count < 2:
             raise ValueError
     except ValueError:
@@ -131,7 +127,7 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
             f"{'above 0 ' if law == 'loguniform' else ''}and count at least 2"
         ) from None
     spaced = np.geomspace if law == "loguniform" else np.linspace
-    values = spaced(low, high, int(count)).tolist()
+    values = spaced(low, high, count).tolist()
     if fault(name, 0.5, _kind(name)) is None:
         # Twelve digits: a step of .1 shall read .3 and not .30000000000000004.
         return tuple(float(f"{value:.12g}") for value in values)
@@ -143,14 +139,12 @@ _WORDS: Mapping[str, Value] = {"true": True, "false": False, "none": None}
 
 def _value(name: str, word: str) -> Value:
     """The first reading of a word that fits the setting's type."""
-    readings: list[Value] = [_WORDS[word.lower()]] if word.lower() in _WORDS else []
-    for kind in (int, float, str):
-        with contextlib.suppress(ValueError):
-            readings.append(kind(word))
     message = None
-    for value in readings:
-        if (message := fault(name, value, _kind(name))) is None:
-            return value
+    for kind in (lambda w: _WORDS[w.lower()], int, float, str):
+        with contextlib.suppress(ValueError, KeyError):
+            value = kind(word)
+            if (message := fault(name, value, _kind(name))) is None:
+                return value
     raise UserError(f"vary {message}")
 
 
@@ -181,9 +175,9 @@ class SweepJob:
     config: SimConfig
     control: Control | None = None
     guard_key: str = ""
-    """SweepJob of the guarded arm that a control is matched to."""
+    """Job of the guarded arm that a control is matched to."""
     unguarded_key: str = ""
-    """SweepJob of the arm that a control runs before its number is set."""
+    """Job of the arm that a control runs before its number is set."""
     reason: str = ""
     """Why the settings contradict each other: such a job cannot be run."""
 
@@ -203,19 +197,14 @@ class SweepJob:
 def job_of(
     base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
 ) -> SweepJob:
-    """The job of one arm in one cell.
-
-    Args:
-        files: path to hash, see `contents`.
-    """
+    """The job of one arm in one cell; `files` are paths to hashes, see `contents`."""
 
     def plain(config: SimConfig) -> dict[str, Any]:
         paths = {name: getattr(config, name) for name in FILES}
         return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
 
     try:
-        found = control(name)
-        if found is None:
+        if (found := control(name)) is None:
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)
         config = _arm_config(base, values, found.unguarded)
@@ -254,9 +243,7 @@ def _needed(guard: GuardConfig) -> GuardConfig:
 
 def _size(base: SimConfig, values: Assignments) -> Assignments:
     """A varied population brings its size and length, unless the sweep's own were set by hand."""
-    name = values.get("population")
-    usual = NAMED.get(base.population)
-    law = NAMED.get(name) if isinstance(name, str) else None
+    law, usual = NAMED.get(str(values.get("population"))), NAMED.get(base.population)
     if law is None or usual is None:
         return {}
     sizes = ("n_problems", "epochs")
@@ -268,8 +255,7 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()[:20]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A job with the outcomes that a control is matched to."""
 
     job: SweepJob
@@ -281,54 +267,42 @@ def perform(task: Task) -> pd.DataFrame:
     """Do a job; a run that cannot be computed is an outcome, not an error.
 
     Returns:
-        One row per replicate: replicate, status ("done" or "failed"), reason, the columns of
-        `MEASURES` and `FACTS`, key.
+        One row per replicate: replicate, `MEASURES`, `FACTS`, status, reason, key.
     """
+    job = task.job
     try:
         with warnings.catch_warnings():
             # A step that explodes passes through infinity before the engine names it.
             warnings.simplefilter("ignore", RuntimeWarning)
-            table = _perform(task)
+            if job.control is None:
+                config, ratio, table = job.config, float("nan"), measure(job.config)
+            else:
+                assert task.guard is not None and task.unguarded is not None
+                arms = (table.set_index("replicate") for table in (task.guard, task.unguarded))
+                config, ratio, table = find(job.control.kind, job.config, *arms, run=measure)
     except (UserError, ValueError, ArithmeticError) as error:
-        return task.job.failed(first_line(error))
-    return table.reset_index().assign(status="done", reason="", key=task.job.key)
-
-
-def _perform(task: Task) -> pd.DataFrame:
-    job = task.job
-    config, ratio = job.config, float("nan")
-    if job.control is None:
-        table = measure(config)
-    else:
-        assert task.guard is not None and task.unguarded is not None
-        guard, unguarded = (t.set_index("replicate") for t in (task.guard, task.unguarded))
-        found = find(job.control.kind, config, guard, unguarded, measure)
-        config, ratio = found.config, found.achieved_ratio
-        table = found.table[list(MEASURES)]
-    return table.assign(
-        step_factor=config.step_factor, skip_rate=config.skip_rate, achieved_ratio=ratio
-    )
+        return job.failed(first_line(error))
+    facts = {"step_factor": config.step_factor, "skip_rate": config.skip_rate}
+    table = table[list(MEASURES)].reset_index()
+    return table.assign(**facts, achieved_ratio=ratio, status="done", reason="", key=job.key)
 
 
 def contents(files: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Path of every file to a hash of what is in it.
-
-    Args:
-        files: name of the setting and path; None where it names none.
-
-    Raises:
-        UserError: a file is missing or cannot be read.
-    """
-    named = {(name, path) for name, path in files if path is not None}
-    return {path: _digest(name, Path(path)) for name, path in sorted(named)}
+    """Path of every file to a hash of what is in it, from settings' names and paths or None."""
+    found: dict[str, str] = {}
+    for name, path in sorted({(name, path) for name, path in files if path is not None}):
+        is_run = Path(path).is_dir()
+        parts = sorted(Path(path).glob("visits/*.parquet")) if is_run else [Path(path)]
+        try:
+            digests = "".join(map(file_digest, parts))
+        except OSError as error:
+            raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
+        found[path] = hashlib.sha256(digests.encode()).hexdigest()[:20]
+    return found
 
 
 def check_files(configs: Iterable[SimConfig]) -> None:
-    """Refuse a sweep of which no run can read its files.
-
-    Raises:
-        UserError: the defect that the first run met.
-    """
+    """Refuse a sweep of which no run can read its files, with the defect that the first met."""
     read = ("policy", "population", *FILES, "n_problems", "fixed_population")
     first: UserError | None = None
     for config in {tuple(getattr(c, name) for name in read): c for c in configs}.values():
@@ -342,13 +316,3 @@ def check_files(configs: Iterable[SimConfig]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-def _digest(name: str, path: Path) -> str:
-    """Of a file, or of the visits of a run folder."""
-    parts = sorted((path / "visits").glob("*.parquet")) if path.is_dir() else [path]
-    try:
-        found = [file_digest(part) for part in parts]
-    except OSError as error:
-        raise UserError(f"{name}: {path} cannot be read ({error.strerror or error})") from error
-    return hashlib.sha256("".join(found).encode()).hexdigest()[:20]

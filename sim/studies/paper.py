@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +11,11 @@ import pandas as pd
 
 from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, arm, for_cell, title
-from lab.base.columns import floats, groups, where
+from lab.base.columns import floats, groups
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
-from lab.compare.published import (
-    CELLS,
-    PASS_AT_1,
-    published_fate,
-    setting_of,
-)
+from lab.compare.published import CELLS, PASS_AT_1, published_fate, setting_of
 from lab.figures.grids import calibration_errors
 from lab.progress import Bar
 from lab.report.html import Part, check_page, figure_page, write_page
@@ -46,34 +40,28 @@ _WORDS = (
 def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
     """Simulate every printed cell of the paper.
 
-    Args:
-        config: settings that all cells share; population, sizes and arm are replaced.
-
     Returns:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,
         in percent.
     """
-    jobs = [(name, asked) for name in NAMED for asked in ARMS]
-    bar = Bar(jobs, "paper", len(jobs), unit="run", disable=not progress)
-    lines = [line for name, asked in bar for line in _lines(config, name, asked)]
+    jobs, lines = [(name, asked) for name in NAMED for asked in ARMS], []
+    for name, asked in Bar(jobs, "paper", len(jobs), unit="run", disable=not progress):
+        setting, law = setting_of(name), NAMED[name]
+        assert setting is not None  # every named population is a cell of the paper
+        method = "guard" if asked in GUARDS else asked
+        printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
+        printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
+        own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
+        found = measure(with_arm(own, arm(for_cell(asked, name))))
+        row, kind = (name, " ".join(setting)), arm(asked).name
+        for cell, value in printed.items():
+            if value is not None:
+                ours_R = floats(found, "pass_final" if cell == PASS else cell)
+                sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
+                lines.append((*row, kind, cell, value, ours_R.mean(), sd))
     names = ["row", "title", "kind", "cell", "published", "predicted", "sd"]
     return pd.DataFrame(lines, columns=names)
-
-
-def _lines(config: SimConfig, name: str, asked: str) -> Iterator[tuple[object, ...]]:
-    setting, law = setting_of(name), NAMED[name]
-    assert setting is not None  # every named population is a cell of the paper
-    method = "guard" if asked in GUARDS else asked
-    printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
-    printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
-    own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
-    found = measure(with_arm(own, arm(for_cell(asked, name))))
-    for cell, value in printed.items():
-        if value is not None:
-            ours_R = floats(found, "pass_final" if cell == PASS else cell)
-            sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
-            yield name, " ".join(setting), arm(asked).name, cell, value, ours_R.mean(), sd
 
 
 def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
@@ -84,24 +72,21 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
         n_pass; NaN where nothing is printed.
     """
     gaps = floats(table, "predicted") - floats(table, "published")
-    own = table.assign(gap=gaps)
-    plain = where(own, kind=BASELINE)
-    keys = zip(plain["row"], plain["cell"], strict=True)
-    base = dict(zip(keys, floats(plain, "gap"), strict=True))
+    own = table.assign(gap=gaps).set_index(["row", "cell"])
+    base = own["gap"][own["kind"] == BASELINE]
+    own["change"] = own["gap"] - base.reindex(own.index)
     lines = []
     for (name,), part in groups(own, ["kind"]):
-        error = floats(part, "gap")
-        at = zip(part["row"], part["cell"], strict=True)
-        change = error - np.array([base[key] for key in at])
-        is_pass = np.array(part["cell"] == PASS)
-        means = [_mean(error[~is_pass]), int((~is_pass).sum()), _mean(change[~is_pass])]
-        lines.append((name, *means, _mean(error[is_pass]), int(is_pass.sum())))
+        is_pass = part.index.get_level_values("cell") == PASS
+        fates, scores = part[~is_pass], part[is_pass]
+        means = [_mean_error(fates, "gap"), len(fates), _mean_error(fates, "change")]
+        lines.append((name, *means, _mean_error(scores, "gap"), len(scores)))
     columns = ["arm", "fates", "n_fates", "change", "pass_at_1", "n_pass"]
     return pd.DataFrame(lines, columns=columns)
 
 
-def _mean(errors: np.ndarray) -> float:
-    return float(np.abs(errors).mean()) if len(errors) else float("nan")
+def _mean_error(table: pd.DataFrame, column: str) -> float:
+    return float(np.abs(floats(table, column)).mean()) if len(table) else float("nan")
 
 
 def run_paper(config: SimConfig, out: Path, progress: bool = False) -> list[str]:
@@ -109,9 +94,6 @@ def run_paper(config: SimConfig, out: Path, progress: bool = False) -> list[str]
 
     Returns:
         Lines for the terminal: the errors of every arm.
-
-    Raises:
-        UserError: the folder has such a table of other settings, or cannot be written.
     """
     stamp = f"# {json.dumps(flattened(to_values(config)))}\n"
     path = out / TABLE
@@ -126,19 +108,15 @@ def run_paper(config: SimConfig, out: Path, progress: bool = False) -> list[str]
     table = pd.read_csv(path, comment="#")
     errors = paper_errors(table)
     titles = dict(zip(table["row"], table["title"], strict=True))
-    named = table.assign(kind=[title(name) for name in table["kind"]])
-    figure = calibration_errors(named, titles)
+    figure = calibration_errors(table.assign(kind=table["kind"].map(title)), titles)
     parts = [Part("Every printed cell", _WORDS, figure, "Errors by cell")]
     words = []
     for row in errors.to_dict("records"):
-        of_fates = (
-            f"fates {row['fates']:.2f} points over {row['n_fates']} cells, change from TTRL "
-            f"{row['change']:.2f}; "
-        )
-        words.append(
-            f"{title(row['arm'])}: {of_fates if row['n_fates'] else ''}pass@1 "
-            f"{row['pass_at_1']:.1f} points over {row['n_pass']} cells"
-        )
+        fates = f"fates {row['fates']:.2f} points over {row['n_fates']} cells"
+        change = f"change from TTRL {row['change']:.2f}"
+        scores = f"pass@1 {row['pass_at_1']:.1f} points over {row['n_pass']} cells"
+        of_fates = f"{fates}, {change}; " if row["n_fates"] else ""
+        words.append(f"{title(row['arm'])}: {of_fates}{scores}")
     write_page(out / PAGE, figure_page("The paper's cells, simulated", words, parts))
-    n_pass = int(np.sum(np.array(table["cell"] == PASS)))
-    return [f"{len(table) - n_pass} printed fates, {n_pass} printed pass@1", *words]
+    n_fates, n_pass = errors["n_fates"].sum(), errors["n_pass"].sum()
+    return [f"{n_fates} printed fates, {n_pass} printed pass@1", *words]

@@ -7,17 +7,20 @@ paired replicates and keeps the better half. The plain arms stay in all rounds, 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import floats, groups, unique
+from lab.base.columns import TextTable, floats
 from lab.base.errors import UserError
+from lab.base.files import whole
 from lab.base.settings import to_values
-from lab.base.stats import LEVEL, estimate
+from lab.base.stats import LEVEL, estimate, with_interval
 from lab.trace.manifest import locked
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
@@ -30,10 +33,12 @@ AXES: Mapping[str, tuple[Value, ...]] = {
     "guard.discount": (1.0, 0.8),
 }
 """Settings that are combined with every arm."""
+TABLE = "search.csv"
+_COLUMNS = ["mean", "minimum", "replicates", "gain", "low", "high"]
+_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An arm with the settings that differ from those that all candidates share."""
 
     arm: str
@@ -48,11 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The settings of a search.
-
-    Raises:
-        UserError: the budget is too small for the plain arms, or a setting is impossible.
-    """
+    """The settings of a search."""
 
     base: SimConfig
     """Settings that all candidates share; its replicates are those of the last round."""
@@ -62,7 +63,7 @@ class Search:
     objective: Objective = "mean"
     """Over the learning rates, of the final pass@1: its mean, or its lowest mean over seeds."""
     budget: int = 1000
-    """Most runs: one candidate at one learning rate in one replicate each."""
+    """Most runs, of one candidate at one learning rate in one replicate each."""
 
     def __post_init__(self) -> None:
         """Check the axes and the budget."""
@@ -82,27 +83,23 @@ class Search:
         return [*(2**k for k in range((n - 1).bit_length())), n]
 
     def sizes(self, n: int) -> list[int]:
-        """Return the candidates of every round, of n in the first."""
+        """Candidates of every round, of n in the first."""
         return [max(len(self.arms), -(-n // 2**k)) for k in range(len(self.ends))]
 
     def n_runs(self, n: int) -> int:
-        """Return the runs of a search that begins with n candidates."""
-        added = np.diff([0, *self.ends])
-        return len(self.lrs) * int(np.dot(self.sizes(n), added))
+        """Runs of a search that begins with n candidates."""
+        return len(self.lrs) * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
 
     def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
         """Return the candidates of the first round, as many as the budget allows.
 
         All plain arms come first, then others in random order; the runs of any two differ.
-
-        Raises:
-            UserError: a plain arm cannot be run.
         """
         made = [
             Candidate(arm, tuple((n, v) for n, v in pairs if v != read(self.base, n)))
             for arm in self.arms
             for values in itertools.product(*self.axes.values())
-            for pairs in [list(zip(self.axes, values, strict=True))]
+            for pairs in [zip(self.axes, values, strict=True)]
         ]
         # Few settings first: of candidates with the same runs the simplest name stays.
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
@@ -114,8 +111,8 @@ class Search:
                 found.setdefault(job.key, candidate)
             elif not candidate.values:
                 raise UserError(f"arm {candidate.arm}: {job.reason}")
-        plain = [c for c in found.values() if not c.values]
-        others = [c for c in found.values() if c.values]
+        kept = list(found.values())
+        plain, others = [c for c in kept if not c.values], [c for c in kept if c.values]
         # Spawned apart from the seed of the runs, whose random numbers these must not repeat.
         rng = np.random.default_rng(np.random.SeedSequence(self.base.seed, spawn_key=(0, 0, 2)))
         shuffled = [*plain, *(others[place] for place in rng.permutation(len(others)))]
@@ -126,10 +123,7 @@ class Search:
 def run_search(
     search: Search, folder: Path | str, workers: int | None = None, *, progress: bool = False
 ) -> pd.DataFrame:
-    """Run a search, or what is left of it.
-
-    Args:
-        folder: new or empty, or with an unfinished run of the same search, which is continued.
+    """Run a search, or what is left of it in its folder.
 
     Returns:
         One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from
@@ -139,15 +133,18 @@ def run_search(
     files = contents((name, getattr(search.base, name)) for name in FILES)
     left = search.candidates(files)
     check_files([search.base])
-    names = ("arms", "lrs", "objective", "budget", "axes")
-    own = {name: getattr(search, name) for name in names}
-    definition = {"search": own, "settings": to_values(search.base), "files": files}
+    own = to_values(search)
+    definition = {"settings": own.pop("base"), "search": own, "files": files}
     folder = claim(Path(folder), definition)
     pairs, rows, start = [], pd.DataFrame(), 0
     with locked(folder):
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
         for number, (end, size) in enumerate(rounds):
-            left = left if number == 0 else _better(left, rows, search, size)
+            if number:
+                score = scores(rows, search.lrs)[search.objective].to_dict()
+                # Plain arms stay. One that failed at some learning rate has no score, and is last.
+                ranks = [-score.get(c.title, -np.inf) if c.values else -np.inf for c in left]
+                left = [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
             first = search.base.first_replicate + start
             base = replace(search.base, first_replicate=first, replicates=end - start)
             pairs += [
@@ -155,28 +152,14 @@ def run_search(
                     {"round": number, "candidate": c.title, "arm": c.arm, "lr": lr},
                     job_of(base, {**dict(c.values), "lr": lr}, c.arm, files),
                 )
-                for c in left
-                for lr in search.lrs
+                for c, lr in itertools.product(left, search.lrs)
             ]
             rows, start = run_jobs(pairs, folder, workers, progress), end
     return rows
 
 
-def _better(
-    left: Sequence[Candidate], rows: pd.DataFrame, search: Search, size: int
-) -> list[Candidate]:
-    """The plain arms and the best of the others, `size` together."""
-    score = scores(rows, search.lrs)[search.objective].to_dict()
-    plain = [c for c in left if not c.values]
-    # A candidate that failed at some learning rate has no score and comes last.
-    others = sorted(
-        (c for c in left if c.values), key=lambda c: score.get(c.title, -np.inf), reverse=True
-    )
-    return [*plain, *others[: size - len(plain)]]
-
-
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
-    """Return the scores of candidates that were run at every learning rate.
+    """The scores of candidates that were run at every learning rate.
 
     Returns:
         One row per candidate, by its title: final pass@1 in percent at every learning rate (mean
@@ -184,12 +167,9 @@ def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
     """
     table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
     table = table.reindex(columns=list(lrs)).dropna()
-    counts = {name: len(unique(part, "replicate")) for (name,), part in groups(rows, ["candidate"])}
-    return table.assign(
-        mean=table.mean(axis=1),
-        minimum=table.min(axis=1),
-        replicates=[counts[name] for name in table.index],
-    )
+    counts = rows.groupby("candidate")["replicate"].nunique()
+    means = {"mean": table.mean(axis=1), "minimum": table.min(axis=1)}
+    return table.assign(**means, replicates=counts[table.index])
 
 
 def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:
@@ -200,10 +180,27 @@ def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.Data
     (Bonferroni's correction), also for those that were chosen because they were best.
     """
     table = scores(rows, lrs)
-    level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)
+    level = 1 - (1 - LEVEL) / max(1, rows["candidate"].nunique() - 1)
     means = rows.pivot_table(index="replicate", columns="candidate", values="pass_final")
     first = floats(means, rows["candidate"].iloc[0])
     gains = [estimate(floats(means, name) - first, level) for name in table.index]
     table["gain"] = [gain.mean for gain in gains]
     table["low"], table["high"] = [gain.low for gain in gains], [gain.high for gain in gains]
     return table.sort_values(["replicates", objective], ascending=False, kind="stable")
+
+
+def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
+    """Write the table of a search, and print its best rows."""
+    table, first = results(rows, search.lrs, search.objective), rows["candidate"].iloc[0]
+    with whole(out / TABLE) as file:
+        table.to_csv(file, float_format="%.3f")
+    lines = []
+    for name, (mean, low, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
+        over = "" if math.isnan(gain[1]) else with_interval(*gain)
+        lines.append([str(name), f"{mean:.1f}", f"{low:.1f}", f"{n:.0f}", over])
+    head = ["candidate", "mean", "minimum", "replicates", f"mean - {first}"]
+    print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
+    print("\n".join(TextTable(head, lines).lines()))
+    print("mean and minimum over the learning rates, which the file has one by one; the intervals")
+    print("hold for all candidates at once with 95 %")
+    print(out / TABLE)

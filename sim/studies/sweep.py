@@ -15,7 +15,7 @@ import math
 import multiprocessing.resource_tracker
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ from sim.studies.jobs import (
     Assignments,
     SweepJob,
     Task,
-    Value,
     check_axis,
     check_files,
     contents,
@@ -61,10 +60,10 @@ R = TypeVar("R")
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
-_DIFFERENCES = 5
+_SHOWN = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
-Pairs = Sequence[tuple[Mapping[str, Value], SweepJob]]
+Pairs = Sequence[tuple[Assignments, SweepJob]]
 """What a row is called, by column, and the job that its numbers come from."""
 
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -82,22 +81,13 @@ steps of .2, so all tau_FR in [.2, .4) are one and the same algorithm here."""
 
 RULE_ARMS = ("ttrl", "guard", "memory", "frozen", "truth", *(n for n in RULES if n != BASELINE))
 """Every rule by itself and the named arms; `--arms` also takes RULE+guard and RULE+memory."""
-_RULES = {
-    "population": ("llama-math500", "qwen-math500"),
-    "signal": (0.0, 0.3),
-    "step": STEPS,
-}
+_RULES = {"population": ("llama-math500", "qwen-math500"), "signal": (0.0, 0.3), "step": STEPS}
 """Two models, observations that know nothing and a little, and the steps every arm chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The settings that are run.
-
-    Raises:
-        UserError: an axis names no setting or has values of a wrong type, an arm is unknown or
-            lacks the arms that it is matched to, or there is nothing to vary.
-    """
+    """The settings that are run."""
 
     base: SimConfig = field(default_factory=SimConfig)
     """All that is not varied; its guard is that of the arm `guard`."""
@@ -182,23 +172,14 @@ def run_sweep(
         status ("done" or "failed"), reason, the columns of `lab.measures.metrics.MEASURES`,
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
-
-    Raises:
-        UserError: the folder holds something else, or was made with files that have changed; a
-            file of the settings is missing, or none can be used; or a worker was lost. All but
-            the last are found before anything is written.
     """
     check_workers(workers)
     varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
     check_files(job.config for _, job in pairs if not job.reason)
-    definition = {
-        "arms": sweep.arms,
-        "groups": {" x ".join(group): group for group in sweep.groups},
-        "settings": to_values(sweep.base),
-        "files": files,
-    }
+    grid = {"arms": sweep.arms, "groups": {" x ".join(group): group for group in sweep.groups}}
+    definition = {**grid, "settings": to_values(sweep.base), "files": files}
     folder = claim(Path(folder), definition)
     with locked(folder):
         return run_jobs(pairs, folder, workers, progress)
@@ -211,11 +192,7 @@ def check_workers(workers: int | None) -> None:
 
 
 def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`.
-
-    Raises:
-        UserError: the folder holds no sweep, or a damaged one.
-    """
+    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`."""
     path = Path(folder) / RESULTS
     try:
         text = path.read_text(encoding="utf-8")
@@ -234,25 +211,25 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
 
 
 def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
-    """Make the folder of a sweep, or check that it holds the same one.
-
-    Args:
-        folder: new, empty, or of a sweep.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UserError: the folder holds something else; a different sweep is named by its fields.
-    """
+    """Make and return the folder of a sweep, or check that it holds the same one."""
     path = folder / FILE
     own = (FILE, LOCK_NAME, TEMPORARY)
     if path.exists():
-        old, new = _definition(path), msgspec.to_builtins(definition)
-        if differing := _differing(old, msgspec.json.decode(msgspec.json.encode(new))):
+        try:
+            there = flattened(msgspec.json.decode(path.read_bytes())["definition"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+        here = flattened(msgspec.json.decode(msgspec.json.encode(definition)))
+        differing = [
+            f"{n} is {there.get(n, 'absent')!r} there and {here.get(n, 'absent')!r} here"
+            for n in {**there, **here}
+            if there.get(n) != here.get(n)
+        ]
+        if differing:
+            more = [f"{len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
             raise UserError(
-                f"{folder}: holds another sweep: {differing}; repeat its command or choose "
-                "another folder"
+                f"{folder}: holds another sweep: {'; '.join(differing[:_SHOWN] + more)}; repeat "
+                "its command or choose another folder"
             )
         return folder
     try:
@@ -273,20 +250,24 @@ def run_jobs(
 ) -> pd.DataFrame:
     """Run the jobs that are left: first plain arms, then the controls, which need their numbers.
 
-    Args:
-        pairs: rows and their jobs, with the same columns in every row.
-        folder: of the sweep; each job's rows stand in its `results.csv` as soon as it ends, and
-            all are in the order of `pairs` at the end.
+    Each job's rows stand in `results.csv` as soon as it ends, and all in the order of `pairs` at
+    the end.
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}
-    rows: dict[str, list[Mapping[str, Value]]] = {key: [] for key in jobs}
+    rows: dict[str, list[Assignments]] = {key: [] for key in jobs}
     for labels, job in pairs:
         rows[job.key].append(labels)
     outcomes = _finished(folder, jobs)
+    # A bar of visits, not cells: cells differ in size, and the remaining time is a rate's.
+    total = sum(job.visits for job in jobs.values())
+    initial = sum(jobs[key].visits for key in outcomes)
+    bar = Bar(total=total, initial=initial, unit="visit", unit_scale=True, disable=not progress)
     try:
-        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
-        with _bar(jobs, outcomes, progress) as bar, path.open("a", encoding="utf-8") as file:
+        _write(path, pairs, outcomes)
+        with bar, compilation_shown(bar.set_postfix_str), path.open("a", encoding="utf-8") as file:
+            if nothing_compiled():  # workers compile unseen
+                bar.set_postfix_str("compiling")
             for outcome in _outcomes(jobs, outcomes, workers):
                 key = str(outcome["key"].iloc[0])
                 outcomes[key] = outcome
@@ -295,25 +276,8 @@ def run_jobs(
                 bar.set_postfix_str(f"{len(outcomes)} runs", refresh=False)
                 bar.update(jobs[key].visits)
     finally:
-        _write(path, [(label, outcomes.get(job.key)) for label, job in pairs])
+        _write(path, pairs, outcomes)
     return read_sweep(folder)
-
-
-@contextmanager
-def _bar(
-    jobs: Mapping[str, SweepJob], outcomes: Mapping[str, object], progress: bool
-) -> Iterator[Bar]:
-    """A bar of visits, not cells: cells differ in size, and the remaining time is a rate's."""
-    total = sum(job.visits for job in jobs.values())
-    initial = sum(jobs[key].visits for key in outcomes)
-    options = {"unit": "visit", "unit_scale": True, "disable": not progress}
-    with (
-        Bar(total=total, initial=initial, **options) as bar,
-        compilation_shown(bar.set_postfix_str),
-    ):
-        if nothing_compiled():  # workers compile unseen
-            bar.set_postfix_str("compiling")
-        yield bar
 
 
 def _outcomes(
@@ -326,7 +290,7 @@ def _outcomes(
             if job.key in outcomes or (job.control is not None) != controls:
                 continue
             matched = [outcomes.get(key) for key in (job.guard_key, job.unguarded_key) if key]
-            reasons = [str(t["reason"].iloc[0]) for t in matched if t is not None]
+            reasons = [t["reason"].iloc[0] for t in matched if t is not None]
             failed = next(filter(None, reasons), "")
             if job.control is not None and failed:
                 yield job.failed(f"{job.control.name}: its arms failed: {failed}")
@@ -343,13 +307,11 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
     """Yield the results of tasks in the order in which they end, see `run_sweep`."""
     if not tasks:
         return
-    config = nullcontext()
-    if workers is not None:
-        # One thread each: the workers themselves use the cores. They write nothing that another
-        # one writes, and SIGTERM is blocked in them.
-        end = partial(stop_with_parent, signal.SIGKILL)
-        own = {"inner_max_num_threads": 1, "initializer": end} if workers > 1 else {}
-        config = joblib.parallel_config("loky", n_jobs=workers, **own)
+    # One thread each: the workers themselves use the cores. They write nothing that another one
+    # writes, and SIGTERM is blocked in them.
+    end = partial(stop_with_parent, signal.SIGKILL)
+    own = {"inner_max_num_threads": 1, "initializer": end} if (workers or 1) > 1 else {}
+    config = joblib.parallel_config("loky", n_jobs=workers, **own) if workers else nullcontext()
     # Their first start unblocks signals, so they start before those are held back.
     for tracker in (multiprocessing.resource_tracker, loky_tracker):
         tracker.ensure_running()
@@ -372,44 +334,20 @@ def _finished(folder: Path, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFr
     if not (folder / RESULTS).exists():
         return {}
     done = where(read_sweep(folder), status="done").drop_duplicates(subset=["key", "replicate"])
-    tables = {str(key): part for (key,), part in groups(done.reindex(columns=_OUTCOME), ["key"])}
     return {
-        key: table
-        for key, table in tables.items()
+        str(key): table
+        for (key,), table in groups(done.reindex(columns=_OUTCOME), ["key"])
         if key in jobs and len(table) == jobs[key].config.replicates
     }
 
 
-def _write(path: Path, rows: Sequence[tuple[Mapping[str, Value], pd.DataFrame | None]]) -> None:
+def _write(path: Path, pairs: Pairs, outcomes: Mapping[str, pd.DataFrame]) -> None:
     with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(pd.DataFrame(columns=[*rows[0][0], *_OUTCOME]).to_csv(index=False))
-        file.writelines(_csv([label], table) for label, table in rows if table is not None)
+        file.write(pd.DataFrame(columns=[*pairs[0][0], *_OUTCOME]).to_csv(index=False))
+        made = ((labels, outcomes[job.key]) for labels, job in pairs if job.key in outcomes)
+        file.writelines(_csv([labels], outcome) for labels, outcome in made)
 
 
-def _csv(labels: Sequence[Mapping[str, Value]], outcome: pd.DataFrame) -> str:
-    outcome = outcome.reindex(columns=_OUTCOME)
-    parts = []
-    for label in labels:
-        named = pd.DataFrame({n: [v] * len(outcome) for n, v in label.items()}, outcome.index)
-        parts.append(pd.concat([named, outcome], axis=1))
+def _csv(rows: Sequence[Assignments], outcome: pd.DataFrame) -> str:
+    parts = [outcome.reindex(columns=[*row, *_OUTCOME]).assign(**row) for row in rows]
     return pd.concat(parts).to_csv(index=False, header=False)
-
-
-def _definition(path: Path) -> Any:
-    try:
-        facts = msgspec.json.decode(path.read_bytes())
-        return facts["definition"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-
-
-def _differing(old: Any, new: Any) -> str:
-    """Name the fields in which two definitions differ."""
-    before, after = flattened(old), flattened(new)
-    names = [n for n in {**before, **after} if before.get(n) != after.get(n)]
-    shown = [
-        f"{n} is {before.get(n, 'absent')!r} there and {after.get(n, 'absent')!r} here"
-        for n in names[:_DIFFERENCES]
-    ]
-    more = [f"{len(names) - _DIFFERENCES} more"] if len(names) > _DIFFERENCES else []
-    return "; ".join(shown + more)

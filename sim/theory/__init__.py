@@ -1,7 +1,13 @@
 """Exact and closed-form theory of answers under votes, to check the simulator against."""
 
-from sim.theory.chain import lock_in, lock_in_chain, windows, wrong_by_visit
-from sim.theory.flips import detection, flip_law, flip_rate_by_visit, single_flip_share
+from sim.theory.chain import (
+    detection,
+    flip_law,
+    flip_rate_by_visit,
+    lock_in,
+    windows,
+    wrong_by_visit,
+)
 from sim.theory.flow import (
     Coupling,
     collapse,
@@ -23,13 +29,11 @@ __all__ = [
     "flip_law",
     "flip_rate_by_visit",
     "lock_in",
-    "lock_in_chain",
     "mean_field",
     "memory_wrong",
     "plurality",
     "regime_chart",
     "replicator",
-    "single_flip_share",
     "windows",
     "wrong_by_visit",
 ]

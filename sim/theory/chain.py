@@ -1,45 +1,34 @@
-"""The exact two-answer Markov chain: who wins in the end, and how long the loser can still win.
+"""The exact two-answer Markov chain: who wins, for how long the loser can win, and flips.
 
 The logit is continuous, so a function of it is kept on a uniform grid. Probabilities are smooth in
 the logit and interpolated by cubics: halving the spacing changes them by less than 1e-6. Exit times
 jump at the two ends, so they use a finer, linear grid that ends exactly there: halving its spacing
 changes a mean time by less than 1 % (0.2 % in most cells). `refine` divides the spacing.
 
-Closed forms of the two-answer chain in the diffusion limit, and `lock_in`.
-
-For a small step the logit follows dx = drift dt + sqrt(variance) dB, one unit of time a visit:
-drift `2 * step * sqrt(p q) * s(p)`, where s is the probability that the correct answer wins the
-vote minus the probability that it loses, and variance `4 * step**2 * p q`. Its separatrix is
-p = 1/2. The closed forms linearise the drift there, with s(p) = x * sqrt(V / (2 pi)) (many votes)
-and (K - 1) / K = 1 (many samples). `step` is in logit per unit of standardised advantage; times are
-in visits.
+The closed forms are those of the diffusion limit. For a small step the logit follows
+dx = drift dt + sqrt(variance) dB, one unit of time a visit: drift `2 * step * sqrt(p q) * s(p)`,
+where s is the probability that the correct answer wins the vote minus the probability that it
+loses, and variance `4 * step**2 * p q`. Its separatrix is p = 1/2. The closed forms linearise the
+drift there, with s(p) = x * sqrt(V / (2 pi)) (many votes) and (K - 1) / K = 1 (many samples).
+`step` is in logit per unit of standardised advantage; times are in visits.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse.linalg import splu
 from scipy.special import ndtr, ndtri
 
 from lab.base.errors import UserError
-from sim.theory.process import (
-    Floats,
-    Moves,
-    Process,
-    check_count,
-    grid,
-    interpolate,
-    logit,
-    moves,
-    system,
-)
+from sim.theory.process import Floats, Moves, Process, check_count, interpolate, logit, lu, moves
 
 _SMOOTH_CELLS = 24
 _JUMPY_CELLS = 400
+_RAREST = 1e-12
 
 
 class LockIn(NamedTuple):
@@ -48,7 +37,6 @@ class LockIn(NamedTuple):
     x_N: Floats
     """(N,) grid; beyond its ends a problem is locked in (share of backward moves < 1e-10)."""
     wrong_N: Floats
-    """(N,) probability to end on the wrong answer."""
 
     def at(self, p0: ArrayLike) -> Floats:
         """Probability for each starting chance of the correct answer, in the shape of `p0`."""
@@ -60,25 +48,22 @@ class LockIn(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Mean visits for which the losing answer can still win votes, from one `p0`."""
+    """Extinction window: mean visits for which the losing answer can win votes, from one `p0`."""
 
     visits: float
     """Until either answer is extinct: the time to lock-in."""
     visits_lost: float
-    """Until the correct answer is extinct, where it is the first to become so; else NaN."""
+    """The same where the correct answer is the first to become extinct; else NaN."""
     lost: float
     """Probability that the correct answer is the first to become extinct."""
 
 
 class Windows(NamedTuple):
-    """Mean windows from every starting logit between the two extinctions."""
+    """Mean windows from every starting logit between the two extinctions; see `Window`."""
 
     x_N: Floats
-    """(N,) grid, from where the correct answer is extinct to where the wrong one is."""
     visits_N: Floats
-    """(N,) mean visits until either answer is extinct."""
     lost_N: Floats
-    """(N,) probability that the correct answer is the first."""
     visits_lost_N: Floats
     """(N,) mean visits, counted as 0 in the problems where the wrong answer is the first."""
 
@@ -94,33 +79,25 @@ class Windows(NamedTuple):
 
 
 def smooth_moves(process: Process, refine: int = 1) -> Moves:
-    """The visit's operator between the lock-in barriers, for smooth functions.
-
-    The spacing resolves the narrower of the two widths over which lock-in turns, the diffusion's
-    `sigma_x` and one vote's `2 / sqrt(V)`, and the moves themselves.
-    """
+    """The visit's operator between the lock-in barriers, for smooth functions."""
+    # Resolves the narrower of the two widths over which lock-in turns, the diffusion's sigma_x and
+    # one vote's 2 / sqrt(V), and the moves themselves.
     root = math.sqrt(process.n_votes)
     sigma = math.sqrt(process.step * math.sqrt(math.pi / 2) / root)
     spacing = min(min(sigma, 2.0 / root) / _SMOOTH_CELLS, process.step / 2.0) / refine
-    return moves(process, grid(process, process.barrier(), spacing), order=4)
+    return moves(process, process.barrier(), spacing, order=4)
 
 
 def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
-    """Solve for the probability of ending on the wrong answer.
-
-    Raises:
-        UserError: the step is so small that the grid does not fit into memory.
-    """
+    """Solve for the probability of ending on the wrong answer."""
     return solve_lock_in(smooth_moves(process, refine))
 
 
 def solve_lock_in(visit: Moves) -> LockIn:
-    """Solve the lock-in from the visit's operator.
-
-    Visits that do not move the logit cannot change it, so the equations run over moves alone.
-    """
-    matrix = system(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
-    return LockIn(visit.x_N, splu(matrix).solve(visit.down_out_N))
+    """Solve the lock-in from the visit's operator."""
+    # Visits that do not move the logit cannot change it, so the equations run over moves alone.
+    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
+    return LockIn(visit.x_N, chain.solve(visit.down_out_N))
 
 
 def windows(process: Process, delta: float = 0.01) -> Windows:
@@ -128,17 +105,13 @@ def windows(process: Process, delta: float = 0.01) -> Windows:
 
     Args:
         delta: an answer is extinct once it wins a vote with less than this probability.
-
-    Raises:
-        UserError: `delta` is out of bounds, or the step is too small for the grid.
     """
     end = process.extinction(delta)
     spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
-    visit = moves(process, grid(process, end, spacing), order=2)
-    solver = splu(system(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN))
-    lost_N = solver.solve(visit.down_out_N)
-    visits_N = solver.solve(np.ones_like(visit.x_N))
-    return Windows(visit.x_N, visits_N, lost_N, solver.solve(lost_N))
+    visit = moves(process, end, spacing, order=2)
+    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
+    lost_N, visits_N = chain.solve(visit.down_out_N), chain.solve(np.ones_like(visit.x_N))
+    return Windows(visit.x_N, visits_N, lost_N, chain.solve(lost_N))
 
 
 def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
@@ -158,18 +131,17 @@ def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     return wrong_T
 
 
+Method = Literal["chain", "diffusion"]
+
+
 def lock_in(
-    p0: float,
-    step: float,
-    n_votes: int,
-    n_samples: int,
-    method: Literal["chain", "diffusion"] = "chain",
+    p0: float, step: float, n_votes: int, n_samples: int, method: Method = "chain"
 ) -> float:
     """Probability that a two-answer problem ends on the wrong answer for ever.
 
     Args:
-        method: `chain` is exact (error below 1e-6); `diffusion` is the closed form for a small
-            step * sqrt(V), which does not depend on K.
+        method: `chain` is exact (error below 1e-6); `diffusion` the closed form for a small
+            step * sqrt(V), which does not depend on K, see `lock_in_diffusion`.
     """
     process = Process(step, n_votes, n_samples)
     if method == "chain":
@@ -180,7 +152,7 @@ def lock_in(
 
 
 def escape_rate(step: float, n_votes: int) -> float:
-    """Rate per visit at which a small logit grows: `lambda = .399 * step * sqrt(V)`.
+    """Rate per visit at which a small logit grows, `lambda = .399 * step * sqrt(V)`.
 
     Valid while |x| < 1 / sqrt(V), where s is linear in x, and V >= 8 or so.
     """
@@ -201,9 +173,7 @@ def lock_in_diffusion(p0: float, step: float, n_votes: int) -> float:
 
     Valid for small step * sqrt(V): against the exact chain with K = V = 64 the error is at most
     .004 up to step * sqrt(V) = .25, .013 at 1, .03 at 2.5, .11 at 8. A small K adds an error at
-    every step size, .01 at K = 8. It does better than the diffusion deserves, since what it leaves
-    out nearly cancels: visits are discrete (fewer wrong ends) and the drift saturates (more).
-    As the step grows the truth tends to `Process.wrong_first_move`.
+    every step size, .01 at K = 8. As the step grows the truth tends to `Process.wrong_first_move`.
     """
     return float(ndtr(-logit(p0) / separatrix_width(step, n_votes)))
 
@@ -213,10 +183,172 @@ def window_closed_form(p0: float, step: float, n_votes: int, delta: float = 0.01
 
     `ln(x_d / max(|x0|, sigma_x)) / lambda` with `x_d = 2 * z_delta / sqrt(V)`, 0 where the start
     is beyond x_d. A scale, not a mean: it leaves out the slowing of the drift beyond 1 / sqrt(V),
-    the time spent within sigma_x (on average .635 / lambda from x0 = 0), and that a problem on
-    its way to the other side must first cross 1/2. At V = 64, step .1, p0 = .52 it gives 5.0, the
-    exact mean is 8.5, and 9.9 for the problems that are lost. `sim.theory.chain.windows` is exact.
+    the time spent within sigma_x, and the way across 1/2. At V = 64, step .1, p0 = .52 it gives
+    5.0; the exact mean, see `windows`, is 8.5, and 9.9 for the problems that are lost.
     """
     extinct = -2.0 * float(ndtri(delta)) / math.sqrt(n_votes)
     start = max(abs(logit(p0)), separatrix_width(step, n_votes))
     return max(0.0, math.log(extinct / start)) / escape_rate(step, n_votes)
+
+
+class FlipLaw(NamedTuple):
+    """Joint law of a problem's end and its number of flips over all time, from visit 0 on."""
+
+    lost_F: Floats
+    """(F,) probability of 0, 1, .. F - 1 flips and to end on the wrong answer."""
+    kept_F: Floats
+    """(F,) probability of 0, 1, .. F - 1 flips and to end on the correct answer."""
+    degraded: float
+    """Probability that the correct answer was the first label and the wrong one is the last; its
+    share beyond F - 1 flips included."""
+
+    @property
+    def single_share(self) -> float:
+        """Share of the degraded problems that flip exactly once; NaN if none degrades."""
+        return float(self.lost_F[1]) / self.degraded if self.degraded > 0 else math.nan
+
+
+def flip_rate_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
+    """(T,) share of such problems whose label changes at visit 1, 2, .. T: a run's FR by visit."""
+    x0 = logit(p0)
+    check_count("n_visits", n_visits, 1)
+    visit = smooth_moves(process)
+    rate_T = np.zeros(n_visits)
+    if abs(x0) >= visit.x_N[-1]:
+        return rate_T
+    # A flip at the next visit depends on the old label, later ones only through the next label.
+    from_up_N, from_down_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)
+    wrong = visit.value(from_up_N, x0)
+    rate_T[0] = 2.0 * wrong * (1.0 - wrong)
+    for t in range(1, n_visits):
+        # What leaves the grid counts 0: its label has reached the side on which it will stay.
+        by_up_N = visit.up_NN @ from_up_N + visit.stay_up_N * from_up_N
+        from_up_N = by_up_N + visit.down_NN @ from_down_N + visit.stay_down_N * from_down_N
+        from_down_N = from_up_N
+        rate_T[t] = visit.value(from_up_N, x0)
+    return rate_T
+
+
+def flip_law(p0: float, process: Process, max_flips: int = 40) -> FlipLaw:
+    """Law of the number of flips over all time, together with the end."""
+    x0 = logit(p0)
+    check_count("max_flips", max_flips, 1)
+    visit = smooth_moves(process)
+    if abs(x0) >= visit.x_N[-1]:
+        certain_F = np.eye(1, max_flips + 1)[0]
+        return FlipLaw(certain_F * (x0 < 0), certain_F * (x0 > 0), 0.0)
+    ends_FN = _ends_wrong(process, visit, max_flips)
+    lost_F = np.array([visit.value(end_N, x0) for end_N in ends_FN])
+    # By symmetry the correct answer wins from x0 as the wrong one does from -x0.
+    kept_F = np.array([visit.value(end_N, -x0) for end_N in ends_FN])
+    # Visit 0 moves nothing, so the first label is independent of the end.
+    lost = float(solve_lock_in(visit).at(p0))
+    degraded = lost * float(process.wrong_vote(-x0)[0])
+    return FlipLaw(np.clip(lost_F, 0.0, 1.0), np.clip(kept_F, 0.0, 1.0), degraded)
+
+
+class Detection(NamedTuple):
+    """Shares of problems whose flip rate exceeds a threshold at some visit; NaN for no problem."""
+
+    of_lost: float
+    """Among the problems that end on the wrong answer."""
+    of_kept: float
+
+
+def detection(
+    p0: float, process: Process, n_visits: int, *, window: int = 5, tau: float = 0.3
+) -> Detection:
+    """Probability that a problem's flip rate exceeds tau within T visits of plain TTRL.
+
+    The flip rate is the share of the last W visits at which the label changed, where visit 0 sets
+    the first label (docs/method.md, section 3); `window=1` is that of the authors' release. A lost
+    problem that is never detected is one on which neither MPS nor RCSU acts.
+
+    Args:
+        window: W in visits, at most 16.
+        tau: threshold of the flip rate, in [0, 1).
+    """
+    x0 = logit(p0)
+    check_count("n_visits", n_visits, 1)
+    check_count("window", window, 1, 16)
+    if not 0 <= tau < 1:
+        raise UserError(f"theory: tau = {tau} must be in [0, 1)")
+    visit = smooth_moves(process)
+    if abs(x0) >= visit.x_N[-1]:
+        return Detection(0.0 if x0 < 0 else math.nan, 0.0 if x0 > 0 else math.nan)
+    most = next(flips for flips in range(window) if (flips + 1) / window > tau)
+    lost_N = solve_lock_in(visit).wrong_N
+    lost, wrong = visit.value(lost_N, x0), float(process.wrong_vote(x0)[0])
+    # Visit 0 moves nothing, so the first label is independent of the end.
+    first_2 = np.array([1.0 - wrong, wrong])
+    lost_2 = first_2 * _undetected(visit, x0, n_visits, window, most, lost_N)
+    kept_2 = first_2 * _undetected(visit, x0, n_visits, window, most, 1.0 - lost_N)
+    return Detection(1.0 - float(lost_2.sum()) / lost, 1.0 - float(kept_2.sum()) / (1.0 - lost))
+
+
+def _undetected(
+    visit: Moves, x0: float, n_visits: int, window: int, most: int, end_N: Floats
+) -> Floats:
+    """(2,) probability of an end and of at most `most` flips in any W visits, by first label.
+
+    The recursion runs backwards over the logit, the label (0 correct, 1 wrong) and the past: a bit
+    for each of the last W - 1 visits, set where the label changed. `end_N` is the probability of
+    the end from each logit, 0 or 1 beyond the grid, where the label no longer changes.
+    """
+    mask = (1 << (window - 1)) - 1
+    pasts = [past for past in range(mask + 1) if past.bit_count() <= most]
+    beyond = np.round([end_N[-1], end_N[0]])
+    stays, operators = (visit.stay_up_N, visit.stay_down_N), (visit.up_NN, visit.down_NN)
+    outs = (visit.up_out_N, visit.down_out_N)
+    rest = dict.fromkeys(itertools.product(pasts, (0, 1)), end_N)
+    for _ in range(n_visits):
+        after = {
+            (past, label): operators[label] @ f_N + stays[label] * f_N + beyond[label] * outs[label]
+            for (past, label), f_N in rest.items()
+        }
+        before, rest = rest, {}
+        for past, old in before:
+            # A flip too many in the last W visits would be detected.
+            news = [new for new in (0, 1) if past.bit_count() + (new != old) <= most]
+            nexts = [after[(past << 1 | (new != old)) & mask, new] for new in news]
+            rest[past, old] = sum(nexts, np.zeros_like(end_N))
+        if all(np.abs(rest[key] - before[key]).max() < _RAREST for key in rest):
+            break
+    return np.array([visit.value(rest[0, label], x0) for label in (0, 1)])
+
+
+def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
+    """Share of the degraded problems that flip exactly once, in the shape of `p0`.
+
+    NaN where fewer than one problem in 1e12 degrades, which the grid does not resolve.
+    """
+    p0 = np.asarray(p0, np.float64)
+    x0_E = np.array([logit(float(p)) for p in p0.ravel()])
+    visit = smooth_moves(process)
+    one_N = _ends_wrong(process, visit, 1)[1]
+    degraded_N = process.wrong_vote(-visit.x_N) * solve_lock_in(visit).wrong_N
+    share_N = np.full(visit.x_N.size, math.nan)
+    np.divide(one_N, degraded_N, out=share_N, where=degraded_N > _RAREST)
+    inside_E = np.abs(x0_E) < visit.x_N[-1]
+    share_E = np.full(x0_E.size, math.nan)
+    share_E[inside_E] = interpolate(visit.x_N, share_N, x0_E[inside_E])
+    return share_E.reshape(p0.shape)
+
+
+def _ends_wrong(process: Process, visit: Moves, max_flips: int) -> list[Floats]:
+    """For 0 .. max_flips: (N,) probability of that many flips after visit 0 and a wrong end."""
+    # From logit x and label L, G_j(x, L) is the probability of j more flips and a wrong end.
+    # Splitting the next visit by its label gives a system per label, where j follows from j - 1.
+    up_solver = lu(visit.up_N + visit.down_N + visit.stay_down_N, visit.up_NN)
+    down_solver = lu(visit.up_N + visit.down_N + visit.stay_up_N, visit.down_NN)
+    wrong_N, right_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)
+    up_N = np.zeros_like(visit.x_N)
+    down_N = down_solver.solve(visit.down_out_N)
+    ends_FN = [right_N * up_N + wrong_N * down_N]
+    for flips in range(1, max_flips + 1):
+        leaves_N = visit.down_out_N if flips == 1 else 0.0
+        via_down_N = visit.down_NN @ down_N + visit.stay_down_N * down_N + leaves_N
+        via_up_N = visit.up_NN @ up_N + visit.stay_up_N * up_N
+        up_N, down_N = up_solver.solve(via_down_N), down_solver.solve(via_up_N)
+        ends_FN.append(right_N * up_N + wrong_N * down_N)
+    return ends_FN

@@ -4,16 +4,13 @@ Without the noise of finite V and K, an update moves the logits by their expecte
 dp_a/dt = p_a (f_a - sum_b p_b f_b): a replicator equation whose fitness is what an answer earns,
 averaged over the labels that the votes can give (https://arxiv.org/abs/2601.04411 has such a flow
 for the rewards of a noisy verifier). The votes keep their V here, since they decide the label's
-law. What is left out is the drift of a finite sample around this flow, which decides near its
-unstable points only (Wright-Fisher drift; `separatrix_width` is its width).
+law. Left out is the drift of a finite sample around this flow, which decides near its unstable
+points only (Wright-Fisher drift; `separatrix_width` is its width).
 
-Vote memory with two answers: a Polya urn whose draws reinforce themselves through the policy.
-
-The memory holds the sum S of all votes, correct minus wrong, and its sign is the label. Without
-training (step 0) S is a random walk and the label becomes the majority of the policy for certain.
-Training moves the policy towards the label, so that later votes agree with it: the urn is
-reinforced, and an early lead of the wrong answer can last (Pemantle, A survey of random processes
-with reinforcement, 2007, https://doi.org/10.1214/07-PS094).
+Vote memory with two answers is a Polya urn. It holds the sum S of all votes, correct minus wrong,
+whose sign is the label. Training moves the policy towards the label, so that later votes agree with
+it: the urn is reinforced, and an early lead of the wrong answer can last (Pemantle, A survey of
+random processes with reinforcement, 2007, https://doi.org/10.1214/07-PS094).
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
 from scipy.fft import next_fast_len
+from scipy.integrate import cumulative_trapezoid
 from scipy.sparse import csr_array
 from scipy.stats import poisson
 
@@ -39,9 +37,9 @@ class Coupling(NamedTuple):
     """Influence of problems on each other, as in the simulator's policy `attractor`."""
 
     kappa_att: float = 0.25
-    """Coupling of the wrong answers."""
+    """Of the wrong answers."""
     kappa_corr: float = 0.012
-    """Coupling of the correct answers."""
+    """Of the correct answers."""
     neg_transfer: float = 0.3
     """Factor on what a penalty passes on to other problems."""
 
@@ -55,7 +53,7 @@ class MeanField(NamedTuple):
     x_TN: Floats
     """(T + 1, N) logits of the correct answer, before training and after every visit."""
     wrong_TN: Floats
-    """(T + 1, N) probability of a wrong label at these logits."""
+    """(T + 1, N) probability of a wrong label."""
 
 
 def mean_field(
@@ -67,13 +65,6 @@ def mean_field(
     step kappa_corr (U - n D) and all wrong ones by step kappa_att (D - n U), where U and D are the
     mean sizes of the update with a correct and with a wrong label and n is `neg_transfer`. Every
     problem feels all N, so an epoch is integrated in N small steps.
-
-    Args:
-        p0_N: (N,) chances of the correct answer before training, in (0, 1).
-        process: step, V and K; the step is constant.
-
-    Raises:
-        UserError: a value is out of bounds.
     """
     check_count("n_visits", n_visits, 1)
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
@@ -97,9 +88,6 @@ def critical_coupling(p0_N: ArrayLike, process: Process, kappa_corr: float = 0.0
     It is (2 (U_i - D_i) + kappa_corr C) / A with C = sum_j U_j - n D_j and A = sum_j D_j - n U_j,
     in the words of `mean_field`: 0 where the problem falls in any case, infinite where wrong labels
     are so rare (A <= 0) that penalties outweigh them.
-
-    Raises:
-        UserError: a chance is not in (0, 1).
     """
     x_N = np.array([logit(float(p)) for p in np.atleast_1d(np.asarray(p0_N))])
     U_N, D_N = _sizes(process, x_N)
@@ -118,13 +106,6 @@ def collapse(p0: float, n_problems: int, process: Process, coupling: Coupling = 
     finite V and K does not average out in a large population, and the population falls or rises as
     a whole. Valid for small steps and where the coupling dominates, N kappa >> 2, so that the
     problems move together.
-
-    Args:
-        p0: chance of the correct answer before training, in (0, 1).
-        process: step, V and K.
-
-    Raises:
-        UserError: a value is out of bounds.
     """
     check_count("n_problems", n_problems, 1)
     x0, edge = logit(p0), process.barrier()
@@ -135,11 +116,8 @@ def collapse(p0: float, n_problems: int, process: Process, coupling: Coupling = 
     fall = 2.0 / n_problems + n * coupling.kappa_corr + coupling.kappa_att
     drift_N = rise * (law.up_NM @ size_M) - fall * (law.down_NM @ size_M)
     variance_N = rise**2 * (law.up_NM @ size_M**2) + fall**2 * (law.down_NM @ size_M**2)
-    slope_N = 2.0 * drift_N / variance_N
-    steps_N = np.diff(x_N)
-    potential_N = np.concatenate([[0.0], np.cumsum((slope_N[1:] + slope_N[:-1]) / 2 * steps_N)])
-    density_N = np.exp(potential_N.min() - potential_N)
-    mass_N = np.concatenate([[0.0], np.cumsum((density_N[1:] + density_N[:-1]) / 2 * steps_N)])
+    potential_N = cumulative_trapezoid(2.0 * drift_N / variance_N, x_N, initial=0.0)
+    mass_N = cumulative_trapezoid(np.exp(potential_N.min() - potential_N), x_N, initial=0.0)
     return 1.0 - float(np.interp(x0, x_N, mass_N)) / float(mass_N[-1])
 
 
@@ -163,12 +141,6 @@ def plurality(p_A: ArrayLike, n_votes: int) -> Floats:
     Exact: V votes are A independent Poisson counts given their sum, so the chance that answer a
     wins with m votes is a coefficient of a product of polynomials. Ties divide by their number,
     which a Gauss-Legendre quadrature over [0, 1] integrates without error.
-
-    Args:
-        p_A: (A,) probabilities, which sum to 1.
-
-    Raises:
-        UserError: V is no whole number above 0, or the probabilities do not sum to 1.
     """
     check_count("n_votes", n_votes, 1)
     p_A = np.asarray(p_A, np.float64)
@@ -204,14 +176,7 @@ def replicator(p_A: ArrayLike, n_votes: int, step: float, n_visits: int) -> Floa
 
     With the label drawn from `plurality` and an infinite group of samples, the label's logit moves
     by step F and that of any other answer a by -step F p_a / (1 - q), with q the label's
-    probability and F = sqrt(q (1 - q)): the simulator's `update="expected"`.
-
-    Args:
-        p_A: (A,) probabilities before training, all above 0.
-        step: logit step per unit of standardised advantage.
-
-    Raises:
-        UserError: a value is out of bounds.
+    probability and F = sqrt(q (1 - q)): the simulator's `update="expected"`. All p_A are above 0.
     """
     check_count("n_visits", n_visits, 1)
     path = [np.asarray(p_A, np.float64)]
@@ -233,12 +198,6 @@ def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
 
     Exact for TTRL on the labels of an undiscounted vote memory (`label_from="memory"`): the state
     is the logit on a grid and the sum S, and the recursion runs backwards.
-
-    Args:
-        p0: chance of the correct answer before training, in (0, 1).
-
-    Raises:
-        UserError: a value is out of bounds, or the step is too small for the grid.
     """
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)

@@ -5,20 +5,20 @@ votes, labels the problem by their majority (a tie by a fair coin) and makes one
 first K. With standardised advantages that step moves `x` towards the label by
 `2 * step * sqrt(ph * (1 - ph) * (K - 1) / K)`, `ph` the share of either answer among the K.
 The 1e-6 that GRPO adds to the standard deviation is left out: it is below 1e-5 of any move.
-
-A uniform grid of logits and the visit's law as sparse matrices on it.
+Below stands the visit's law as sparse matrices on a uniform grid of logits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse.linalg import SuperLU, splu
 from scipy.special import gammaln, log_expit
 
 from lab.base.errors import UserError
@@ -38,7 +38,6 @@ class VisitLaw(NamedTuple):
     up_NM: Floats
     """(N, M) probability that the correct answer is the label and the move has that size."""
     down_NM: Floats
-    """(N, M) the same for the wrong answer, which moves `x` down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +53,34 @@ class Process:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _require(_is_number(self.step) and self.step > 0, "step", self.step, "a finite number > 0")
+        _check_number("step", self.step, math.inf, "a finite number > 0")
         check_count("n_votes", self.n_votes, 3)
         check_count("n_samples", self.n_samples, 2, self.n_votes)
 
     def sizes(self) -> Floats:
         """(M,) sizes of the possible moves, by the number of samples for the rarer answer."""
-        fewer_M = np.arange(self.n_samples // 2 + 1)
-        share_M = fewer_M / self.n_samples
+        share_M = np.arange(self.n_samples // 2 + 1) / self.n_samples
         unbiased = (self.n_samples - 1) / self.n_samples
         return 2.0 * self.step * np.sqrt(share_M * (1.0 - share_M) * unbiased)
 
     def law(self, x_N: ArrayLike) -> VisitLaw:
-        """Exact law of one visit.
-
-        Label and sampled share depend on each other through the K common votes, so the law sums
-        over both counts: `k` correct among the first K, `r` among the other V - K.
-
-        Raises:
-            UserError: there are too many logits and votes for one table.
-        """
+        """Exact law of one visit."""
+        # Label and sampled share depend on each other through the K common votes, so the law sums
+        # over both counts: k correct among the first K, r among the other V - K.
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         self.check_grid(x_N.size)
-        sampled_NK = binomial(self.n_samples, x_N)
-        wins_NK, loses_NK = self._label_given_sample(x_N)
-        sizes_M = self.sizes()
-        return VisitLaw(
-            sizes_M,
-            _fold(sampled_NK * wins_NK, sizes_M.size),
-            _fold(sampled_NK * loses_NK, sizes_M.size),
+        n_rest, k_K = self.n_votes - self.n_samples, np.arange(self.n_samples + 1)
+        sampled_NK, rest_NR = binomial(self.n_samples, x_N), binomial(n_rest, x_N)
+        # Both tails are summed from their own end: one minus the other would lose small ones.
+        zero_N1 = np.zeros((x_N.size, 1))
+        at_most_NR = np.hstack([zero_N1, np.cumsum(rest_NR, axis=1)])
+        at_least_NR = np.hstack([np.cumsum(rest_NR[:, ::-1], axis=1)[:, ::-1], zero_N1])
+        needed = (self.n_votes + 1) // 2, self.n_votes // 2 + 1  # a tie counts half
+        wins_NK, loses_NK = (
+            0.5 * sum(tail_NR[:, np.clip(n - k_K, 0, n_rest + 1)] for n in needed)
+            for tail_NR in (at_least_NR, at_most_NR)
         )
+        return VisitLaw(self.sizes(), _fold(sampled_NK * wins_NK), _fold(sampled_NK * loses_NK))
 
     def check_grid(self, n_points: int) -> None:
         """Raise a `UserError` if the law at so many logits is too large a table."""
@@ -97,8 +94,7 @@ class Process:
         """(N,) probability that the wrong answer is the label of one visit."""
         x_N = np.atleast_1d(np.asarray(x_N, np.float64))
         below_NV = np.cumsum(binomial(self.n_votes, x_N), axis=1)
-        half = self.n_votes // 2
-        return 0.5 * (below_NV[:, (self.n_votes - 1) // 2] + below_NV[:, half])
+        return 0.5 * (below_NV[:, (self.n_votes - 1) // 2] + below_NV[:, self.n_votes // 2])
 
     def wrong_first_move(self, x_N: ArrayLike) -> Floats:
         """(N,) probability that the first move is down: lock-in in the limit of a large step."""
@@ -107,60 +103,32 @@ class Process:
         return down_N / (up_N + down_N)
 
     def barrier(self, risk: float = 1e-10) -> float:
-        """Logit beyond which a problem counts as locked in.
-
-        Args:
-            risk: share of the moves from there that go back.
-        """
+        """Logit beyond which a problem counts as locked in: where a share `risk` moves back."""
         return _crossing(lambda x: float(self.wrong_first_move(x)[0]), risk)
 
     def extinction(self, delta: float = 0.01) -> float:
-        """Logit (> 0) at which the losing answer wins a vote with probability `delta`.
-
-        Raises:
-            UserError: `delta` is not in (0, 1/2).
-        """
-        _require(_is_number(delta) and 0 < delta < 0.5, "delta", delta, "in (0, 0.5)")
+        """Logit (> 0) at which the losing answer wins a vote with probability `delta`."""
+        _check_number("delta", delta, 0.5, "in (0, 0.5)")
         return _crossing(lambda x: float(self.wrong_vote(x)[0]), delta)
-
-    def _label_given_sample(self, x_N: Floats) -> tuple[Floats, Floats]:
-        """(N, K + 1) probabilities that the correct or the wrong answer wins, given `k`."""
-        n_rest = self.n_votes - self.n_samples
-        rest_NR = binomial(n_rest, x_N)
-        # Both tails are summed from their own end: one minus the other would lose small ones.
-        zero_N1 = np.zeros((x_N.size, 1))
-        at_most_NR = np.hstack([zero_N1, np.cumsum(rest_NR, axis=1)])
-        at_least_NR = np.hstack([np.cumsum(rest_NR[:, ::-1], axis=1)[:, ::-1], zero_N1])
-        k_K = np.arange(self.n_samples + 1)
-        more, half = self.n_votes // 2 + 1, (self.n_votes + 1) // 2
-        wins_NK, loses_NK = (
-            0.5 * sum(table_NR[:, np.clip(at - k_K, 0, n_rest + 1)] for at in (half, more))
-            for table_NR in (at_least_NR, at_most_NR)
-        )
-        return np.asarray(wins_NK), np.asarray(loses_NK)
 
 
 def logit(p: float) -> float:
-    """Logit of the chance of the correct answer.
-
-    Raises:
-        UserError: `p` is not in (0, 1).
-    """
-    _require(_is_number(p) and 0.0 < p < 1.0, "p0", p, "in (0, 1)")
+    """Logit of a chance in (0, 1) of the correct answer."""
+    _check_number("p0", p, 1.0, "in (0, 1)")
     return math.log(p) - math.log1p(-p)
 
 
-def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
+def _check_number(name: str, value: Any, most: float, bound: str) -> None:
+    if not (isinstance(value, int | float | np.number) and 0 < value < most):
+        raise UserError(f"theory: {name} = {value} must be {bound}")
+
+
+def check_count(name: str, value: Any, least: int, most: float = math.inf) -> None:
     """Raise a `UserError` unless `value` is a whole number in `least..most`."""
-    ok = _is_count(value) and value >= least and (most is None or value <= most)
-    bound = f">= {least}" if most is None else f"in {least}..{most}"
-    _require(ok, name, value, f"a whole number {bound}")
-
-
-def check_cells(p0: Sized, step: Sized) -> None:
-    """Raise a `UserError` if a table over p0 x step would have no cell."""
-    if len(p0) == 0 or len(step) == 0:
-        raise UserError("theory: p0 and step need at least one value each")
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and least <= value <= most):
+        bound = f">= {least}" if most == math.inf else f"in {least}..{most}"
+        raise UserError(f"theory: {name} = {value} must be a whole number {bound}")
 
 
 def _crossing(fall: Callable[[float], float], level: float) -> float:
@@ -181,27 +149,13 @@ def binomial(n: int, x_N: Floats) -> Floats:
     return np.exp(ways_n + k_n * log_expit(x_N)[:, None] + (n - k_n) * log_expit(-x_N)[:, None])
 
 
-def _fold(table_NK: Floats, n_sizes: int) -> Floats:
+def _fold(table_NK: Floats) -> Floats:
     """(N, M) sums of the columns k and K - k, which move `x` equally far."""
-    folded_NM = table_NK[:, :n_sizes].copy()
-    other_NM = table_NK[:, ::-1][:, :n_sizes]
+    n_sizes = (table_NK.shape[1] + 1) // 2
+    folded_NM = table_NK[:, :n_sizes] + table_NK[:, ::-1][:, :n_sizes]
     if table_NK.shape[1] % 2:
-        folded_NM[:, :-1] += other_NM[:, :-1]
-        return folded_NM
-    return folded_NM + other_NM
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _require(ok: bool, name: str, value: object, bound: str) -> None:
-    if not ok:
-        raise UserError(f"theory: {name} = {value} must be {bound}")
+        folded_NM[:, -1] /= 2.0
+    return folded_NM
 
 
 class Moves(NamedTuple):
@@ -210,21 +164,17 @@ class Moves(NamedTuple):
     x_N: Floats
     """(N,) grid."""
     up_NN: csr_array
-    """Moves up (correct label) that stay on the grid."""
+    """Moves up (correct label) that stay on the grid; those down have the wrong label."""
     down_NN: csr_array
-    """Moves down (wrong label) that stay on the grid."""
     stay_up_N: Floats
     """(N,) probability of the correct label without a move."""
     stay_down_N: Floats
-    """(N,) probability of the wrong label without a move."""
     up_N: Floats
     """(N,) probability of any move up, summed rather than one minus the rest: it may be tiny."""
     down_N: Floats
-    """(N,) probability of any move down."""
     up_out_N: Floats
     """(N,) probability to leave the grid at its upper end."""
     down_out_N: Floats
-    """(N,) probability to leave the grid at its lower end."""
     order: int
     """Points per interpolation: 2 linear, 4 cubic."""
 
@@ -239,24 +189,17 @@ def interpolate(x_N: Floats, f_N: Floats, y_E: Floats, order: int = 4) -> Floats
     return (weights_EO * f_N[first_E[:, None] + np.arange(order)]).sum(1)
 
 
-def grid(process: Process, half_width: float, spacing: float) -> Floats:
-    """(N,) uniform logits from `-half_width` to `half_width`, at most `spacing` apart.
+def moves(process: Process, half_width: float, spacing: float, order: int) -> Moves:
+    """The visit's operator by local Lagrange interpolation on a uniform grid around 0.
 
-    Raises:
-        UserError: the process needs more points than fit into memory.
+    Args:
+        half_width: logit of the grid's upper end; what moves beyond its ends is absorbed there.
+        spacing: greatest distance of two points.
+        order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
     """
     n_cells = 2 * max(4, int(np.ceil(half_width / spacing)))
     process.check_grid(n_cells + 1)
-    return np.linspace(-half_width, half_width, n_cells + 1)
-
-
-def moves(process: Process, x_N: Floats, order: int) -> Moves:
-    """The visit's operator by local Lagrange interpolation on `order` points.
-
-    Args:
-        x_N: (N,) uniform grid; what moves beyond its ends is absorbed there.
-        order: 4 for functions that are smooth across the grid, 2 where they jump at its ends.
-    """
+    x_N = np.linspace(-half_width, half_width, n_cells + 1)
     law = process.law(x_N)
     up_NN, up_out_N = shift(x_N, law.sizes_M[1:], law.up_NM[:, 1:], order)
     down_NN, down_out_N = shift(x_N, -law.sizes_M[1:], law.down_NM[:, 1:], order)
@@ -265,14 +208,12 @@ def moves(process: Process, x_N: Floats, order: int) -> Moves:
     return Moves(x_N, up_NN, down_NN, *stays, *goes, up_out_N, down_out_N, order)
 
 
-def system(diagonal_N: Floats, *minus: csr_array) -> csc_array:
-    """The matrix `diag(diagonal_N) - sum(minus)`, ready to be factorised."""
-    size = diagonal_N.size
-    place = np.arange(size)
-    matrix = csr_array((diagonal_N, (place, place)), shape=(size, size))
+def lu(diagonal_N: Floats, *minus: csr_array) -> SuperLU:
+    """The factorised matrix `diag(diagonal_N) - sum(minus)`."""
+    matrix = diags_array(diagonal_N, format="csr")
     for operator in minus:
         matrix = matrix - operator
-    return csc_array(matrix)
+    return splu(csc_array(matrix))
 
 
 def shift(x_N: Floats, shifts_S: Floats, chance_NS: Floats, order: int) -> tuple:

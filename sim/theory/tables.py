@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,25 +13,22 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from guard_core import GuardConfig
+from lab.base.columns import Bools, Ints
+from lab.base.errors import UserError
 from sim.engine.run import Simulation
 from sim.settings.config import SimConfig
-from sim.theory.chain import lock_in_chain, lock_in_diffusion, window_closed_form, windows
-from sim.theory.flips import detection, flip_rate_by_visit, single_flip_share
-from sim.theory.process import Floats, Process, check_cells, check_count, logit
+from sim.theory import chain
+from sim.theory.process import Floats, Process, check_count, logit
 
 CHART_P0 = (0.35, 0.4, 0.45, 0.48, 0.5, 0.52, 0.55, 0.6, 0.65, 0.7)
 CHART_STEPS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
-_CERTAIN = 0.01
-
 COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_form", "inside")
 
+_CERTAIN = 0.01
 _RATE_VISITS = 5
 _WINDOW, _TAU = 5, 0.3
 _Z_95 = 1.959963984540054
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 def regime_chart(
@@ -52,13 +49,23 @@ def regime_chart(
         `single_flip_share`; and `regime`: `kept` or `lost` where the end is 99 % certain, else
         `slow` where the extinction takes at least five visits on average, else `sudden`.
     """
-    check_cells(p0, step_sqrt_votes)
-    rows = [
-        row
-        for scaled in step_sqrt_votes
-        for row in _rows(p0, Process(scaled / math.sqrt(n_votes), n_votes, n_samples))
-    ]
-    chart = pd.DataFrame(rows)
+    _check_cells(p0, step_sqrt_votes)
+    x0_E, parts = [logit(p) for p in p0], []
+    for scaled in step_sqrt_votes:
+        process = Process(scaled / math.sqrt(n_votes), n_votes, n_samples)
+        lost_E = chain.lock_in_chain(process).at(p0)
+        diffusion_E = np.array([chain.lock_in_diffusion(p, process.step, n_votes) for p in p0])
+        first_E, solved = process.wrong_first_move(x0_E), chain.windows(process)
+        nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
+        own: dict[str, Any] = {"p0": p0, "step_sqrt_votes": process.step * math.sqrt(n_votes)}
+        own |= {"step": process.step, "n_votes": n_votes, "n_samples": n_samples, "lost": lost_E}
+        own |= {"lost_diffusion": diffusion_E, "lost_first_move": first_E}
+        own |= {"form": np.where(nearer_E, "diffusion", "first move")}
+        visits = np.array([solved.at(p)[:2] for p in p0])
+        own |= {"visits": visits[:, 0], "visits_lost": visits[:, 1]}
+        own |= {"single_flip_share": chain.single_flip_share(p0, process)}
+        parts.append(pd.DataFrame(own))
+    chart = pd.concat(parts, ignore_index=True)
     chart["regime"] = np.select(
         [chart["lost"] < _CERTAIN, chart["lost"] > 1 - _CERTAIN, chart["visits"] >= _WINDOW],
         ["kept", "lost", "slow"],
@@ -67,70 +74,40 @@ def regime_chart(
     return chart
 
 
-def _rows(p0: Sequence[float], process: Process) -> list[dict[str, object]]:
-    x0_E = np.array([logit(p) for p in p0])
-    lost_E = lock_in_chain(process).at(np.array(p0))
-    first_E = process.wrong_first_move(x0_E)
-    single_E = single_flip_share(np.array(p0), process)
-    solved = windows(process)
-    rows = []
-    for e, p in enumerate(p0):
-        lost, first = float(lost_E[e]), float(first_E[e])
-        diffusion = lock_in_diffusion(p, process.step, process.n_votes)
-        near = solved.at(p)
-        rows.append(
-            {
-                "p0": p,
-                "step_sqrt_votes": process.step * math.sqrt(process.n_votes),
-                "step": process.step,
-                "n_votes": process.n_votes,
-                "n_samples": process.n_samples,
-                "lost": lost,
-                "lost_diffusion": diffusion,
-                "lost_first_move": first,
-                "form": "diffusion" if abs(diffusion - lost) <= abs(first - lost) else "first move",
-                "visits": near.visits,
-                "visits_lost": near.visits_lost,
-                "single_flip_share": float(single_E[e]),
-            }
-        )
-    return rows
+def _check_cells(p0: Sequence[float], step: Sequence[float]) -> None:
+    if len(p0) == 0 or len(step) == 0:
+        raise UserError("theory: p0 and step need at least one value each")
 
 
 class Interval(NamedTuple):
     """A mean with its 95 % interval."""
 
     value: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 class Runs(NamedTuple):
     """The outcome of R independent problems that started alike."""
 
     lost_R: Bools
-    """(R,) the last label is wrong."""
+    """The last label is wrong."""
     degraded_R: Bools
-    """(R,) the first label is correct, the last one wrong."""
+    """The first label is correct, the last one wrong."""
     flips_R: Ints
-    """(R,) label changes since visit 0."""
+    """Label changes since visit 0."""
     detected_R: Bools
-    """(R,) the flip rate over `_WINDOW` visits once exceeded `_TAU`."""
+    """The flip rate over `_WINDOW` visits once exceeded `_TAU`."""
     extinct_at_R: Ints
-    """(R,) visits until either answer was extinct, -1 where neither was."""
+    """Visits until either answer was extinct, -1 where neither was."""
     extinct_wrong_R: Bools
-    """(R,) the correct answer was the first to become extinct."""
+    """The correct answer was the first to become extinct."""
     flip_rate_T: Floats
     """(T,) share of the problems whose label changed at visit 1, 2, .. T."""
 
 
 def draw(
-    p0: float,
-    process: Process,
-    n_runs: int = 20_000,
-    *,
-    seed: int = 0,
-    max_visits: int = 2000,
+    p0: float, process: Process, n_runs: int = 20_000, *, seed: int = 0, max_visits: int = 2000
 ) -> Runs:
     """Simulate problems until all are locked in or the visits are used up.
 
@@ -142,7 +119,11 @@ def draw(
     check_count("max_visits", max_visits, 1)
     check_count("seed", seed, 0)
     barrier, extinct = process.barrier(1e-7), process.extinction()
-    simulation = Simulation(_two_answers(p0, process, n_runs, max_visits, seed))
+    flat = SimConfig(policy="independent", population="point", ability_mean=p0, ability_floor=0.0)
+    size = replace(flat, n_answers=2, n_problems=n_runs, batch_size=n_runs, epochs=max_visits)
+    votes = replace(size, n_votes=process.n_votes, n_samples=process.n_samples, vote_replicates=0)
+    own: dict[str, Any] = {"step": process.step, "schedule": "constant", "guard": GuardConfig.off()}
+    simulation = Simulation(replace(votes, **own, seed=seed))
     flips_R, extinct_at_R = np.zeros(n_runs, np.int64), np.full(n_runs, -1)
     detected_R, wrong_R = np.zeros(n_runs, bool), np.zeros(n_runs, bool)
     flip_rate_T, first_R, right_R = np.zeros(max_visits), wrong_R, wrong_R
@@ -156,7 +137,7 @@ def draw(
             flips_R += flipped_R
             flip_rate_T[visit - 1] = flipped_R.mean()
             detected_R |= np.asarray(part.visits["flip_rate"], float)[order_R] > _TAU
-        x_R = _logits(simulation, n_runs)
+        x_R = _logits(simulation)
         now_R = (extinct_at_R < 0) & (np.abs(x_R) >= extinct)
         extinct_at_R[now_R], wrong_R[now_R] = visit, x_R[now_R] < 0
         if np.all(np.abs(x_R) >= barrier):
@@ -165,41 +146,19 @@ def draw(
     return Runs(~right_R, degraded_R, flips_R, detected_R, extinct_at_R, wrong_R, flip_rate_T)
 
 
-def _two_answers(p0: float, process: Process, n_runs: int, max_visits: int, seed: int) -> SimConfig:
-    return SimConfig(
-        policy="independent",
-        population="point",
-        ability_mean=p0,
-        ability_floor=0.0,
-        n_answers=2,
-        guard=replace(GuardConfig.off(), W=_WINDOW),
-        n_problems=n_runs,
-        batch_size=n_runs,
-        epochs=max_visits,
-        n_votes=process.n_votes,
-        n_samples=process.n_samples,
-        step=process.step,
-        schedule="constant",
-        vote_replicates=0,
-        replicates=1,
-        seed=seed,
-    )
-
-
-def _logits(simulation: Simulation, n_runs: int) -> Floats:
+def _logits(simulation: Simulation) -> Floats:
     """(R,) logits of the correct answer."""
-    p_RNA = np.empty((1, n_runs, 2))
-    simulation.policy.probabilities(np.arange(n_runs)[None], p_RNA)
     right_N = simulation.population.truth_RN[0]
-    places_N = np.arange(n_runs)
+    problems_N, p_1NA = np.arange(right_N.size), np.empty((1, right_N.size, 2))
+    simulation.policy.probabilities(problems_N[None], p_1NA)
     with np.errstate(divide="ignore"):
-        return np.log(p_RNA[0, places_N, right_N] / p_RNA[0, places_N, 1 - right_N])
+        return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
 
 
 def proportion(hits: Bools) -> Interval:
     """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
     if hits.size == 0:
-        return Interval(math.nan, math.nan, math.nan)
+        return Interval(math.nan)
     test = binomtest(int(hits.sum()), hits.size)
     return Interval(float(test.statistic), *test.proportion_ci(method="wilson"))
 
@@ -207,10 +166,10 @@ def proportion(hits: Bools) -> Interval:
 def average(values: NDArray[np.number]) -> Interval:
     """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
     if values.size == 0:
-        return Interval(math.nan, math.nan, math.nan)
+        return Interval(math.nan)
     mean = float(values.mean())
     if np.all(values == values[0]):
-        return Interval(mean, math.nan, math.nan)
+        return Interval(mean)
     half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
     return Interval(mean, mean - half, mean + half)
 
@@ -228,12 +187,11 @@ def drawn_table(
     """Compare the chain with the simulator in every cell of p0 x step.
 
     Returns:
-        One row per cell and quantity: `p0`, `step`, `quantity`, `exact` (chain), `drawn` with its
-        95 % interval `low`, `high`, `closed_form` (NaN where there is none), and `inside`, true
-        where the interval holds the exact value.
+        One row per cell and quantity: `COLUMNS`, with `exact` from the chain, `low` to `high` the
+        95 % interval of `drawn`, `closed_form` (NaN where there is none), and `inside`, true where
+        the interval holds the exact value.
     """
-    check_cells(p0, step)
-    check_count("seed", seed, 0)
+    _check_cells(p0, step)
     rows = []
     for row, eta in enumerate(step):
         process = Process(eta, n_votes, n_samples)
@@ -248,51 +206,34 @@ def drawn_table(
 
 def as_text(table: pd.DataFrame) -> str:
     """The table of `drawn_table` as plain text, with a count of agreements below it."""
-    head = f"{'p0':>5} {'step':>7}  {'quantity':<28} {'exact':>9} {'drawn':>9}"
-    lines = [f"{head}  {'95 % interval':^19} {'closed form':>12}"]
-    for row in table.itertuples(index=False, name=None):
-        p0, step, quantity, exact, drawn, low, high, closed, inside = row
-        mark = " " if inside or math.isnan(low) else "*"
-        numbers = f"{_number(exact)} {_number(drawn)}{mark} [{_number(low)},{_number(high)}]"
-        lines.append(f"{p0:5.3g} {step:7.4g}  {quantity:<28} {numbers} {_number(closed):>11}")
-    known = table.loc[table["low"].notna(), "inside"]
-    lines.append(
-        f"The 95 % interval holds the exact value in {sum(known)} of {len(known)} rows;\n"
-        "* marks the others, and about 1 in 20 is expected."
-    )
-    return "\n".join(lines)
+    known = table["low"].notna()
+    numbers = table.round(4).astype({"inside": object})
+    numbers.loc[~known, "inside"] = "-"
+    count = f"{sum(table['inside'][known])} of {sum(known)} rows; about 1 in 20 misses it"
+    lines = numbers.to_string(index=False, na_rep="-")
+    return f"{lines}\nThe 95 % interval, low to high, holds the exact value in {count}."
 
 
 def _quantities(
     p0: float, process: Process, runs: Runs
 ) -> Iterator[tuple[str, float, Interval, float]]:
     """Name, exact value, drawn value and closed form of each quantity."""
-    lost = float(lock_in_chain(process).at(p0))
-    diffusion = lock_in_diffusion(p0, process.step, process.n_votes)
+    lost, near = float(chain.lock_in_chain(process).at(p0)), chain.windows(process).at(p0)
+    diffusion = chain.lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion
-    near = windows(process).at(p0)
-    closed = window_closed_form(p0, process.step, process.n_votes)
+    closed = chain.window_closed_form(p0, process.step, process.n_votes)
     done_R = runs.extinct_at_R >= 0
     yield "visits to lock-in", near.visits, average(runs.extinct_at_R[done_R]), closed
     lost_R = done_R & runs.extinct_wrong_R
     yield "visits to lock-in if lost", near.visits_lost, average(runs.extinct_at_R[lost_R]), closed
-    rate = float(flip_rate_by_visit(p0, process, _RATE_VISITS)[-1])
+    rate = float(chain.flip_rate_by_visit(p0, process, _RATE_VISITS)[-1])
     n_flipped = round(runs.flip_rate_T[_RATE_VISITS - 1] * runs.lost_R.size)
     flipped_R = np.arange(runs.lost_R.size) < n_flipped
     yield f"flip rate at visit {_RATE_VISITS}", rate, proportion(flipped_R), math.nan
-    single = float(single_flip_share(p0, process))
+    single = float(chain.single_flip_share(p0, process))
     once_R = runs.flips_R[runs.degraded_R] == 1
     yield "one flip only, if degraded", single, proportion(once_R), math.nan
-    seen_of = {
-        f"FR over {_WINDOW}": (_WINDOW, runs.detected_R),
-        "one-step FR": (1, runs.flips_R > 0),
-    }
-    for name, (window, seen_R) in seen_of.items():
-        exact = detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
+    seen = (f"FR over {_WINDOW}", _WINDOW, runs.detected_R), ("one-step FR", 1, runs.flips_R > 0)
+    for name, window, seen_R in seen:
+        exact = chain.detection(p0, process, runs.flip_rate_T.size, window=window, tau=_TAU).of_lost
         yield f"{name} > .3, if lost", exact, proportion(seen_R[runs.lost_R]), math.nan
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return f"{'-':>9}"
-    return f"{value:9.4f}" if abs(value) < 10 else f"{value:9.2f}"

@@ -1,7 +1,7 @@
 """`guard-sim agree`: short runs, settings that a policy lacks, and settings it cannot know."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pandas as pd
 import pytest
@@ -63,15 +63,9 @@ def test_every_setting_of_the_trainer_is_modelled_fixed_or_without_effect():
         ({"loss": "grpo"}, "here has loss = grpo, the measured policy only dapo"),
         ({"eval_top_p": 0.9}, "here has eval_top_p = 0.9, the measured policy only 1.0"),
         ({"rule": "intuitor"}, "rule = intuitor: rewards single responses"),
+        ({"shape": "constant"}, "here has shape = constant, a setting that guard-sim"),
     ],
 )
-def test_a_setting_that_the_policy_lacks_is_refused(changes, message):
-    rule = {"guard": GuardConfig.off()} if "rule" in changes else {}
+def test_a_setting_that_the_policy_lacks_or_does_not_know_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        check_settings(to_values(replace(TrainConfig(), **changes, **rule)), "here")
-
-
-def test_a_setting_that_is_not_known_is_refused():
-    values = to_values(TrainConfig()) | {"shape": "constant"}
-    with pytest.raises(UserError, match="here has shape = constant, a setting that guard-sim"):
-        check_settings(values, "here")
+        check_settings(to_values(TrainConfig()) | changes, "here")

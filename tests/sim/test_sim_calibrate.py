@@ -1,4 +1,4 @@
-"""Fit, prediction and command, on rows that are small or made up."""
+"""Calibration on rows that are small or made up, and every printed cell of the paper."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.cli import run_cli
-from sim.commands.calibrate import Calibrate
+from sim.commands import Calibrate, Compare
 from sim.engine.run import measure
+from sim.studies import paper
 from sim.studies.calibrate import (
     CELLS,
     KINDS,
@@ -42,17 +44,13 @@ SMALL = Row("made-up", 60, 10, (0,) * 5, (0,) * 5)
 TINY = Budget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
 
 
-def test_parameters_reach_their_bounds_and_come_back() -> None:
+def test_parameters_reach_their_bounds_and_start_at_the_named_law() -> None:
     for mechanism in MECHANISMS.values():
         for p in (*mechanism.parameters, *POPULATION):
             assert (p.value(0.0), p.value(1.0)) == pytest.approx((p.low, p.high))
             assert p.value(p.unit(p.start)) == pytest.approx(p.start)
             assert p.unit(p.low / 2 - 1) == 0.0
-    dim = MECHANISMS["features"].parameters[-1]
-    assert isinstance(dim.value(0.37), int)
-
-
-def test_the_fit_starts_at_the_named_law() -> None:
+    assert isinstance(MECHANISMS["features"].parameters[-1].value(0.37), int)
     found = values(POPULATION, population_start(ROWS["llama-amc"]))
     assert found == pytest.approx({"ability_mean": 0.34, "ability_concentration": 0.3})
 
@@ -96,7 +94,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
     own = {row.name: {"ability_mean": 0.34, "ability_concentration": 0.3}}
     mechanism = MECHANISMS["attractor"]
     budget = replace(QUICK, candidates=1, population=1, mechanism=1, problems=83)
-    found = replace(fit(mechanism, [row], "share", 1, budget), own=own)
+    found = fit(mechanism, [row], "share", 1, budget)._replace(own=own)
     table = predict(mechanism, found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
@@ -162,16 +160,18 @@ def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
         run_calibration(SMALL_RUN, tmp_path / "c")
 
 
-def test_bad_names_and_numbers_are_told() -> None:
-    with pytest.raises(UserError, match="rows 'gpt': unknown, use one of llama-math500"):
-        chosen("rows", ("gpt",), ROWS)
-    with pytest.raises(UserError, match="mechanisms: spread is there twice"):
-        chosen("mechanisms", ("spread", "spread"), MECHANISMS)
-    assert chosen("mechanisms", (), MECHANISMS) == list(MECHANISMS)
-    with pytest.raises(UserError, match="fits = 0"):
-        replace(SMALL_RUN, fits=0)
-    with pytest.raises(UserError, match="seed = -1"):
-        replace(SMALL_RUN, seed=-1)
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: chosen("rows", ("gpt",), ROWS), "rows 'gpt': unknown, use one of llama-math500"),
+        (lambda: chosen("rows", ("llama-amc",) * 2, ROWS), "rows: llama-amc is there twice"),
+        (lambda: replace(SMALL_RUN, fits=0), "fits = 0"),
+        (lambda: replace(SMALL_RUN, seed=-1), "seed = -1"),
+    ],
+)
+def test_bad_names_and_numbers_are_told(ask, message) -> None:
+    with pytest.raises(UserError, match=message):
+        ask()
 
 
 def test_the_command(
@@ -181,9 +181,46 @@ def test_the_command(
     monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
     argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
-    commands = {"calibrate": Calibrate, "again": Calibrate}
-    assert run_cli("guard-sim", commands, argv) == 0
+    assert run_cli("guard-sim", {"calibrate": Calibrate, "again": Calibrate}, argv) == 0
     assert "| mechanism | reading | fitted / cells |" in capsys.readouterr().out
-    bad = ["calibrate", "--out", str(tmp_path / "d"), "--rows", "gpt"]
-    assert run_cli("guard-sim", commands, bad) == 2
-    assert "rows 'gpt': unknown" in capsys.readouterr().err
+
+
+@pytest.fixture
+def guards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GuardConfig]]:
+    """Population and guard of every run; the runs themselves are made up."""
+    found = []
+
+    def measure(config):
+        found.append((config.population, config.guard))
+        values = {cell: [10.0, 30.0] for cell in paper.CELLS} | {"pass_final": [40.0, 44.0]}
+        return pd.DataFrame(values)
+
+    monkeypatch.setattr(paper, "measure", measure)
+    return found
+
+
+def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys) -> None:
+    argv = ["compare", "--preset", "paper", "--replicates", "2", "--out", str(tmp_path), "--quiet"]
+    commands = {"compare": Compare, "again": Compare}
+    assert run_cli("guard-sim", commands, argv) == 0
+    printed = capsys.readouterr().out
+    assert "120 printed fates, 84 printed pass@1" in printed
+    table = pd.read_csv(tmp_path / paper.TABLE, comment="#")
+    assert not table.duplicated(["row", "kind", "cell"]).any() and len(guards) == 12 * 7
+    own = table[(table["row"] == "llama-math500") & (table["cell"] == "Degraded")]
+    assert dict(zip(own["kind"], own["published"], strict=True)) == {
+        "ttrl": 53.8,
+        **dict.fromkeys(("guard", "guard,flip_rate=instant", "guard_release"), 24.0),
+    }
+    made = dict.fromkeys(name for name, _ in guards)
+    scripts = {name: [g for n, g in guards if n == name][3] for name in made}
+    assert all(scripts[name] == GuardConfig.release_scripts(name) for name in made)
+    errors = paper.paper_errors(table).set_index("arm")
+    guard = table[(table["kind"] == "guard") & (table["cell"] != paper.PASS)]
+    assert errors.loc["guard", "fates"] == pytest.approx((guard.published - 20).abs().mean())
+    assert errors.loc["ttrl", "change"] == 0 and errors.loc["frs", "n_fates"] == 0
+    assert "known to be off" in (tmp_path / paper.PAGE).read_text()
+    # The table is kept, and refused with other settings.
+    assert run_cli("guard-sim", commands, argv) == 0 and len(guards) == 84
+    assert run_cli("guard-sim", commands, [*argv, "--seed", "5"]) == 2
+    assert "was made with other settings" in capsys.readouterr().err

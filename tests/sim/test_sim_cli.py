@@ -1,5 +1,7 @@
 """`guard-sim` as a user meets it."""
 
+import itertools
+
 import pandas as pd
 import pytest
 
@@ -68,9 +70,8 @@ def test_profiles_and_arms(tmp_path, options, arm, guard):
 
 
 def test_settings_file_and_options_that_win(tmp_path):
-    file = tmp_path / "run.toml"
+    file, out = tmp_path / "run.toml", tmp_path / "run"
     file.write_text('population = "qwen-amc"\nn_problems = 12\nepochs = 3\n[guard]\nW = 4\n')
-    out = tmp_path / "run"
     line = ["run", "--config", str(file), "--out", str(out), "--epochs", "2", "--quiet"]
     assert main(line) == 0
     config = load(out).run.config
@@ -79,8 +80,7 @@ def test_settings_file_and_options_that_win(tmp_path):
 
 
 def test_a_named_population_brings_its_size_as_in_python(tmp_path):
-    own = SimConfig(population="llama-aime24")
-    file = tmp_path / "run.toml"
+    own, file = SimConfig(population="llama-aime24"), tmp_path / "run.toml"
     file.write_text('population = "llama-aime24"\n')
     for place, options in enumerate((["--population", "llama-aime24"], ["--config", str(file)])):
         folder = tmp_path / f"run-{place}"
@@ -150,25 +150,17 @@ def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path,
     shown = capsys.readouterr().out
     assert "Differences at equal step, policy attractor, step 0.06" in shown
     assert "Differences at own best step, policy independent" in shown
-    lines = [line.split()[:3] for line in shown.splitlines()[1:13]]
-    assert lines == [
-        [policy, step, name]
-        for policy, step in (
-            *(("attractor", "0.06"), ("attractor", "0.2")),
-            *(("independent", "0.06"), ("independent", "0.2")),
-        )
-        for name in ("ttrl", "guard", "random_skip")
-    ]
+    arms, policies = ("ttrl", "guard", "random_skip"), ("attractor", "independent")
+    lines = [tuple(line.split()[:3]) for line in shown.splitlines()[1:13]]
+    assert lines == list(itertools.product(policies, ("0.06", "0.2"), arms))
     # Two steps: every best lies at one end or the other.
     assert "of the grid" in shown
     assert "policy attractor\nEvery arm at its own best step" in shown
     table = pd.read_parquet(out / "comparison.parquet")
     places = table[["at", "policy", "step"]].drop_duplicates().fillna(-1)
-    assert sorted(places.itertuples(index=False, name=None)) == [
-        ("equal step", policy, step)
-        for policy in ("attractor", "independent")
-        for step in (0.06, 0.2)
-    ] + [("own best step", policy, -1) for policy in ("attractor", "independent")]
+    at_best = [("own best step", policy, -1) for policy in policies]
+    equal = [("equal step", *place) for place in itertools.product(policies, (0.06, 0.2))]
+    assert sorted(places.itertuples(index=False, name=None)) == [*equal, *at_best]
     # And the guard against the best rival, where the update's share of TTRL's has no meaning.
     n_metrics = table["metric"].nunique()
     assert len(table) == 6 * 3 * n_metrics + 2 * (n_metrics - 1)
@@ -215,12 +207,9 @@ def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
     ("options", "message"),
     [
         ([], "nothing to vary"),
-        (["--vary", "stepp=1"], "perhaps you meant step"),
         (["--vary", "step=1", "step=2"], "there twice"),
-        (["--vary", "step=uniform:0:1"], "give uniform:low:high:count"),
         (["--preset", "all"], "preset"),
         (["--preset", "W", "--vary", "step=1"], "has its own axes"),
-        (["--vary", "step=1", "--arms", "matched"], "needs ttrl and guard"),
         (["--vary", "step=1", "--workers", "0"], "workers = 0"),
     ],
 )

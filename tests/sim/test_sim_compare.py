@@ -94,12 +94,14 @@ def compared(tmp_path_factory):
     return out, compare(CONFIG, arms, out)
 
 
-def test_every_arm_leaves_its_folder_in_the_given_order(compared):
+def test_every_arm_leaves_its_folder_and_starts_from_the_same_votes(compared):
     out, traces = compared
     assert list(traces) == ["matched", "ttrl", "guard", "frozen", "memory"]
     for name in traces:
         run = load(out / name).run
         assert run.arm == name and run.seeds == [2] and run.task == "llama-math500"
+    starts = [trace.visits[trace.visits["visit"] == 0] for trace in traces.values()]
+    assert all(start.equals(starts[0]) for start in starts)
 
 
 def test_matched_effort_is_matched_and_says_how_well(compared):
@@ -113,12 +115,6 @@ def test_matched_effort_is_matched_and_says_how_well(compared):
     assert lr.to_numpy() == pytest.approx(facts["step_factor"])
 
 
-def test_arms_start_from_the_same_votes(compared):
-    _, traces = compared
-    starts = [trace.visits[trace.visits["visit"] == 0] for trace in traces.values()]
-    assert all(start.equals(starts[0]) for start in starts)
-
-
 def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
     for names, message in (
         (["guard", "matched"], "matched needs ttrl and guard; add them"),
@@ -127,13 +123,6 @@ def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
         with pytest.raises(UserError, match=message):
             compare(CONFIG, [arm(name) for name in names], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_used_folder_is_left_alone(tmp_path):
-    (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(UserError, match="not empty"):
-        compare(CONFIG, [arm("ttrl")], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
 def test_a_comparison_goes_on_and_workers_change_nothing(compared, tmp_path):

@@ -1,4 +1,4 @@
-"""A sweep's rows, its folder, and how it is continued."""
+"""A sweep's rows, its folder, how it is continued, and the files that it reads."""
 
 import importlib.util
 import json
@@ -22,6 +22,7 @@ from lab.compare.collection import gather
 from lab.compare.tables import metrics
 from lab.measures.metrics import MEASURES, measure_trace
 from sim import SimConfig, simulate
+from sim.cli import main
 from sim.engine.run import measure
 from sim.studies import sweep as module
 from sim.studies.sweep import Sweep, read_sweep, run_sweep
@@ -76,8 +77,8 @@ def test_a_failed_cell_is_recorded_with_its_reason_and_the_rest_goes_on(swept):
 
 def test_rows_are_what_the_runs_measure_on_their_own(swept):
     _, rows = swept
-    for name, cell, changes in (("ttrl", 0, {}), ("guard", 2, {"step": 0.3})):
-        alone = measure(replace(with_arm(BASE, arm(name)), **changes))
+    for name, cell, step in (("ttrl", 0, 0.2), ("guard", 2, 0.3)):
+        alone = measure(replace(with_arm(BASE, arm(name)), step=step))
         own = rows[(rows["arm"] == name) & (rows["cell"] == cell)]
         same(own[list(MEASURES)].reset_index(drop=True), alone.reset_index(drop=True))
 
@@ -177,14 +178,6 @@ def test_a_torn_line_is_run_again(swept, tmp_path, performed):
     assert 0 < len(performed) < 15
 
 
-def test_a_damaged_table_is_refused(tmp_path):
-    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
-    run_sweep(sweep, tmp_path / "s")
-    (tmp_path / "s" / "results.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="is damaged"):
-        run_sweep(sweep, tmp_path / "s")
-
-
 def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
     out, rows = swept
     other = replace(SWEEP, base=replace(BASE, seed=9, n_votes=80), arms=("ttrl", "guard"))
@@ -197,11 +190,21 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
     same(read_sweep(out), rows)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 99}'])
-def test_a_foreign_description_is_refused(tmp_path, content):
-    (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(UserError, match="damaged"):
-        run_sweep(SWEEP, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("results.csv", "a,b\n1,2\n", "is damaged"),
+        ("sweep.json", "{", "is damaged"),
+        ("sweep.json", "[]", "is damaged"),
+        ("sweep.json", '{"format": 99}', "is damaged"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tmp_path, name, content, message):
+    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
+    run_sweep(sweep, tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        run_sweep(sweep, tmp_path)
 
 
 def test_a_lost_worker_ends_the_sweep_in_one_line(tmp_path, monkeypatch):
@@ -214,19 +217,20 @@ def die(task):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def lines(folder):
-    path = folder / "results.csv"
-    return path.read_text().count("\n") if path.exists() else 0
+def started(out, workers, **options):
+    """A long sweep of the command line that has its first rows."""
+    line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
+    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
+    process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.PIPE, **options)
+    deadline, path = time.monotonic() + 120, out / "results.csv"
+    while time.monotonic() < deadline and not (path.exists() and path.read_text().count("\n") > 1):
+        time.sleep(0.05)
+    return process
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_workers_end_with_a_killed_parent(tmp_path):
-    line = [sys.executable, "-m", "sim", "sweep", "--out", str(tmp_path / "s"), "--workers", "2"]
-    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
-    process = subprocess.Popen(line, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while lines(tmp_path / "s") < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = started(tmp_path / "s", "2")
     process.kill()
     process.wait()
     with pytest.raises(ProcessLookupError):
@@ -247,14 +251,7 @@ def test_a_used_folder_is_left_alone(tmp_path):
 @pytest.mark.parametrize(("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGTERM)])
 def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
     out = tmp_path / "s"
-    line = [sys.executable, "-m", "sim", "sweep", "--out", str(out), "--workers", workers]
-    line += ["--vary", "step=uniform:.01:.1:400", "--n-problems", "100", "--epochs", "20"]
-    process = subprocess.Popen(
-        line, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while lines(out) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = started(out, workers, stdout=subprocess.PIPE, text=True)
     # As a terminal or a cluster does it: to the workers as well.
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
@@ -262,3 +259,79 @@ def test_a_stop_signal_on_the_command_line(tmp_path, workers, number):
     assert "Traceback" not in errors and "interrupted" in errors.splitlines()[-1]
     rows = read_sweep(out)
     assert 0 < len(rows) < 400 * 20
+
+
+READING = replace(BASE, n_problems=10, epochs=8, replicates=1)
+
+
+def histogram(path, p0=0.5):
+    path.write_text(f"p0,weight\n{p0},1\n")
+    return replace(READING, population="histogram", histogram=str(path))
+
+
+def first_votes(path, step=0.2):
+    simulate(replace(READING, seed=int(10 * step)), path)
+    return replace(READING, population="trace", trace=str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "changed"),
+    [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)],
+)
+def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, changed):
+    base = make(tmp_path / name)
+    sweep = Sweep(base=base, arms=("ttrl", "guard", "matched"), groups=({"step": (0.1, 0.3)},))
+    rows = run_sweep(sweep, tmp_path / "s")
+    assert run_sweep(sweep, tmp_path / "s").equals(rows)
+    if (tmp_path / name).is_dir():
+        (tmp_path / name).rename(tmp_path / "old")
+    make(tmp_path / name, changed)
+    with pytest.raises(UserError, match=r"another sweep: files\..* is '.*' there and '.*' here"):
+        run_sweep(sweep, tmp_path / "s")
+    other = run_sweep(sweep, tmp_path / "t")
+    assert not set(other["key"]) & set(rows["key"])
+    assert not np.allclose(other["pass_start"], rows["pass_start"])
+    assert not np.allclose(other["pass_final"], rows["pass_final"])
+
+
+def test_results_are_read_after_the_file_is_gone(tmp_path):
+    sweep = Sweep(base=histogram(tmp_path / "h.csv"), groups=({"step": (0.1,)},))
+    rows = run_sweep(sweep, tmp_path / "s")
+    (tmp_path / "h.csv").unlink()
+    pd.testing.assert_frame_equal(read_sweep(tmp_path / "s"), rows)
+    with pytest.raises(UserError, match=r"histogram: .*h\.csv cannot be read"):
+        run_sweep(sweep, tmp_path / "s")
+
+
+def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
+    base = histogram(tmp_path / "h.csv")
+    (tmp_path / "bad.csv").write_text("p0,weight\n2,1\n")
+    paths = tuple(str(tmp_path / name) for name in ("h.csv", "bad.csv"))
+    rows = run_sweep(Sweep(base=base, groups=({"histogram": paths},)), tmp_path / "s")
+    assert rows["status"].tolist() == ["done", "failed"]
+    assert "p0 = 2, must be in [0, 1]" in rows["reason"].iloc[1]
+
+
+def bad_histogram(path):
+    path.write_text("p0,weight\n0.5,0.7\n")
+    return ["--population", "histogram", "--histogram", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [
+        (bad_histogram, "h.csv", "the weights sum to 0.7"),
+        (lambda path: [*bad_histogram(path)[:3], "none.csv"], "h.csv", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare", "--arms", "ttrl"], ["sweep", "--vary", "step=.1,.2"]]
+)
+def test_bad_files_are_refused_before_anything_is_written(
+    tmp_path, capsys, command, make, name, message
+):
+    options = [*make(tmp_path / name), "--n-problems", "10", "--epochs", "8", "--quiet"]
+    assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and message in lines[0]
+    assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The two-answer chain against enumeration, the notes' values, its limits and its own grid."""
+"""The two-answer chain against enumeration, its limits and its own grid, and the closed forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, lock_in, lock_in_chain, windows, wrong_by_visit
+from sim.theory import Process, lock_in, windows, wrong_by_visit
+from sim.theory import chain as forms
+from sim.theory.chain import lock_in_chain
 
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
@@ -98,13 +100,9 @@ def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"p0": 0.0}, "p0"),
-        ({"p0": 1.0}, "p0"),
-        ({"p0": math.nan}, "p0"),
-        ({"step": 0.0}, "step"),
-        ({"step": -0.1}, "step"),
-        ({"step": math.inf}, "step"),
-        ({"step": 1e-9}, "step"),
+        *(({"p0": p0}, "p0") for p0 in (0.0, 1.0, math.nan, "half")),
+        *(({"p0": p0, "method": "diffusion"}, "p0") for p0 in (0.0, math.nan)),
+        *(({"step": step}, "step") for step in (0.0, -0.1, math.inf, 1e-9)),
         ({"n_votes": 2, "n_samples": 2}, "n_votes"),
         ({"n_votes": 8.5}, "n_votes"),
         ({"n_samples": 1}, "n_samples"),
@@ -118,7 +116,41 @@ def test_bad_input_is_named(change: dict, named: str) -> None:
         lock_in(**(good | change))
 
 
-@pytest.mark.parametrize("delta", [0.0, 0.5, -1.0, math.nan])
-def test_a_bad_delta_is_named(delta: float) -> None:
+@pytest.mark.parametrize("bad", [0.0, 0.5, -1.0, math.nan])
+def test_a_bad_delta_is_named(bad: float) -> None:
     with pytest.raises(UserError, match="delta"):
-        windows(Process(0.1, 64, 32), delta)
+        windows(Process(0.1, 64, 32), bad)
+
+
+def test_the_notes_constants() -> None:
+    assert forms.escape_rate(0.1, 64) == pytest.approx(0.399 * 0.1 * 8, rel=1e-3)
+    assert forms.separatrix_width(0.1, 64) == pytest.approx(math.sqrt(0.1 / (0.798 * 8)), rel=1e-3)
+    assert lock_in(0.5, 0.1, 64, 32, method="diffusion") == 0.5
+    x0 = math.log(0.52 / 0.48)
+    z = x0 / math.sqrt(0.1 / (0.798 * 8))
+    expected = 0.5 * math.erfc(z / math.sqrt(2))
+    assert lock_in(0.52, 0.1, 64, 32, method="diffusion") == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "tolerance"), [(0.0625, 0.002), (0.25, 0.004), (1.0, 0.013), (2.5, 0.031)]
+)
+def test_lock_in_for_small_steps(scaled: float, tolerance: float) -> None:
+    p0 = np.linspace(0.4, 0.6, 41)
+    exact = lock_in_chain(Process(scaled / 8, 64, 64)).at(p0)
+    closed = [forms.lock_in_diffusion(float(p), scaled / 8, 64) for p in p0]
+    assert np.abs(exact - closed).max() < tolerance
+
+
+def test_the_window_is_a_scale_that_the_exact_mean_exceeds() -> None:
+    x_d = 2 * 2.3263479 / 8
+    x0 = math.log(0.55 / 0.45)
+    expected = math.log(x_d / x0) / (0.398942 * 0.1 * 8)
+    assert forms.window_closed_form(0.55, 0.1, 64) == pytest.approx(expected, rel=1e-5)
+    assert forms.window_closed_form(0.45, 0.1, 64) == pytest.approx(expected, rel=1e-5)
+    assert forms.window_closed_form(0.9, 0.1, 64) == 0.0
+    for step in (0.01, 0.03, 0.1):
+        ratio = windows(Process(step, 64, 64)).at(0.5).visits / forms.window_closed_form(
+            0.5, step, 64
+        )
+        assert 1.2 < ratio < 2.0

@@ -10,7 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim.cli import main
-from sim.commands.runs import Run
+from sim.commands import Run
 from sim.explore import (
     READINGS,
     SLIDERS,
@@ -18,16 +18,16 @@ from sim.explore import (
     make_app,
     reading_of,
     redraw,
-    value_of,
     with_positions,
 )
 from sim.settings.config import SimConfig
+from sim.studies.jobs import read
 
 SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
 
 
 def places_of(config):
-    return {c.name: c.position(value_of(config, c.name)) for c in SLIDERS}
+    return {c.name: c.position(read(config, c.name)) for c in SLIDERS}
 
 
 def test_untouched_sliders_change_nothing():
@@ -39,16 +39,15 @@ def test_untouched_sliders_change_nothing():
 def test_every_slider_sets_its_own_setting_alone(slider):
     base = SimConfig(n_votes=256, n_samples=8)
     for position in (0, len(slider.values) - 1):
-        positions = places_of(base) | {slider.name: position}
-        config = with_positions(base, positions)
-        assert value_of(config, slider.name) == slider.values[position] or (
-            slider.name == "n_votes" and config.n_samples <= config.n_votes
-        )
+        config = with_positions(base, places_of(base) | {slider.name: position})
+        assert read(config, slider.name) == slider.values[position]
         others = {c.name for c in SLIDERS} - {slider.name}
-        if slider.name != "n_votes":
-            assert {n: value_of(config, n) for n in others} == {
-                n: value_of(base, n) for n in others
-            }
+        assert all(read(config, n) == read(base, n) for n in others)
+
+
+def test_more_samples_than_votes_become_all_votes():
+    config = with_positions(SimConfig(), places_of(SimConfig()) | {"n_votes": 0})
+    assert (config.n_votes, config.n_samples) == (8, 8)
 
 
 @pytest.mark.parametrize("population", ["qwen-amc", "llama-amc"])
@@ -102,32 +101,14 @@ def test_an_update_of_the_page_is_answered(client):
     assert "--guard.flip-rate instant" in told
 
 
-def test_more_samples_than_votes_become_all_votes():
-    positions = places_of(SimConfig()) | {"n_votes": 0}
-    config = with_positions(SimConfig(), positions)
-    assert (config.n_votes, config.n_samples) == (8, 8)
-
-
-CHANGED = SimConfig(
-    population="qwen-amc",
-    n_votes=16,
-    n_samples=8,
-    step=0.1,
-    replicates=3,
-    guard=GuardConfig(tau_FR=0.15, W=3, mps=False, label_from="memory"),
-)
-
-
 def test_the_copied_command_makes_the_same_settings(monkeypatch):
-    seen = []
+    guard = GuardConfig(tau_FR=0.15, W=3, mps=False, label_from="memory")
+    changed = {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1}
+    config, seen = SimConfig(**changed, replicates=3, guard=guard), []
     monkeypatch.setattr(Run, "run", lambda self: seen.append(self.settings))
-    words = as_command(CHANGED).split()
-    assert words[0] == "guard-sim"
-    assert main(words[1:]) == 0
-    # A named population brings its own size, which the copied line must not be able to change.
-    assert seen[0].guard == CHANGED.guard
-    names = ("population", "n_votes", "n_samples", "step", "replicates")
-    assert [getattr(seen[0], n) for n in names] == [getattr(CHANGED, n) for n in names]
+    words = as_command(config).split()
+    assert words[0] == "guard-sim" and main(words[1:]) == 0
+    assert seen == [config]
 
 
 def test_moving_a_slider_changes_figures_and_words():
