@@ -27,9 +27,8 @@ from real.plan.memory import multiplied, update_flops
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.launched import local_world
-from real.ranks.sharding import shard_of
+from real.ranks import local_world
+from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
     MASTER,
     MODEL,

@@ -33,8 +33,7 @@ from real.engines.vllm_server import VllmServerEngine
 from real.engines.vllm_settings import EngineMemory, VllmSettings
 from real.engines.weights import GroupMember, Room
 from real.model.policy import Policy
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.sharding import whole_tensor
+from real.ranks.distributed import ALONE, Ranks, whole_tensor
 from real.settings.config import TrainConfig, rule_of
 
 T = TypeVar("T")

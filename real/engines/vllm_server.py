@@ -44,7 +44,7 @@ from real.engines.rollouts import (
 )
 from real.engines.vllm_settings import check_version
 from real.engines.weights import named_weights
-from real.ranks.tensor_files import write_tensors
+from real.ranks.distributed import write_tensors
 
 _SHORT_SECONDS = 30.0
 """Timeout of requests that a server answers at once."""

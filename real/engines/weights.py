@@ -38,9 +38,8 @@ from real.engines.weight_transfer import (
 )
 from real.model.memory import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.launched import launched
-from real.ranks.sharding import whole_tensor
+from real.ranks import launched
+from real.ranks.distributed import ALONE, Ranks, whole_tensor
 
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
 """Columns of the steps: the trainer's part of an update of the weights, and the engine's."""

@@ -11,7 +11,7 @@ from real.engines.make import RankedEngine
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
-from real.ranks.sharding import whole_tensor
+from real.ranks.distributed import whole_tensor
 from real.settings.config import TrainConfig
 
 

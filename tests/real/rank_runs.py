@@ -18,8 +18,7 @@ import pandas as pd
 import torch
 
 import lab
-from real.ranks.sharding import Pieces
-from real.ranks.tensor_files import read_tensors
+from real.ranks.distributed import Pieces, read_tensors
 
 TOLERANCE = 1e-6
 """In double precision: Adam's first step takes a gradient that is nothing but rounding for as good

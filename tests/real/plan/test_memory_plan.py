@@ -39,7 +39,7 @@ from real.plan.memory import (
     read_config,
     state_parts,
 )
-from real.ranks.sharding import shard
+from real.ranks.distributed import shard
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES, SHAPES, preset
