@@ -26,7 +26,7 @@ from lab.trace.parts import locked
 from lab.trace.store import MemoryRun, RunFolder
 from lab.trace.trace import Trace, load
 from real.answers import UNPARSEABLE
-from real.engines.make import RestartingEngine
+from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.memory import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads

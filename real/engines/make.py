@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guard_core.rules import Need
+from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from real.engines.child_engine import COMMAND, ChildEngine
+from real.engines.child_engine import COMMAND, ChildEngine, RestartingEngine
 from real.engines.rollouts import (
     Engine,
-    EngineDied,
     EngineError,
     Prompts,
     Rollouts,
@@ -26,119 +25,29 @@ from real.engines.rollouts import (
     Stages,
     shard_requests,
 )
-from real.engines.token_stats import needs_stats
 from real.engines.transformers_engine import TransformersEngine, stated_request
-from real.engines.vllm_host import VllmEngine
+from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
-from real.engines.vllm_settings import EngineMemory, VllmSettings
 from real.engines.weights import GroupMember, Room
 from real.model.policy import Policy
 from real.ranks.distributed import ALONE, Ranks, whole_tensor
 from real.settings.config import TrainConfig, rule_of
 
-T = TypeVar("T")
-
-
-class RestartingEngine:
-    """Replaces an engine that died or hung, gives the new one the last weights, and asks again.
-
-    The new engine gets the same random numbers as the old one, so the run is not changed.
-    """
-
-    def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
-        """Make the first engine.
-
-        Args:
-            make: makes an engine, and waits until it is ready.
-            restarts: number of further engines that may be made before the error is raised.
-        """
-        self._make = make
-        self.left = restarts
-        self.notice: Callable[[str], object] = warnings.warn
-        """Called with a sentence when an engine is started again."""
-        self._last: tuple[Any, int] | None = None
-        self.engine: Engine = make()
-
-    @property
-    def queues(self) -> bool:
-        """As that of the engine."""
-        return self.engine.queues
-
-    def sample(
-        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
-    ) -> Rollouts:
-        """Sample `n` responses to each prompt."""
-        state = generator.get_state()
-
-        def draw(engine: Engine) -> Rollouts:
-            generator.set_state(state)
-            return engine.sample(prompts, n, sampling, generator)
-
-        return self._with_restarts(draw)
-
-    def release(self) -> None:
-        """Free memory for an update. An engine that died has freed all it had."""
-        self._with_restarts(lambda engine: engine.release())
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the weights, and keep a reference to them."""
-        # Set before the attempt: if it fails, the next engine must get these and no older ones.
-        self._last = (model, version)
-        return self._with_restarts(lambda engine: engine.update_weights(model, version))
-
-    def close(self) -> None:
-        """Stop for good."""
-        self.engine.close()
-
-    def _with_restarts(self, do: Callable[[Engine], T]) -> T:
-        died: EngineDied | None = None
-        while True:
-            try:
-                if died is not None:
-                    self._restart()
-                return do(self.engine)
-            except EngineDied as error:
-                if not self.left:
-                    raise
-                self.left -= 1
-                died = error
-                self.notice(f"{error}; starting another engine, {self.left} more allowed")
-
-    def _restart(self) -> None:
-        self.engine.close()
-        self.engine = self._make()
-        if self._last is not None:
-            self.engine.update_weights(*self._last)
-
-
 _NO_VERSION = -(2**31)
 """Version of a rank without a response."""
-
-
-class Shareable(Engine, Protocol):
-    """An engine that can sample a part of the responses, with the draws they have among all."""
-
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
-    ) -> Rollouts:
-        """Sample the (M, 1) responses `dealt` to one rank, `share` being rank and world."""
-        ...
+_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
+"""Observations for which a rule has responses sampled in addition to the votes."""
 
 
 class RankedEngine:
-    """One engine a rank: each samples the responses `dealt` to it, and gets those of all ranks.
+    """One engine a rank: each samples the responses dealt to it, and gets those of all ranks.
 
     Where groups of ranks share engines, responses are dealt to the first rank of each group.
     """
 
     def __init__(
         self,
-        engine: Shareable,
+        engine: Any,
         ranks: Ranks,
         pad_token_id: int,
         copy: Any | None = None,
@@ -147,7 +56,8 @@ class RankedEngine:
         """Set up.
 
         Args:
-            engine: of this rank.
+            engine: of this rank; its `sample` takes rank and number of ranks as a last argument,
+                and gives (M, 1) responses with the draws that they have among all.
             pad_token_id: fills the positions after a response's end.
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
@@ -171,15 +81,7 @@ class RankedEngine:
         return self.gathered(part, len(prompts), n, sampling)
 
     def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:
-        """Return the (P, n) responses of all ranks; all must call this.
-
-        Args:
-            part: of this rank, from `sample_part`.
-            n_prompts: P.
-
-        Raises:
-            EngineError: ranks sampled with different versions of the weights.
-        """
+        """Return the (P, n) responses of all ranks; all must call this, with `sample_part`'s."""
         longest = self._ranks.highest(part.tokens_PNT.shape[2])
         parts = [self._dealt(n_prompts, n, rank) for rank in range(self._ranks.world)]
         most = max(map(len, parts))
@@ -254,20 +156,12 @@ class RankedEngine:
         return shard_requests(n_prompts, n, (rank // self._group, self._ranks.world // self._group))
 
     def _one_version(self, version: int) -> int:
-        """Return the version of all ranks that sampled anything.
-
-        Raises:
-            EngineError: they differ.
-        """
+        """Return the version of all ranks that sampled anything."""
         versions = {int(v) for v in self._ranks.gather(torch.tensor(version))} - {_NO_VERSION}
         if len(versions) > 1:
             listed = ", ".join(map(str, sorted(versions)))
             raise EngineError(f"engines: they sampled with versions {listed} of the weights")
         return versions.pop()
-
-
-_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
-"""Observations for which a rule has responses sampled in addition to the votes."""
 
 
 def make_engine(
@@ -286,19 +180,16 @@ def make_engine(
         ranks: the processes of the run; each makes an engine of its own.
         logs: folder for the log of an engine's process; it is not kept if None.
         memory: of the GPU that vLLM may take; by the settings if None.
-
-    Raises:
-        UserError: settings contradict each other, or the engine is not installed or cannot start.
     """
-    _check(config)
-    if ranks.world > 1:
-        return _ranked(config, policy, folder, ranks, logs, memory)
+    _check(config, ranks.world)
     child = partial(_child, config, policy, folder, ranks, logs, memory)
+    if ranks.world > 1:
+        return _ranked(config, policy, ranks, child)
     here = partial(_transformers, config, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": child if config.ahead else here,
         "vllm": child,
-        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder, memory)),
+        "vllm_inprocess": lambda: VllmEngine(_vllm_settings(config, policy, folder, memory)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
             config.engine_timeout,
@@ -312,50 +203,25 @@ def make_engine(
 
 
 def _ranked(
-    config: TrainConfig,
-    policy: Policy,
-    folder: str | Path,
-    ranks: Ranks,
-    logs: Path | None,
-    memory: EngineMemory | None,
+    config: TrainConfig, policy: Policy, ranks: Ranks, child: Callable[[], ChildEngine]
 ) -> Engine:
-    """An engine on every rank, or on the first one of each group of ranks.
-
-    Raises:
-        UserError: the engine serves one process only, or restarts are allowed: new weights come
-            from all ranks together, so the engine of one rank cannot be given the last ones again.
-    """
-    if config.engine not in ("transformers", "vllm"):
-        raise UserError(
-            f"engine = {config.engine!r}: serves one process, not {ranks.world} ranks; take vllm, "
-            "which every rank starts for itself"
-        )
-    if config.restart_engine:
-        raise UserError(
-            f"restart_engine = {config.restart_engine}: not with {ranks.world} ranks; leave it "
-            "out, and go on with guard-train resume should an engine die"
-        )
+    """An engine on every rank, or on the first one of each group of ranks."""
     copied = None
     if ranks.rank % config.engine_tp:
-        dtype = getattr(torch, config.dtype)
-        adapters = bool(config.engine_adapters)
-        engine = GroupMember(policy.device, dtype, ranks, config.engine_tp, adapters)
+        # No folder: the first rank of a machine, whose folder counts, has an engine.
+        dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
+        engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
     elif config.engine == "transformers" and not config.ahead:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
-        engine = _child(config, policy, folder, ranks, logs, memory)
+        engine = child()
     return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
 
 
 def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
-    return TransformersEngine(
-        model,
-        policy.eos_token_ids,
-        policy.pad_token_id,
-        config.max_rows,
-        tokenizer=policy.tokenizer,
-    )
+    ends, pad = policy.eos_token_ids, policy.pad_token_id
+    return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
 
 
 def _child(
@@ -372,29 +238,65 @@ def _child(
             f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
             "take a divisor of them"
         )
+    own: dict[str, Any] = {}
+    if config.engine == "vllm":
+        settings = asdict(_vllm_settings(config, policy, folder, memory))
+    else:
+        settings = {
+            "folder": str(folder),
+            "device": policy.device.type,
+            "dtype": config.dtype,
+            "attention": config.attention,
+            "head_dtype": config.head_dtype,
+            "max_rows": config.max_rows,
+            "threads": config.threads,
+            "pad_token_id": policy.pad_token_id,
+        }
+        request = partial(stated_request, config.max_rows)
+        own = {"command": (*COMMAND, "transformers"), "request": request, "queues": False}
     dtype = getattr(torch, config.dtype)
-    arguments = (
+    return ChildEngine(
+        settings,
         config.engine_timeout,
         policy.device,
         dtype,
         Room.of(policy.model, dtype),
         config.engine_exchange,
         ranks,
-    )
-    log = logs and logs / f"engine-rank{ranks.rank}.log"
-    if config.engine == "vllm":
-        return ChildEngine(asdict(_settings(config, policy, folder, memory)), *arguments, log=log)
-    return ChildEngine(
-        _own_settings(config, policy, folder),
-        *arguments,
-        command=(*COMMAND, "transformers"),
-        log=log,
-        request=partial(stated_request, config.max_rows),
-        queues=False,
+        log=logs and logs / f"engine-rank{ranks.rank}.log",
+        **own,
     )
 
 
-def _check(config: TrainConfig) -> None:
+def _vllm_settings(
+    config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
+) -> VllmSettings:
+    longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
+    return VllmSettings(
+        model=str(folder),
+        max_model_len=min(longest, policy.max_positions or longest),
+        eos_token_ids=policy.eos_token_ids,
+        pad_token_id=policy.pad_token_id,
+        dtype=config.dtype,
+        head_dtype=config.head_dtype,
+        max_rows=config.max_rows,
+        memory=memory.share if memory else config.engine_memory or 0.5,
+        cache=memory and memory.cache,
+        n_gpus=config.engine_tp,
+        adapter_rank=config.lora_rank if config.engine_adapters else 0,
+        device=policy.device.type,
+        threads=config.threads,
+        reads_text=bool(config.stop),
+    )
+
+
+def needs_stats(rule: Rule) -> bool:
+    """Return whether the rule reads token entropies or certainties, which engines can give."""
+    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
+
+
+def _check(config: TrainConfig, world: int) -> None:
+    """Refuse settings that contradict each other."""
     if config.ahead:
         _check_ahead(config)
     if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
@@ -412,6 +314,18 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
             "alone; take vllm"
+        )
+    if world > 1 and config.engine not in ("transformers", "vllm"):
+        raise UserError(
+            f"engine = {config.engine!r}: serves one process, not {world} ranks; take vllm, "
+            "which every rank starts for itself"
+        )
+    if world > 1 and config.restart_engine:
+        # New weights come from all ranks together, so that of one rank cannot be given the last
+        # ones again.
+        raise UserError(
+            f"restart_engine = {config.restart_engine}: not with {world} ranks; leave it "
+            "out, and go on with guard-train resume should an engine die"
         )
 
 
@@ -451,38 +365,3 @@ def engine_notices(config: TrainConfig) -> list[str]:
         return []
     # vLLM's log-probs are those after the cut, the trainer's have no cut.
     return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]
-
-
-def _settings(
-    config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
-) -> VllmSettings:
-    longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
-    return VllmSettings(
-        model=str(folder),
-        max_model_len=min(longest, policy.max_positions or longest),
-        eos_token_ids=policy.eos_token_ids,
-        pad_token_id=policy.pad_token_id,
-        dtype=config.dtype,
-        head_dtype=config.head_dtype,
-        max_rows=config.max_rows,
-        memory=memory.share if memory else config.engine_memory or 0.5,
-        cache=memory and memory.cache,
-        n_gpus=config.engine_tp,
-        adapter_rank=config.lora_rank if config.engine_adapters else 0,
-        device=policy.device.type,
-        threads=config.threads,
-        reads_text=bool(config.stop),
-    )
-
-
-def _own_settings(config: TrainConfig, policy: Policy, folder: str | Path) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "device": policy.device.type,
-        "dtype": config.dtype,
-        "attention": config.attention,
-        "head_dtype": config.head_dtype,
-        "max_rows": config.max_rows,
-        "threads": config.threads,
-        "pad_token_id": policy.pad_token_id,
-    }

@@ -42,7 +42,7 @@ from real.engines.rollouts import (
     request_seeds,
     to_rollouts,
 )
-from real.engines.vllm_settings import check_version
+from real.engines.vllm_engine import check_version
 from real.engines.weights import named_weights
 from real.ranks.distributed import write_tensors
 

@@ -11,8 +11,7 @@ import torch
 from lab.base.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_host import VllmEngine
-from real.engines.vllm_settings import VllmSettings
+from real.engines.vllm_engine import VllmEngine, VllmSettings
 
 VOCABULARY = 32
 SHORT = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11]]

@@ -26,7 +26,7 @@ from lab.base.errors import UserError
 from real.cli import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_settings import EngineMemory
+from real.engines.vllm_engine import EngineMemory
 from real.model.policy import Policy
 from real.model.prepare import card_held
 from real.plan.fit import engine_memory
