@@ -37,10 +37,8 @@ REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""
-_ALIVE_SECONDS = 1.0
-"""Least time between two signs of life."""
-_PARENT_SECONDS = 1.0
-"""Time between two checks that the parent lives."""
+_SECONDS = 1.0
+"""Least time between two signs of life, and between two checks that the parent lives."""
 Handle = dict[str, Any]
 """What opens a bucket in another process; plain values."""
 
@@ -112,10 +110,7 @@ class Delivery:
 def device_handle(memory: Tensor) -> Handle:
     """Return the handle of a GPU's (bytes,) uint8 memory, without the number of its device."""
     _, *fields = memory.untyped_storage()._share_cuda_()
-    plain = [
-        {"bytes": base64.b64encode(field).decode()} if isinstance(field, bytes) else field
-        for field in fields
-    ]
+    plain = [{"bytes": base64.b64encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
     return {"cuda": plain, "bytes": len(memory)}
 
 
@@ -126,10 +121,8 @@ def opened(handle: Handle) -> Tensor:
     """
     if "cuda" not in handle:
         return _mapped(handle["path"], handle["bytes"])
-    fields = [
-        base64.b64decode(field["bytes"]) if isinstance(field, dict) else field
-        for field in handle["cuda"]
-    ]
+    plain = handle["cuda"]
+    fields = [base64.b64decode(f["bytes"]) if isinstance(f, dict) else f for f in plain]
     kind: Any = torch.UntypedStorage
     # The engine sees one GPU, the trainer's, under a number of its own.
     storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)
@@ -170,11 +163,9 @@ def receive(pipe: Connection) -> dict[str, Any]:
 
 
 def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -> None:
-    """Serve an engine until the parent closes it or is gone.
+    """Serve an engine, made from its settings, until the parent closes it or is gone.
 
-    Args:
-        make_host: makes the engine from its settings, such as a `TransformersHost`.
-        arguments: file descriptor of the pipe, exchange folder, process id of the parent.
+    Arguments are the pipe's file descriptor, the exchange folder, and the parent's process id.
     """
     pipe, folder, parent = Connection(int(arguments[0])), Path(arguments[1]), int(arguments[2])
     # Processes that the engine starts must not hold the pipe open after this one has died.
@@ -242,7 +233,7 @@ def _signs_of_life(pipe: Connection) -> Callable[[], None]:
 
     def progress() -> None:
         nonlocal last
-        if time.monotonic() - last > _ALIVE_SECONDS:
+        if time.monotonic() - last > _SECONDS:
             last = time.monotonic()
             send(pipe, {"alive": True})
 
@@ -252,7 +243,7 @@ def _signs_of_life(pipe: Connection) -> Callable[[], None]:
 def _watch_parent(parent: int, folder: Path) -> None:
     """End this process with its parent: an engine must not keep the GPU's memory alone."""
     while os.getppid() == parent:
-        time.sleep(_PARENT_SECONDS)
+        time.sleep(_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 

@@ -66,16 +66,13 @@ class ChildEngine:
         """Start the process and wait until the engine is ready.
 
         Args:
-            settings: of the engine, plain values.
             timeout: seconds that may pass without a sign of life. The longest intervals without
                 one are the start, falling asleep, and one step of decoding.
             device: of the trainer, and of the engine if it is a GPU.
             weights_dtype: dtype in which weights are sent; unchanged if None.
             exchange: folder for requests, rollouts and weights, see `exchange_folder`.
-            ranks: of the run, which send the weights together.
             log: file to which its output is appended; a temporary one if None.
             request: makes what the engine needs to sample, see `seeded_request`.
-            queues: see `Engine`.
         """
         self.timeout = timeout
         self.queues, self._request = queues, request
@@ -251,12 +248,7 @@ class RestartingEngine:
     """
 
     def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
-        """Make the first engine.
-
-        Args:
-            make: makes an engine, and waits until it is ready.
-            restarts: number of further engines that may be made before the error is raised.
-        """
+        """Make the first engine; `restarts` is the number of further ones that may be made."""
         self._make = make
         self.left = restarts
         self.notice: Callable[[str], object] = warnings.warn

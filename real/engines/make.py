@@ -46,19 +46,13 @@ class RankedEngine:
     """
 
     def __init__(
-        self,
-        engine: Any,
-        ranks: Ranks,
-        pad_token_id: int,
-        copy: Any | None = None,
-        group: int = 1,
+        self, engine: Any, ranks: Ranks, pad_token_id: int, copy: Any | None = None, group: int = 1
     ) -> None:
         """Set up.
 
         Args:
             engine: of this rank; its `sample` takes rank and number of ranks as a last argument,
                 and gives (M, 1) responses with the draws that they have among all.
-            pad_token_id: fills the positions after a response's end.
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
                 needs all of them.
@@ -99,11 +93,6 @@ class RankedEngine:
                 return None
             return together(part.lengths_PN.double() if values is None else values)
 
-        row_of = {
-            pair: rank * most + row
-            for rank, pairs in enumerate(parts)
-            for row, pair in enumerate(pairs)
-        }
         found = Rollouts(
             together(part.tokens_PNT, self._pad_token_id),
             together(part.logprobs_PNT),
@@ -113,8 +102,9 @@ class RankedEngine:
             optional(part.entropy_PV),
             optional(part.certainty_PV),
         )
-        rows = [row_of[p, i] for p in range(n_prompts) for i in range(n)]
-        return found.arranged(torch.tensor(rows), n)
+        place = {p: r * most + row for r, own in enumerate(parts) for row, p in enumerate(own)}
+        # Pairs of prompt and number, in the order of the prompts.
+        return found.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
 
     def release(self) -> None:
         """Give up memory for an update."""
@@ -127,8 +117,7 @@ class RankedEngine:
         """Send the weights, gathered one by one."""
         if self._copy is None:
             return self.engine.update_weights(model, version)
-        pairs = zip(model.parameters(), self._copy.parameters(), strict=True)
-        for trained, sampled in pairs:
+        for trained, sampled in zip(model.parameters(), self._copy.parameters(), strict=True):
             if trained.requires_grad:
                 sampled.copy_(whole_tensor(trained))
         return self.engine.update_weights(self._copy, version)
@@ -157,11 +146,11 @@ class RankedEngine:
 
     def _one_version(self, version: int) -> int:
         """Return the version of all ranks that sampled anything."""
-        versions = {int(v) for v in self._ranks.gather(torch.tensor(version))} - {_NO_VERSION}
-        if len(versions) > 1:
-            listed = ", ".join(map(str, sorted(versions)))
+        first, *others = {*self._ranks.gather(torch.tensor(version)).tolist()} - {_NO_VERSION}
+        if others:
+            listed = ", ".join(map(str, sorted([first, *others])))
             raise EngineError(f"engines: they sampled with versions {listed} of the weights")
-        return versions.pop()
+        return first
 
 
 def make_engine(
@@ -177,7 +166,6 @@ def make_engine(
     Args:
         policy: of the trainer, not yet sharded.
         folder: of the checkpoint that the policy was loaded from.
-        ranks: the processes of the run; each makes an engine of its own.
         logs: folder for the log of an engine's process; it is not kept if None.
         memory: of the GPU that vLLM may take; by the settings if None.
     """
@@ -341,11 +329,6 @@ def _check_ahead(config: TrainConfig) -> None:
         raise UserError(
             f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
             "trainer has left behind; leave it out, and go on with guard-train resume"
-        )
-    if config.max_num_gen_batches > 1:
-        raise UserError(
-            f"{ahead}: max_num_gen_batches = {config.max_num_gen_batches} needs responses of one "
-            "version of the weights; leave one of the two out"
         )
     if rule.needs & _FURTHER:
         raise UserError(

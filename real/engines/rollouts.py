@@ -14,7 +14,6 @@ from lab.base.errors import UserError
 
 Stages = dict[str, float]
 """Seconds of the stages of an update of an engine's weights, by column of the steps."""
-
 Prompts = Sequence[Sequence[int]]
 """Token ids of each prompt, of any lengths."""
 
@@ -80,6 +79,11 @@ class Rollouts:
     certainty_PV: torch.Tensor | None = None
     """(P, N) float64; the same mean of KL(uniform || next-token distribution)."""
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that there are, by the names of their fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: v for name, v in values.items() if isinstance(v, torch.Tensor)}
+
     def mask_PNT(self) -> torch.Tensor:
         """Return a bool mask, True on the response's tokens and False on padding."""
         positions_T = torch.arange(self.tokens_PNT.shape[-1], device=self.tokens_PNT.device)
@@ -106,7 +110,7 @@ class Rollouts:
     def packed(self) -> dict[str, torch.Tensor]:
         """Return the rollouts as tensors by name, without padding and without their version."""
         inside_PNT = self.mask_PNT()
-        fields = {
+        packed = {
             "tokens": self.tokens_PNT[inside_PNT].int(),
             "logprobs": self.logprobs_PNT[inside_PNT],
             "lengths": self.lengths_PN,
@@ -114,7 +118,7 @@ class Rollouts:
             "entropy": self.entropy_PV,
             "certainty": self.certainty_PV,
         }
-        return {name: field.contiguous() for name, field in fields.items() if field is not None}
+        return {name: value.contiguous() for name, value in packed.items() if value is not None}
 
     @classmethod
     def unpacked(
@@ -132,9 +136,7 @@ class Rollouts:
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
         """Return rollouts of the same version with every tensor changed."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: t for name, t in tensors.items() if isinstance(t, torch.Tensor)}
-        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+        return replace(self, **{name: change(value) for name, value in self.tensors().items()})
 
     def of_version(self, version: int) -> Rollouts:
         """Return the rollouts, if they were drawn by that version of the weights."""
@@ -176,9 +178,7 @@ class Engine(Protocol):
         ...
 
 
-def check_prompts(
-    prompts: Sequence[Sequence[int]], n: int, new_tokens: int, positions: int | None
-) -> None:
+def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | None) -> None:
     """Raise a UserError for prompts that cannot be continued by `new_tokens` tokens."""
     if not prompts:
         raise UserError("prompts: none given, sample at least one")
@@ -206,9 +206,6 @@ def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple
     return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
 
 
-_SEEDS = 2**62
-
-
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
     """Return one seed per prompt, `n` apart.
 
@@ -216,16 +213,12 @@ def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[in
     than `n` would share random numbers, and their votes would be correlated. The generator advances
     by one draw, whatever the numbers.
     """
-    first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
+    first = torch.randint(2**62, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
 
 
 def seeded_request(
-    prompts: Prompts,
-    n: int,
-    sampling: Sampling,
-    generator: torch.Generator,
-    share: tuple[int, int],
+    prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator, share: tuple[int, int]
 ) -> dict[str, Any]:
     """Return what a vLLM engine in another process needs to sample a rank's `share`."""
     asked, seeds = [*map(list, prompts)], request_seeds(generator, len(prompts), n)

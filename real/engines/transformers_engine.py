@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import torch
@@ -20,14 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from real.engines.rollouts import (
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-    check_prompts,
-    shard_requests,
-)
+from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, shard_requests
 from real.model.policy import WideHead, max_positions
 
 _COMPACT_AT = 0.75
@@ -119,72 +112,50 @@ class RunningStats:
         return entropy_R, certainty_R - math.log(self._size)
 
 
-class StopTexts:
-    """Finds responses that have just completed a text."""
-
-    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
-        """Take `texts`, none of them empty."""
-        self._tokenizer, self._texts = tokenizer, texts
-        # A token is a byte at least; two more, since the first ones may be cut characters.
-        self.longest = max(len(text.encode()) for text in texts) + 2
-
-    def ended(self, tokens_BT: Tensor) -> Tensor:
-        """Return (B,) bool, from the last `longest` tokens of each response."""
-        written = self._tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
-        found = [any(text in one for text in self._texts) for one in written]
-        return torch.tensor(found, device=tokens_BT.device)
-
-
 class Samples:
     """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
-    def __init__(
-        self,
-        steps: int,
-        rows: int,
-        pad: int,
-        eos_token_ids: list[int],
-        device: torch.device,
-        stop: StopTexts | None = None,
-    ) -> None:
-        """Make room for `steps` tokens of each of `rows` responses."""
-        self.pad, self.stop = pad, stop
-        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
-        self.tokens_TR = torch.full((steps, rows), pad, device=device)
+    def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
+        """Make room for the tokens of each of `rows` responses."""
+        device, steps = engine.model.device, sampling.max_tokens
+        self._engine, self._texts = engine, sampling.stop
+        self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
+        self.may_end = len(self.eos) > 0 or len(sampling.stop) > 0
+        """A response can end before the last step."""
+        self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
         self.rows_B = torch.arange(rows, device=device)
-        self.stats: RunningStats | None = None
+        self.stats = RunningStats(rows) if sampling.stats else None
         self.used = 0
 
     def observe(self, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Add the distributions of the token that is recorded next."""
-        if self.stats is None:
-            self.stats = RunningStats(len(self.lengths_R))
-        self.stats.add(self.rows_B, logprobs_BA, probs_BA)
+        """Add the distributions of the token that is recorded next, where they are asked for."""
+        if self.stats is not None:
+            self.stats.add(self.rows_B, logprobs_BA, probs_BA)
 
     def record(self, step: int, token_B: Tensor, logprob_B: Tensor) -> Tensor:
         """Write one token a row, padding where a row has ended; return (B,) rows that continue."""
         running_B = ~self.finished_R[self.rows_B]
-        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
+        pad_token_id = self._engine.pad_token_id
+        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, pad_token_id)
         self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
         self.lengths_R[self.rows_B] += running_B
         self.used = step + 1
         if not self.may_end:
             return running_B
         ends_B = (token_B[:, None] == self.eos).any(-1)
-        if self.stop is not None:
-            first = max(0, self.used - self.stop.longest)
-            ends_B |= self.stop.ended(self.tokens_TR[first : self.used, self.rows_B].T)
+        if self._texts:
+            # A token is a byte at least; two more, since the first ones may be cut characters.
+            longest = max(len(text.encode()) for text in self._texts) + 2
+            tokens_BT = self.tokens_TR[max(0, self.used - longest) : self.used, self.rows_B].T
+            written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
+            found = [any(text in one for text in self._texts) for one in written]
+            ends_B |= torch.tensor(found, device=ends_B.device)
         ends_B &= running_B
         self.finished_R[self.rows_B] |= ends_B
         return running_B & ~ends_B
-
-    @property
-    def may_end(self) -> bool:
-        """A response can end before the last step."""
-        return len(self.eos) > 0 or self.stop is not None
 
     def rollouts(self, version: int) -> Rollouts:
         """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
@@ -254,14 +225,9 @@ def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> T
     A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
     a rank that samples them all.
     """
-    return torch.cat(
-        [
-            torch.rand(
-                (min(chunk, rows - start), width), generator=generator, device=generator.device
-            )
-            for start in range(0, rows, chunk)
-        ]
-    )
+    sizes = [min(chunk, rows - start) for start in range(0, rows, chunk)]
+    device = generator.device
+    return torch.cat([torch.rand((n, width), generator=generator, device=device) for n in sizes])
 
 
 class TransformersEngine:
@@ -272,7 +238,7 @@ class TransformersEngine:
     def __init__(
         self,
         model: Any,
-        eos_token_ids: Sequence[int] | int = (),
+        eos_token_ids: Sequence[int] = (),
         pad_token_id: int = 0,
         max_rows: int = 512,
         tokenizer: Any = None,
@@ -281,19 +247,17 @@ class TransformersEngine:
 
         Args:
             model: a causal language model; left in the mode (training or not) it is found in.
-            eos_token_ids: token ids that end a response; without any all run to `max_tokens`.
-            pad_token_id: fills short prompts and the positions after a response's end.
             max_rows: most responses alive at once; bounds the cache's memory.
             tokenizer: of the model; needed for `Sampling.stop` alone.
         """
         self.model = model
         self.version = 0
-        self.eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else [*eos_token_ids]
+        self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
         self.progress: Callable[[], object] = lambda: None
         """Called at every token."""
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -306,15 +270,11 @@ class TransformersEngine:
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample `n` responses to each prompt.
+        """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
 
-        Args:
-            prompts: (P,) token ids of each prompt, of any lengths.
-            sampling: how they are drawn; the log-probs are those before the cut at `top_p`.
-            generator: source of all randomness, on any device; advanced by the same amount
-                whatever is sampled.
-            share: rank and number of ranks. With several ranks only the responses dealt to this
-                one are sampled, as (M, 1) responses with the random numbers they have among all.
+        The generator is the source of all randomness, on any device, and advances by the same
+        amount whatever is sampled. `share` is rank and number of ranks: with several only the
+        responses dealt to this one are sampled, as (M, 1) ones with the draws they have among all.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)
@@ -328,8 +288,8 @@ class TransformersEngine:
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
-                batch = [prompts[p] for p, _ in pairs]
-                parts.append(self._sample_rows(batch, [p for p, _ in pairs], uniforms_BT, sampling))
+                numbers = [p for p, _ in pairs]
+                parts.append(self._sample_rows(prompts, numbers, uniforms_BT, sampling))
         places = torch.tensor(order).argsort()
         return _joined(parts, self.pad_token_id).arranged(places, n if share[1] == 1 else 1)
 
@@ -347,32 +307,23 @@ class TransformersEngine:
         """Nothing to stop."""
 
     def _sample_rows(
-        self,
-        prompts: Prompts,
-        prompt_of_row: list[int],
-        uniforms_RT: Tensor,
-        sampling: Sampling,
+        self, prompts: Prompts, numbers: list[int], uniforms_RT: Tensor, sampling: Sampling
     ) -> Rollouts:
-        """Sample one chunk of rows, of which those with one number have one prompt."""
+        """Sample one chunk of R rows, of the prompts of these numbers."""
         device = self.model.device
         uniforms_TR = uniforms_RT.to(device).T.contiguous()
-        read = dict(zip(prompt_of_row, prompts, strict=True))
-        place = {number: place for place, number in enumerate(read)}
-        batch = _Batch(self, [*read.values()], sampling.max_tokens)
-        batch.expand(torch.tensor([place[number] for number in prompt_of_row], device=device))
-        steps, rows = uniforms_TR.shape
-        stop = StopTexts(self._tokenizer, sampling.stop) if sampling.stop else None
-        samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, device, stop)
-        observe = samples.observe if sampling.stats else None
+        place = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        batch = _Batch(self, [prompts[number] for number in place], sampling.max_tokens)
+        batch.expand(torch.tensor([place[number] for number in numbers], device=device))
+        samples = Samples(self, len(numbers), sampling)
+        how = sampling.temperature, sampling.top_p
         for step, uniforms_R in enumerate(uniforms_TR):
             self.progress()
             uniforms_B = uniforms_R[samples.rows_B]
-            token_B, logprob_B = draw(
-                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, observe
-            )
+            token_B, logprob_B = draw(batch.logits_BA, uniforms_B, *how, samples.observe)
             running_B = samples.record(step, token_B, logprob_B)
             n_running = int(running_B.sum()) if samples.may_end else len(running_B)
-            if n_running == 0 or step + 1 == steps:
+            if n_running == 0 or step + 1 == len(uniforms_TR):
                 break
             if n_running <= _COMPACT_AT * len(running_B):
                 token_B = token_B[running_B]
@@ -460,24 +411,13 @@ def stated_request(
 def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
     """Join (R, T) rollouts of chunks of rows to (R, 1, T) ones."""
     longest = max(part.tokens_PNT.shape[-1] for part in parts)
-
-    def rows(name: str, fill: float = 0.0) -> Any:
-        values = [getattr(part, name) for part in parts]
-        if values[0] is None:
-            return None
-        if values[0].ndim == 2:
-            values = [pad(each, (0, longest - each.shape[-1]), value=fill) for each in values]
-        return torch.cat(values)[:, None]
-
-    return Rollouts(
-        rows("tokens_PNT", pad_token_id),
-        rows("logprobs_PNT"),
-        rows("lengths_PN"),
-        rows("finished_PN"),
-        parts[0].version,
-        rows("entropy_PV"),
-        rows("certainty_PV"),
-    )
+    for part in parts:
+        room = (0, longest - part.tokens_PNT.shape[-1])
+        part.tokens_PNT = pad(part.tokens_PNT, room, value=pad_token_id)
+        part.logprobs_PNT = pad(part.logprobs_PNT, room)
+    named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
+    joined = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
+    return replace(parts[0], **joined)
 
 
 @contextmanager

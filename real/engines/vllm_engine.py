@@ -139,6 +139,20 @@ def refused_adapters(settings: VllmSettings) -> str | None:
     return f"vLLM applies none to {', '.join(config.get('architectures') or ['this model'])}"
 
 
+def check_drawn(
+    who: str, versions: set[str], version: int | None, ended_by: str, hint: str = ""
+) -> None:
+    """Refuse a response that was drawn by other weights, or cut off by something else."""
+    if versions != {str(version)}:
+        named = ", ".join(sorted(versions)) or "none"
+        raise EngineError(
+            f"{who}: a response was drawn by version {named} of the weights instead of "
+            f"{version}{hint}"
+        )
+    if ended_by not in ("stop", "length"):
+        raise EngineDied(f"{who}: a response ended by {ended_by!r}")
+
+
 def check_version(version: str, where: str) -> None:
     """Refuse a release such as `0.26.0`, with another interface, found at `where`."""
     if not re.match(rf"({'|'.join(map(re.escape, SUPPORTED))})(?!\d)", version):
@@ -259,7 +273,9 @@ class VllmHost:
             raise EngineError(f"vLLM: {first_line(error)}") from error
         with _died("sampling"):
             drawn = self._generate(prompts, params, progress)
-        responses = [[self._checked(one) for one in row] for row in drawn]
+        for one in (one for row in drawn for one in row):
+            check_drawn("vLLM", one.versions, self.version, one.ended_by)
+        responses = [[one.response for one in row] for row in drawn]
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
 
     def load(self, weights: Weights | Delivery, version: int) -> None:
@@ -326,8 +342,7 @@ class VllmHost:
             rpc(collect_buckets)
             return
         # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
-        if not isinstance(weights, Delivery):
-            raise TypeError("several GPUs load from buckets alone")
+        assert isinstance(weights, Delivery)
         rpc(start_loading)
         for part in weights.parts:
             rpc(load_part, args=(part,))
@@ -349,17 +364,6 @@ class VllmHost:
             progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
-
-    def _checked(self, drawn: _Drawn) -> Response:
-        if drawn.versions != {str(self.version)}:
-            named = ", ".join(sorted(drawn.versions)) or "none"
-            raise EngineError(
-                f"vLLM: a response was drawn by version {named} of the weights instead of "
-                f"{self.version}"
-            )
-        if drawn.ended_by not in ("stop", "length"):
-            raise EngineDied(f"vLLM: a response ended by {drawn.ended_by!r}")
-        return drawn.response
 
 
 class _Drawn(NamedTuple):

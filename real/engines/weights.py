@@ -173,10 +173,9 @@ NO_WEIGHTS = Room(0, 0)
 
 
 def exchange_folder(room: Room, chosen: str | None = None) -> Path:
-    """Make a folder for the exchange with an engine's process.
+    """Make a folder for the exchange with an engine's process, in the `chosen` one.
 
-    It is made in the `chosen` folder; if None in memory where there is room for the weights, else
-    on disk.
+    If None in memory where there is room for the weights, else on disk.
     """
     if chosen is None and _MEMORY.is_dir():
         free = shutil.disk_usage(_MEMORY).free - _SPARE
@@ -195,11 +194,9 @@ def fill(
 ) -> Iterator[tuple[list[Entry], bool]]:
     """Copy weights into a bucket; yield its tensors, and whether they are the last ones.
 
-    At every yield the caller has the other process take what is in it before going on. Sharded
-    weights are gathered, so all ranks must do this together.
-
-    Args:
-        bucket: at least as large as the largest weight.
+    At every yield the caller has the other process take what is in it before going on. The bucket
+    is at least as large as the largest weight. Sharded weights are gathered, so all ranks must do
+    this together.
     """
     rank, world = bucket.share
     entries: list[Entry] = []
@@ -258,9 +255,7 @@ class WeightSender:
         """Set up.
 
         Args:
-            folder: for a bucket in memory of the host.
             dtype: in which weights are sent; unchanged if None.
-            ranks: of the run, which send together.
             n_gpus: of an engine, each with a rank of the group that shares it.
             adapters: send the weights without them once, and then adapters alone, unless the
                 engine `refused` them.
@@ -370,10 +365,7 @@ class WeightSender:
 
 
 class GroupMember(WeightSender):
-    """A rank without an engine: its group shares that of the group's first rank.
-
-    It takes part in gathering and sending the weights.
-    """
+    """A rank without an engine, since its group shares that of its first rank."""
 
     queues = True
 

@@ -43,7 +43,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
 from real.model.memory import phase_of
 from real.model.policy import pick_device
-from real.ranks import Launched, launched
+from real.ranks import launched
 
 
 class RanksLost(Exception):
@@ -135,7 +135,14 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     if process is None or process.world == 1:
         yield ALONE
         return
-    kind = _check(process, device)
+    kind = pick_device(device).type
+    if kind == "cuda":
+        if process.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"ranks: {process.local_world} for {torch.cuda.device_count()} GPUs; "
+                "start as many with torchrun --nproc-per-node"
+            )
+        torch.cuda.set_device(process.local_rank)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
@@ -206,19 +213,6 @@ def _sentence(rank: int, error: BaseException) -> str:
     expected = isinstance(error, (UserError, RanksLost))
     reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
     return ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
-
-
-def _check(process: Launched, device: str) -> str:
-    """Raise a UserError for ranks that this machine cannot hold; returns the kind of device."""
-    kind = pick_device(device).type
-    if kind == "cuda":
-        if process.local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"ranks: {process.local_world} for {torch.cuda.device_count()} GPUs; "
-                "start as many with torchrun --nproc-per-node"
-            )
-        torch.cuda.set_device(process.local_rank)
-    return kind
 
 
 def shard(scorer: Any, mesh: DeviceMesh) -> None:

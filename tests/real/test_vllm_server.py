@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lab.base.errors import UserError
+from real.engines import vllm_server
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
 
@@ -101,7 +102,8 @@ class NoTransfer:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(vllm_server, "FileTransfer", NoTransfer)
     made = Server()
     yield made
     made.http.shutdown()
@@ -109,7 +111,7 @@ def server() -> Iterator[Server]:
 
 
 def connect(server: Server, timeout: float = 5.0) -> VllmServerEngine:
-    return VllmServerEngine(server.url, timeout, (5, 6), pad_token_id=0, transfer=NoTransfer)
+    return VllmServerEngine(server.url, timeout, (5, 6))
 
 
 @pytest.fixture
@@ -190,7 +192,7 @@ def test_wrong_answers_are_one_line(
     ("change", "error", "message"),
     [
         ({"finish_reason": "abort"}, EngineDied, "ended by 'abort'"),
-        ({"weight_versions": None}, EngineError, "version  of the weights instead of 3"),
+        ({"weight_versions": None}, EngineError, "version none of the weights instead of 3"),
         ({"logprobs": None}, EngineError, "lacks"),
         ({"token_ids": []}, EngineError, "has 0 tokens"),
     ],
