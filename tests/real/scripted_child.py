@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lab.base.errors import UserError
 from real.engines.child import main
 from real.engines.rollouts import (
     EngineDied,
@@ -46,8 +45,6 @@ class ScriptedHost:
         print(f"scripted engine: {how} in {doing}", flush=True)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif how == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
         elif how == "exit":
             sys.exit(3)
         elif how == "grandchild":
@@ -55,8 +52,6 @@ class ScriptedHost:
             time.sleep(600)
         elif how == "died":
             raise EngineDied("scripted engine: it has died")
-        elif how == "refuse":
-            raise UserError("scripted engine: refused")
 
     def sample(
         self,

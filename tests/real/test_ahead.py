@@ -162,27 +162,6 @@ def test_a_refilled_batch_is_not_sampled_ahead():
         TrainConfig(ahead=1, max_num_gen_batches=2, drop_uniform=True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"engine": "vllm_inprocess"}, "samples in the trainer's process; take vllm"),
-        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
-        ({"rule": "co_rewarding_1"}, "samples more than votes"),
-        ({"rule": "co_rewarding_2"}, "samples more than votes"),
-        ({"rule": "coverrl", "tiny_verifies": True}, "samples more than votes"),
-        (
-            {"rule": "intuitor", "engine": "vllm_server", "engine_url": "http://127.0.0.1:1"},
-            "token statistics",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words: str):
-    policy = load_policy(CHECKPOINT, "cpu")
-    with pytest.raises(UserError, match=f"ahead = 1: .*{words}"):
-        make_engine(TrainConfig(ahead=1, **changes).settled(), policy, CHECKPOINT)
-
-
 def test_a_loss_without_ratios_cannot_be_corrected():
     with pytest.raises(UserError, match="ahead = 1: rule one_shot_em has neither rewards nor"):
         TrainConfig(ahead=1, rule="one_shot_em")

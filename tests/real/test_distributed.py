@@ -22,13 +22,11 @@ from rank_runs import (
     assert_same_steps,
 )
 
-from lab.base.errors import UserError
-from real.engines.make import make_engine
 from real.engines.rollouts import Sampling, request_seeds, shard_requests
+from real.engines.transformers_engine import TransformersEngine
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import adapter_weights, prepare_training
-from real.ranks.distributed import Ranks
 from real.record.checkpoint import trained_weights
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
@@ -216,20 +214,6 @@ def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
     assert resumed.trace.steps["step"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"engine": "vllm_inprocess"}, "take vllm"),
-        ({"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}, "take vllm"),
-        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
-    ],
-)
-def test_engines_that_cannot_be_had_once_a_rank(settings: dict[str, Any], words: str) -> None:
-    policy = load_policy(CHECKPOINT, "cpu")
-    with pytest.raises(UserError, match=f"2 ranks.*{words}"):
-        make_engine(TrainConfig(**settings).settled(), policy, CHECKPOINT, Ranks(0, 2))
-
-
 @pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])
 def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
     n_prompts: int, n: int, world: int
@@ -247,19 +231,14 @@ def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
 def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
     policy = load_policy(CHECKPOINT, "cpu")
     # Three responses at once: no share begins where a chunk of the whole begins.
-    config = TrainConfig(max_rows=3).settled()
-    engine = make_engine(config, policy, CHECKPOINT)
-    prompts = [[1, 2, 3 + i] for i in range(7)]
-    sampling = Sampling(6)
-    whole = engine.sample(prompts, 2, sampling, torch.Generator().manual_seed(5))
-    shared: Any = engine
-    generator = torch.Generator().manual_seed(5)
-    part = shared.sample(prompts, 2, sampling, generator, (place, 3))
+    engine = TransformersEngine(policy.model, max_rows=3)
+    prompts, draws = [[1, 2, 3 + i] for i in range(7)], torch.Generator()
+    whole = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5))
+    state = draws.get_state()
+    part = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5), (place, 3))
     pairs = shard_requests(7, 2, (place, 3))
     assert torch.equal(part.tokens_PNT[:, 0], torch.stack([whole.tokens_PNT[p] for p in pairs]))
-    again = torch.Generator().manual_seed(5)
-    engine.sample(prompts, 2, sampling, again)
-    assert torch.equal(generator.get_state(), again.get_state())
+    assert torch.equal(draws.get_state(), state)
 
 
 def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import check_ends, logprob_gap
 from scipy.stats import chisquare
 from small_decoders import PROMPTS, VOCABULARY, make
 
@@ -33,24 +34,6 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def equal(a: Rollouts, b: Rollouts) -> bool:
-    return (
-        torch.equal(a.tokens_PNT, b.tokens_PNT)
-        and torch.allclose(a.logprobs_PNT, b.logprobs_PNT, atol=1e-5)
-        and torch.equal(a.lengths_PN, b.lengths_PN)
-        and torch.equal(a.finished_PN, b.finished_PN)
-    )
-
-
-def full_logprobs(model: Any, prompt: list[int], response: list[int], temperature: float):
-    """Log-probs of one response by one forward pass without cache, mask or padding."""
-    model.eval()
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([prompt + response])).logits[0]
-    logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, dim=-1)
-    return logprobs[range(len(response)), response]
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
 def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]]) -> None:
@@ -59,60 +42,38 @@ def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]])
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
     assert rollouts.tokens_PNT.dtype == torch.int64
     assert rollouts.logprobs_PNT.dtype == torch.float32
-    for place, prompt in enumerate(prompts):
-        for n in range(6):
-            length = int(rollouts.lengths_PN[place, n])
-            response = rollouts.tokens_PNT[place, n, :length].tolist()
-            expected = full_logprobs(model, prompt, response, 0.7)
-            measured = rollouts.logprobs_PNT[place, n, :length]
-            assert torch.allclose(measured, expected, atol=1e-5, rtol=0)
+    model.eval()
+    assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
 
 
 def test_responses_end_at_their_end_token(qwen: Any) -> None:
-    rollouts = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0).sample(
-        PROMPTS, 32, Sampling(8), seeded()
-    )
-    assert rollouts.finished_PN.any()
-    assert not rollouts.finished_PN.all()
-    mask_PNT = rollouts.mask_PNT()
-    ends_PNT = torch.isin(rollouts.tokens_PNT, torch.tensor([5, 6])) & mask_PNT
-    assert torch.equal(ends_PNT.sum(-1), rollouts.finished_PN.long())
-    last_PN = rollouts.tokens_PNT.gather(-1, rollouts.lengths_PN[..., None] - 1)[..., 0]
-    assert torch.equal(torch.isin(last_PN, torch.tensor([5, 6])), rollouts.finished_PN)
-    assert (rollouts.lengths_PN[~rollouts.finished_PN] == 8).all()
-    assert (rollouts.tokens_PNT[~mask_PNT] == 0).all()
-    assert (rollouts.logprobs_PNT[~mask_PNT] == 0).all()
-    assert (rollouts.logprobs_PNT[mask_PNT] < 0).all()
+    engine = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0)
+    rollouts = engine.sample(PROMPTS, 32, Sampling(8), seeded())
+    check_ends(rollouts, (5, 6), 8)
+    assert (rollouts.logprobs_PNT[rollouts.mask_PNT()] < 0).all()
 
 
 def test_sampling_stops_when_all_rows_ended(qwen: Any) -> None:
-    every_token = list(range(VOCABULARY))
-    rollouts = TransformersEngine(qwen, eos_token_ids=every_token).sample(
-        PROMPTS, 4, Sampling(8), seeded()
-    )
+    engine = TransformersEngine(qwen, eos_token_ids=list(range(VOCABULARY)))
+    rollouts = engine.sample(PROMPTS, 4, Sampling(8), seeded())
     assert rollouts.tokens_PNT.shape == (4, 4, 1)
     assert rollouts.finished_PN.all()
 
 
 def test_same_seed_same_tokens(qwen: Any) -> None:
-    engine = TransformersEngine(qwen, eos_token_ids=[5])
-    eight = Sampling(8)
-    first = engine.sample(PROMPTS, 16, eight, seeded(3))
-    assert torch.equal(engine.sample(PROMPTS, 16, eight, seeded(3)).tokens_PNT, first.tokens_PNT)
-    other = engine.sample(PROMPTS, 16, eight, seeded(4))
-    assert other.tokens_PNT.shape != first.tokens_PNT.shape or not torch.equal(
-        other.tokens_PNT, first.tokens_PNT
-    )
-    generator = seeded(3)
-    engine.sample(PROMPTS, 16, eight, generator)
-    assert not torch.equal(generator.get_state(), seeded(3).get_state())
+    engine, generator = TransformersEngine(qwen), seeded(3)
+    draws = (generator, seeded(3), seeded(4), generator)
+    first, same, other, later = (engine.sample(PROMPTS, 16, Sampling(8), each) for each in draws)
+    assert torch.equal(same.tokens_PNT, first.tokens_PNT)
+    assert not torch.equal(other.tokens_PNT, first.tokens_PNT)
+    assert not torch.equal(later.tokens_PNT, first.tokens_PNT)
 
 
 @pytest.mark.parametrize("max_rows", [5, 16, 40, 1000])
 def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int) -> None:
     alone, parts = (TransformersEngine(qwen, [5, 6], max_rows=rows) for rows in (1, max_rows))
     found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, alone))
-    assert equal(found, expected)
+    torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
 
 
 def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
@@ -172,49 +133,27 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None
     qwen.zero_grad()
 
 
-def test_new_weights_are_used_at_once(qwen: Any) -> None:
-    model = make("qwen2")
-    engine = TransformersEngine(model)
-    before = engine.sample(PROMPTS, 8, Sampling(6), seeded())
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(-1.5)
-    after = engine.sample(PROMPTS, 8, Sampling(6), seeded())
-    assert not torch.equal(before.tokens_PNT, after.tokens_PNT)
-    response = after.tokens_PNT[0, 0].tolist()
-    expected = full_logprobs(model, PROMPTS[0], response, 1.0)
-    assert torch.allclose(after.logprobs_PNT[0, 0], expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("prompts", "n", "settings", "expected"),
     [
-        ({"temperature": 0.0}, "temperature: 0.0"),
-        ({"temperature": float("nan")}, "temperature: nan"),
-        ({"temperature": -1.0}, "temperature: -1.0"),
-        ({"max_tokens": 0}, "max_tokens: 0"),
-        ({"top_p": 0.0}, "top_p: 0.0"),
-        ({"top_p": 1.1}, "top_p: 1.1"),
+        ([[1]], 4, {"temperature": 0.0}, "temperature: 0.0"),
+        ([[1]], 4, {"temperature": float("nan")}, "temperature: nan"),
+        ([[1]], 4, {"temperature": -1.0}, "temperature: -1.0"),
+        ([[1]], 4, {"max_tokens": 0}, "max_tokens: 0"),
+        ([[1]], 4, {"top_p": 0.0}, "top_p: 0.0"),
+        ([[1]], 4, {"top_p": 1.1}, "top_p: 1.1"),
+        ([], 4, {}, "none given"),
+        ([[1], []], 4, {}, "prompt 2: no tokens"),
+        ([[1]], 0, {}, "samples per prompt: 0"),
+        ([[1], [1] * 61], 4, {}, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 pos"),
     ],
 )
-def test_wrong_sampling_is_refused(settings: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        Sampling(**({"max_tokens": 4} | settings))
-
-
-@pytest.mark.parametrize(
-    ("prompts", "n", "expected"),
-    [
-        ([], 4, "none given"),
-        ([[1], []], 4, "prompt 2: no tokens"),
-        ([[1]], 0, "samples per prompt: 0"),
-        ([[1], [1] * 61], 4, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 positions"),
-    ],
-)
-def test_wrong_prompts_are_refused(
-    qwen: Any, prompts: list[list[int]], n: int, expected: str
+def test_wrong_requests_are_refused(
+    qwen: Any, prompts: list[list[int]], n: int, settings: Any, expected: str
 ) -> None:
     with pytest.raises(UserError, match=expected):
-        TransformersEngine(qwen).sample(prompts, n, Sampling(4), seeded())
+        sampling = Sampling(**({"max_tokens": 4} | settings))
+        TransformersEngine(qwen).sample(prompts, n, sampling, seeded())
 
 
 def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:

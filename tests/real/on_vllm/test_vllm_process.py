@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import logprob_gap
+from vllm_models import change, make_model
 
 import real.run
 from guard_core import GuardConfig
@@ -182,9 +184,9 @@ def test_training_with_vllm_in_the_same_process(
     assert {r.version for r in watch.rollouts} == {0, 1}
 
 
-def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, tools: Any) -> None:
+def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) -> None:
     pytest.importorskip("peft")
-    model = tools.make_model()
+    model = make_model()
     add_lora(model, 4, 32.0)
     settings = VllmSettings(
         model=str(folder), max_model_len=256, eos_token_ids=(5, 6), threads=1, adapter_rank=4
@@ -194,14 +196,14 @@ def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, to
     for version in (0, 1, 2):
         engine.update_weights(model, version)
         found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
-        assert tools.logprob_gap(model, prompts, found, 0.7) < 2e-4
+        assert logprob_gap(model, prompts, found, 0.7) < 2e-4
         assert found.version == version
         engine.release()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "lora_" in name:
                     parameter += 0.1 * torch.randn(parameter.shape)
-        assert tools.logprob_gap(model, prompts, found, 0.7) > 1e-2
+        assert logprob_gap(model, prompts, found, 0.7) > 1e-2
     # A stopped engine is an error in time.
     engine.update_weights(model, 3)
     os.kill(engine.pid, signal.SIGSTOP)
@@ -213,13 +215,13 @@ def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, to
 
 
 def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
-    folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In buckets that are filled again and again, as where there is little room."""
     monkeypatch.setattr(weights, "BUCKET", 20_000)
     monkeypatch.setattr(weights, "_SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
-    model = tools.make_model()
+    model = make_model()
     settings = VllmSettings(
         model=str(folder), max_model_len=256, eos_token_ids=(5, 6), n_gpus=2, threads=1
     )
@@ -228,7 +230,7 @@ def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
     for version in (0, 1):
         engine.update_weights(model, version)
         found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
-        assert tools.logprob_gap(model, prompts, found, 0.7) < 5e-5
+        assert logprob_gap(model, prompts, found, 0.7) < 5e-5
         assert found.version == version
-        tools.change(model)
+        change(model)
     engine.close()

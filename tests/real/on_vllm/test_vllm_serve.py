@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from drawn import logprob_gap
+from vllm_models import change, make_model
 
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
@@ -85,24 +86,24 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_logprobs_weights_and_versions_through_a_server(url: str, tools: Any) -> None:
-    model = tools.make_model(tied=False)
+def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
+    model = make_model(tied=False)
     engine = VllmServerEngine(url, 60.0, (5, 6))
     assert engine.max_model_len == 256
     for version in range(3):
         engine.update_weights(model, version)
         # The long prompt would show keys and values of old weights in the cache.
         rollouts = engine.sample(LONG, 8, EIGHT, seeded())
-        assert tools.logprob_gap(model, LONG, rollouts, 0.7) < 5e-5
+        assert logprob_gap(model, LONG, rollouts, 0.7) < 5e-5
         assert rollouts.version == version
         assert torch.equal(engine.sample(LONG, 8, EIGHT, seeded()).tokens_PNT, rollouts.tokens_PNT)
-        tools.change(model)
-    assert tools.logprob_gap(model, LONG, rollouts, 0.7) > 0.1
+        change(model)
+    assert logprob_gap(model, LONG, rollouts, 0.7) > 0.1
     engine.close()
 
 
-def test_tied_embeddings_are_refused_without_a_gpu(url: str, tools: Any) -> None:
+def test_tied_embeddings_are_refused_without_a_gpu(url: str) -> None:
     engine = VllmServerEngine(url, 60.0, (5, 6))
     with pytest.raises(UserError, match="keeps the old output head"):
-        engine.update_weights(tools.make_model(tied=True), 0)
+        engine.update_weights(make_model(tied=True), 0)
     engine.close()
