@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from real.engines.child import main
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
-    Prompts,
     Response,
     Rollouts,
     Sampling,
@@ -54,12 +53,7 @@ class ScriptedHost:
             raise EngineDied("scripted engine: it has died")
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        progress: Callable[[], None],
+        self, prompts: Any, n: int, sampling: Sampling, seeds: Any, progress: Any
     ) -> Rollouts:
         self.misbehave("sample")
         if self.version < 0:

@@ -76,21 +76,22 @@ def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int) -> None:
     torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
 
 
-def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
+def test_prompts_are_read_once_in_batches_within_the_limit_without_a_mask_if_of_one_length(
     qwen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes: list[tuple[int, ...]] = []
+    passes: list[Any] = []
     forward = qwen.forward
 
     def recording(**arguments: Any) -> Any:
-        shapes.append(tuple(arguments["input_ids"].shape))
+        passes.append((*arguments["input_ids"].shape, "attention_mask" in arguments))
         return forward(**arguments)
 
     engine = TransformersEngine(qwen, max_rows=20)
     monkeypatch.setattr(qwen, "forward", recording)
-    engine.sample(PROMPTS, 8, Sampling(3), seeded())
-    # Prompts of 1, 3, 3 and 7 tokens, by their lengths.
-    assert shapes == [(2, 3), (16, 1), (16, 1), (2, 7), (16, 1), (16, 1)]
+    engine.sample([[1, 2, 3], [4] * 7, [11], [3, 2, 1], [5] * 7], 6, Sampling(2), seeded())
+    # Prompts of 1, 3, 3, 7 and 7 tokens, by their lengths.
+    first, second = [(3, 3, True), (18, 1, True)], [(2, 7, False), (12, 1, False)]
+    assert passes == first + second
 
 
 def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
@@ -191,25 +192,6 @@ def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
     mask_PNT = found.mask_PNT()
     same_PNT = free.tokens_PNT[..., : mask_PNT.shape[-1]]
     assert torch.equal(found.tokens_PNT[mask_PNT], same_PNT[mask_PNT])
-
-
-def test_prompts_of_one_length_share_a_batch_without_a_mask(
-    qwen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = [3, 5, 3, 5]
-    prompts = [[place + 1] * length for place, length in enumerate(lengths)]
-    masked = []
-    forward = qwen.forward
-
-    def recording(*arguments: Any, **options: Any) -> Any:
-        masked.append("attention_mask" in options)
-        return forward(*arguments, **options)
-
-    whole = TransformersEngine(qwen, max_rows=64).sample(prompts, 4, Sampling(6), seeded())
-    monkeypatch.setattr(qwen, "forward", recording)
-    found = TransformersEngine(qwen, max_rows=8).sample(prompts, 4, Sampling(6), seeded())
-    assert masked and not any(masked)
-    assert torch.equal(found.tokens_PNT, whole.tokens_PNT)
 
 
 def test_draw_inverts_the_cumulative_distribution() -> None:

@@ -176,37 +176,25 @@ def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmSer
         (lambda _: {}, EngineError, "holds no choices"),
         (lambda _: {"choices": [{"index": 0}]}, EngineError, "lacks 'weight_versions'.*0.32"),
         (lambda _: {"choices": []}, EngineError, "0 responses to prompt 1 where 4 were asked"),
-    ],
-)
-def test_wrong_answers_are_one_line(
-    server: Server, engine: VllmServerEngine, reply: Any, error: type[Exception], message: str
-) -> None:
-    server.replies["/inference/v1/generate"] = reply
-    with pytest.raises(error, match=message) as caught:
-        engine.sample(PROMPTS, 4, SAMPLING, seeded())
-    assert "\n" not in str(caught.value)
-    assert type(caught.value) is error
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
         ({"finish_reason": "abort"}, EngineDied, "ended by 'abort'"),
         ({"weight_versions": None}, EngineError, "version none of the weights instead of 3"),
         ({"logprobs": None}, EngineError, "lacks"),
         ({"token_ids": []}, EngineError, "has 0 tokens"),
     ],
 )
-def test_wrong_responses_are_one_line(
-    server: Server,
-    engine: VllmServerEngine,
-    change: dict[str, Any],
-    error: type[Exception],
-    message: str,
+def test_wrong_answers_are_one_line(
+    server: Server, engine: VllmServerEngine, reply: Any, error: type[Exception], message: str
 ) -> None:
-    server.replies["/inference/v1/generate"] = lambda _: {"choices": [server.choice(0, 0) | change]}
-    with pytest.raises(error, match=message):
-        engine.sample(PROMPTS, 1, SAMPLING, seeded())
+    """An answer, or what is changed in its choices."""
+    if isinstance(reply, dict):
+        choices = [server.choice(0, 0) | reply | {"index": index} for index in range(4)]
+        server.replies["/inference/v1/generate"] = lambda _: {"choices": choices}
+    else:
+        server.replies["/inference/v1/generate"] = reply
+    with pytest.raises(error, match=message) as caught:
+        engine.sample(PROMPTS, 4, SAMPLING, seeded())
+    assert "\n" not in str(caught.value)
+    assert type(caught.value) is error
 
 
 def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmServerEngine) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from drawn import logprob_gap
+from rank_runs import free_port
 from vllm_models import change, make_model
 
 from lab.base.errors import UserError
@@ -22,12 +23,6 @@ from real.engines.vllm_server import VllmServerEngine
 
 LONG = [[(7 * i) % 30 + 1 for i in range(100)]]
 EIGHT = Sampling(8, temperature=0.7)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
