@@ -26,7 +26,7 @@ from rank_faults import LIMIT, PARTS, in_double, plant
 
 def sample_scripted(config: Any) -> None:
     import torch
-    from engine_process import COMMAND
+    from scripted_child import COMMAND
 
     import real.engines.make
     from real.engines.child_engine import ChildEngine

@@ -1,4 +1,7 @@
-"""An engine process without vLLM: tokens follow from the seeds, and it can be set to misbehave."""
+"""An engine process without vLLM, and a model for it.
+
+Tokens follow from the seeds, and it can be set to misbehave.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,21 @@ from real.engines.rollouts import (
     Sampling,
     to_rollouts,
 )
+
+COMMAND = (sys.executable, __file__)
+
+
+class TinyModel(torch.nn.Module):
+    """Four weights that sum to `total`."""
+
+    def __init__(self, total: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4,), total / 4))
+
+    class config:
+        @staticmethod
+        def get_text_config() -> None:
+            return None
 
 
 class ScriptedHost:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from copied_engine import CopiedEngine, copied, lagging
-from engine_process import TinyModel
+from scripted_child import TinyModel
 from tiny_runs import Stopped, check_same, stop_at
 
 import real.run

@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from engine_process import COMMAND, TinyModel
-from scripted_child import ScriptedHost
+from scripted_child import COMMAND, ScriptedHost, TinyModel
 
 from lab.base.errors import UserError
 from lab.trace.parts import is_unused
