@@ -168,7 +168,7 @@ SERVER = {"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}
         ),
         ({"engine": "vllm_server"}, 1, "engine_url = None: belongs to engine = 'vllm_server'"),
         ({**SERVER, "engine": "vllm"}, 1, "engine_url = .*belongs to engine = 'vllm_server'"),
-        ({**SERVER, "stop": ["."]}, 1, "stop = '.': not with engine = 'vllm_server'.*take vllm"),
+        ({**SERVER, "stop": (".",)}, 1, "stop = '.': not with engine = 'vllm_server'.*take vllm"),
         ({"restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
         ({"engine": "vllm_inprocess", "restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
         ({"engine": "vllm_inprocess"}, 2, "2 ranks.*take vllm"),
