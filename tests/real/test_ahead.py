@@ -45,7 +45,6 @@ TURNS = TrainConfig(
 )
 """Six batches; sampling and update take turns."""
 AHEAD = replace(TURNS, ahead=1)
-LABELLED = ("staleness",)
 
 
 @pytest.fixture
@@ -60,17 +59,13 @@ def whole() -> Trace:
         return train(AHEAD, progress=False)
 
 
-def without_label(trace: Trace) -> Trace:
-    trace.steps = trace.steps.drop(columns=[*LABELLED], errors="ignore")
-    return trace
-
-
 def test_votes_are_those_of_the_weights_before_the_last_update(
     whole: Trace, monkeypatch: pytest.MonkeyPatch
 ):
     turns = train(TURNS, progress=False)
     monkeypatch.setattr(real.run, "make_engine", lagging)
-    check_same(train(TURNS, progress=False), without_label(replace(whole)))
+    steps = whole.steps.drop(columns="staleness")
+    check_same(train(TURNS, progress=False), replace(whole, steps=steps))
     assert not whole.visits.equals(turns.visits)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,22 +57,12 @@ def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             start_new_session=True,
         )
     try:
-        wait_until_listening(server, port, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-
-
-def wait_until_listening(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.5)
-    pytest.fail(f"vllm serve did not start: {log.read_text()[-2000:]}")
+        print(log.read_text()[-2000:])  # shown if a test fails
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -83,7 +71,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
     model = make_model(tied=False)
-    engine = VllmServerEngine(url, 60.0, (5, 6))
+    engine = VllmServerEngine(url, 240.0, (5, 6))
     assert engine.max_model_len == 256
     for version in range(3):
         engine.update_weights(model, version)
@@ -98,7 +86,7 @@ def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
 
 
 def test_tied_embeddings_are_refused_without_a_gpu(url: str) -> None:
-    engine = VllmServerEngine(url, 60.0, (5, 6))
+    engine = VllmServerEngine(url, 240.0, (5, 6))
     with pytest.raises(UserError, match="keeps the old output head"):
         engine.update_weights(make_model(tied=True), 0)
     engine.close()
