@@ -15,9 +15,8 @@ from guard_core.schedule import scheduled_steps
 from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
-from real.engines.make import engine_notices, make_engine
+from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
-from real.engines.token_stats import needs_stats
 from real.model.folder import model_folder
 from real.model.memory import grow_segments, in_phase
 from real.model.policy import Policy, load_policy, pick_device
@@ -27,9 +26,8 @@ from real.plan.memory import multiplied, update_flops
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.launched import local_world
-from real.ranks.sharding import shard_of
+from real.ranks import local_world
+from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
     MASTER,
     MODEL,

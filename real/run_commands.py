@@ -25,7 +25,7 @@ from real.model_commands import (
     PresetsCommand,
     SettingsCommand,
 )
-from real.ranks.launched import launched
+from real.ranks import launched
 from real.record.stored import stored_config
 from real.record.terminal import advice_when_stopped, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines

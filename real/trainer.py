@@ -25,7 +25,7 @@ from lab.progress import Bar
 from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
-from real.engines.make import RestartingEngine
+from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.memory import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads

@@ -26,7 +26,7 @@ from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
 from real.plan.memory import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
-from real.ranks.sharding import shard
+from real.ranks.distributed import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT

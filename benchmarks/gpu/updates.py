@@ -19,7 +19,7 @@ from shapes import (
 )
 
 from real.plan.memory import longest, multiplied, update_flops
-from real.ranks.sharding import whole_tensor
+from real.ranks.distributed import whole_tensor
 from real.settings.config import TrainConfig
 from real.update.optimizer import Step
 

@@ -1,79 +1,155 @@
-"""The process of an engine, and the exchange with its parent.
+"""The process of an engine, and what crosses over between it and its parent.
 
 Parent and child exchange short JSON messages over a pipe. They always fit into its buffer, so that
 writing one cannot block, even if the other side has stopped reading. Requests and rollouts are
-files in a folder, in memory (`/dev/shm`) where there is room; weights come in buckets of memory
-(`real.engines.weight_transfer`). Nothing is pickled.
+files in a folder, in memory (`/dev/shm`) where there is room. Weights come in buckets: memory that
+both see, a mapped file or a GPU's memory through CUDA IPC. What opens a bucket is a handle of plain
+values: a path, or torch's description of shared device memory. Nothing is pickled, and transformers
+is not imported.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 from lab.base.errors import UserError
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.engines.weight_transfer import ADAPTERS, Delivery, Entry, Handle, Sent, opened, writing
 
 REQUEST = "request.json"
 ROLLOUTS = "rollouts.safetensors"
-_ALIVE_SECONDS = 1.0
-"""Least time between two signs of life."""
-_PARENT_SECONDS = 1.0
-"""Time between two checks that the parent lives."""
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
-"""Variables that are not passed on: an engine belongs to one rank and must not join the group."""
+ADAPTERS = "adapters"
+"""Folder of adapters within that of the exchange, in the format of peft."""
+_SECONDS = 1.0
+"""Least time between two signs of life, and between two checks that the parent lives."""
+Handle = dict[str, Any]
+"""What opens a bucket in another process; plain values."""
 
 
-def child_environment(device: torch.device, n_gpus: int = 1) -> dict[str, str]:
-    """Return the environment that the parent starts the process in.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Replace the error of a write into the exchange folder by a UserError."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"engine: {path} cannot be written ({error}); name a folder with room by "
+            "engine_exchange"
+        ) from error
 
-    Args:
-        n_gpus: of the engine; they follow the trainer's, which is the first.
+
+class Entry(NamedTuple):
+    """One tensor in a bucket."""
+
+    name: str
+    dtype: str
+    """Name in torch, such as `bfloat16`."""
+    shape: list[int]
+    start: int
+    """Its first byte."""
+
+    def view(self, memory: Tensor) -> Tensor:
+        """Return the tensor, a view of the bucket's bytes."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        end = self.start + math.prod(self.shape) * dtype.itemsize
+        return memory[self.start : end].view(dtype).view(self.shape)
+
+
+class Sent(NamedTuple):
+    """A bucket's contents, as plain values that go to all processes of an engine."""
+
+    buckets: list[Handle]
+    """One, or the bucket of each process."""
+    entries: list[Entry]
+    last: bool
+    """No weights follow. Else the buckets are filled again when these have been taken."""
+
+    def weights(self, process: int = 0) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight, in the engine's process of that number."""
+        memory = opened(self.buckets[process if len(self.buckets) > 1 else 0])
+        for entry in self.entries:
+            weight = entry.view(memory)
+            # An engine may wait for the rest of a layer; until then the bucket is filled again.
+            yield entry.name, weight if self.last else weight.clone()
+        if memory.is_cuda:
+            torch.cuda.synchronize()
+
+
+class Delivery:
+    """Weights as they arrive, bucket by bucket."""
+
+    def __init__(self, parts: Iterator[Sent], progress: Callable[[], None]) -> None:
+        """Keep `parts`, which waits for the next bucket."""
+        self.parts, self._progress = parts, progress
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and value of every weight, for this process."""
+        for part in self.parts:
+            for weight in part.weights():
+                self._progress()
+                yield weight
+
+
+def device_handle(memory: Tensor) -> Handle:
+    """Return the handle of a GPU's (bytes,) uint8 memory, without the number of its device."""
+    _, *fields = memory.untyped_storage()._share_cuda_()
+    plain = [{"bytes": base64.b64encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
+    return {"cuda": plain, "bytes": len(memory)}
+
+
+def opened(handle: Handle) -> Tensor:
+    """Return the (bytes,) uint8 memory of a bucket of another process.
+
+    It is a RuntimeError if the system keeps the GPU's memory of the other process from this one.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
-    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
-    # Huge pages: on a CPU vLLM packs all weights into new memory after each update.
-    environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    if device.type == "cuda":
-        # The engine sees only its own GPUs, this rank's as the first one.
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        index = torch.cuda.current_device() if device.index is None else device.index
-        seen = [visible[i] if visible else str(i) for i in range(index, index + n_gpus)]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
-    return environment
+    if "cuda" not in handle:
+        return _mapped(handle["path"], handle["bytes"])
+    plain = handle["cuda"]
+    fields = [base64.b64decode(f["bytes"]) if isinstance(f, dict) else f for f in plain]
+    kind: Any = torch.UntypedStorage
+    # The engine sees one GPU, the trainer's, under a number of its own.
+    storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)
+    return _bytes_of(storage)[: handle["bytes"]]
 
 
-class Host(Protocol):
-    """An engine within its process, such as `real.engines.vllm_host.VllmHost`."""
+def refused(handle: Handle) -> str | None:
+    """Return why a bucket cannot be opened; None if it can."""
+    try:
+        opened(handle)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
 
-    @property
-    def sample(self) -> Callable[..., Rollouts]:
-        """Sample what the parent's request names, and call `progress` now and then."""
-        ...
 
-    def load(self, weights: Delivery, version: int) -> None:
-        """Replace all weights."""
-        ...
+def map_file(path: str, size: int) -> Tensor:
+    """Return the (bytes,) uint8 contents of a file, which change with it."""
+    kind: Any = torch.UntypedStorage
+    return _bytes_of(kind.from_file(path, True, size))
 
-    def refusal(self, buckets: list[Handle]) -> str | None:
-        """Return why buckets of the trainer cannot be opened; None if they can."""
-        ...
 
-    def release(self) -> None:
-        """Free memory."""
-        ...
+_mapped = lru_cache(maxsize=1)(map_file)
+"""The same, once for all updates."""
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def send(pipe: Connection, message: Mapping[str, Any]) -> None:
@@ -86,64 +162,24 @@ def receive(pipe: Connection) -> dict[str, Any]:
     return json.loads(pipe.recv_bytes())
 
 
-def write_rollouts(path: Path, rollouts: Rollouts) -> None:
-    """Write rollouts to a file, without padding and without their version, which the message holds.
+def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -> None:
+    """Serve an engine, made from its settings, until the parent closes it or is gone.
 
-    Raises:
-        UserError: the folder has no room for them.
-    """
-    with writing(path):
-        save_file(rollouts.packed(), path)
-
-
-def read_rollouts(path: Path, version: int, pad_token_id: int = 0) -> Rollouts:
-    """Read rollouts and delete the file.
-
-    Args:
-        version: of the weights that drew them.
-        pad_token_id: fills the positions after a response's end.
-    """
-    fields = load_file(path)
-    path.unlink()
-    return Rollouts.unpacked(fields, version, pad_token_id)
-
-
-def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[Sent]:
-    """Yield what is in the buckets, again and again.
-
-    Args:
-        pipe: brings word of the next contents.
-        folder: holds their list, in place of a request.
-    """
-    while True:
-        entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
-        yield Sent(message["buckets"], entries, message["last"])
-        if message["last"]:
-            return
-        send(pipe, {"taken": len(entries)})
-        message = receive(pipe)
-
-
-def main(make_host: Callable[[dict[str, Any]], Host], arguments: Sequence[str]) -> None:
-    """Serve an engine until the parent closes it or is gone.
-
-    Args:
-        make_host: makes the engine from its settings.
-        arguments: file descriptor of the pipe, exchange folder, process id of the parent.
+    Arguments are the pipe's file descriptor, the exchange folder, and the parent's process id.
     """
     pipe, folder, parent = Connection(int(arguments[0])), Path(arguments[1]), int(arguments[2])
     # Processes that the engine starts must not hold the pipe open after this one has died.
     os.set_inheritable(int(arguments[0]), False)
     threading.Thread(target=_watch_parent, args=(parent, folder), daemon=True).start()
     try:
-        serve(pipe, folder, make_host)
+        _serve(pipe, folder, make_host)
     except (EOFError, ConnectionError):  # the parent is gone
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], Host]) -> None:
+def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], Any]) -> None:
     """Answer requests until one says `close`; an engine that failed ends the process."""
-    host: Host | None = None
+    host: Any = None
     while (message := receive(pipe))["do"] != "close":
         answer: dict[str, Any] = {"done": message["do"]}
         try:
@@ -160,24 +196,36 @@ def serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], 
             return
 
 
-def _do(host: Host, message: dict[str, Any], folder: Path, pipe: Connection) -> dict[str, Any]:
-    progress = _signs_of_life(pipe)
-    if message["do"] == "open":
-        return {"refusal": host.refusal(message["buckets"])}
-    if message["do"] == "sample":
-        request = json.loads((folder / REQUEST).read_text())
-        request["sampling"] = Sampling(**request["sampling"])
-        rollouts = host.sample(**request, progress=progress)
-        write_rollouts(folder / ROLLOUTS, rollouts)
-        return {"version": rollouts.version}
-    if message["do"] == "load":
-        host.load(Delivery(_parts(pipe, folder, message), progress), message["version"])
-    elif message["do"] == "adapt":
-        adapting: Any = host  # only vLLM is asked to
-        adapting.adapt(folder / ADAPTERS, message["version"])
-    else:
-        host.release()
+def _do(host: Any, message: dict[str, Any], folder: Path, pipe: Connection) -> dict[str, Any]:
+    progress, version = _signs_of_life(pipe), message.get("version")
+    match message["do"]:
+        case "open":
+            return {"refusal": host.refusal(message["buckets"])}
+        case "sample":
+            request = json.loads((folder / REQUEST).read_text())
+            request["sampling"] = Sampling(**request["sampling"])
+            rollouts = host.sample(**request, progress=progress)
+            with writing(folder / ROLLOUTS):
+                save_file(rollouts.packed(), folder / ROLLOUTS)
+            return {"version": rollouts.version}
+        case "load":
+            host.load(Delivery(_parts(pipe, folder, message), progress), version)
+        case "adapt":  # only vLLM is asked to
+            host.adapt(folder / ADAPTERS, version)
+        case _:
+            host.release()
     return {}
+
+
+def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[Sent]:
+    """Yield what is in the buckets, listed in place of a request, and wait for the next."""
+    while True:
+        entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
+        yield Sent(message["buckets"], entries, message["last"])
+        if message["last"]:
+            return
+        send(pipe, {"taken": len(entries)})
+        message = receive(pipe)
 
 
 def _signs_of_life(pipe: Connection) -> Callable[[], None]:
@@ -185,7 +233,7 @@ def _signs_of_life(pipe: Connection) -> Callable[[], None]:
 
     def progress() -> None:
         nonlocal last
-        if time.monotonic() - last > _ALIVE_SECONDS:
+        if time.monotonic() - last > _SECONDS:
             last = time.monotonic()
             send(pipe, {"alive": True})
 
@@ -195,7 +243,7 @@ def _signs_of_life(pipe: Connection) -> Callable[[], None]:
 def _watch_parent(parent: int, folder: Path) -> None:
     """End this process with its parent: an engine must not keep the GPU's memory alone."""
     while os.getppid() == parent:
-        time.sleep(_PARENT_SECONDS)
+        time.sleep(_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
@@ -206,13 +254,7 @@ class TransformersHost:
     def __init__(
         self, *, max_rows: int, threads: int | None, pad_token_id: int, **model: Any
     ) -> None:
-        """Load the model.
-
-        Args:
-            max_rows: see `TransformersEngine`.
-            threads: of torch; unchanged if None.
-            model: arguments of `load_policy`, which raises its errors.
-        """
+        """Load the model by `load_policy`, which takes all other settings."""
         from real.engines.transformers_engine import TransformersEngine
         from real.model.policy import load_policy
 
@@ -234,10 +276,7 @@ class TransformersHost:
         sampling: Sampling,
         progress: Callable[[], None],
     ) -> Rollouts:
-        """Sample what `stated_request` asks for.
-
-        Raises an EngineError where there are no weights of the trainer's.
-        """
+        """Sample what `stated_request` asks for."""
         if not self._loaded:
             raise EngineError("engine: has no weights of the trainer's, call update_weights first")
         generator = torch.Generator(self._device)
@@ -248,7 +287,7 @@ class TransformersHost:
 
     @torch.no_grad()
     def load(self, weights: Delivery, version: int) -> None:
-        """Replace all weights; raises an EngineError for those of another model."""
+        """Replace all weights, which must be those of this model."""
         self._loaded = False
         own = dict(self._engine.model.named_parameters())
         for name, weight in weights:
@@ -262,19 +301,14 @@ class TransformersHost:
 
     def refusal(self, buckets: list[Handle]) -> str | None:
         """Return why a bucket of the trainer cannot be opened; None if it can."""
-        try:
-            opened(buckets[0])
-        except RuntimeError as error:
-            return str(error).splitlines()[0]
-        return None
+        return refused(buckets[0])
 
     def release(self) -> None:
         """Keep the memory: the plan counts it in both phases."""
 
 
-def _vllm_host(settings: dict[str, Any]) -> Host:
-    from real.engines.vllm_host import VllmHost
-    from real.engines.vllm_settings import VllmSettings
+def _vllm_host(settings: dict[str, Any]) -> Any:
+    from real.engines.vllm_engine import VllmHost, VllmSettings
 
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
@@ -282,6 +316,11 @@ def _vllm_host(settings: dict[str, Any]) -> Host:
     return VllmHost(VllmSettings(**settings, eos_token_ids=ends))
 
 
+HOSTS = {"transformers": lambda settings: TransformersHost(**settings), "vllm": _vllm_host}
+
+
 if __name__ == "__main__":
-    own = sys.argv[1] == "transformers"
-    main((lambda values: TransformersHost(**values)) if own else _vllm_host, sys.argv[2:])
+    # Under the name by which vLLM's own processes know what is sent to them.
+    from real.engines import child
+
+    child.main(child.HOSTS[sys.argv[1]], sys.argv[2:])

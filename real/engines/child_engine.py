@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which is killed when it hangs."""
+"""An engine in a process of its own, which is killed when it hangs; restarts of one that died."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import torch
+from safetensors.torch import load_file
 
 from lab.base.errors import UserError
-from real.engines.child import (
-    REQUEST,
-    ROLLOUTS,
-    child_environment,
-    read_rollouts,
-    receive,
-    send,
-)
+from real.engines.child import REQUEST, ROLLOUTS, receive, send, writing
 from real.engines.rollouts import (
+    Engine,
     EngineDied,
     EngineError,
     Prompts,
@@ -37,12 +32,14 @@ from real.engines.rollouts import (
     Stages,
     seeded_request,
 )
-from real.engines.weight_transfer import writing
 from real.engines.weights import NO_WEIGHTS, Room, WeightSender, exchange_folder
 from real.ranks.distributed import ALONE, Ranks
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
+"""Variables that are not passed on: an engine belongs to one rank and must not join the group."""
+T = TypeVar("T")
 
 
 class ChildEngine:
@@ -69,43 +66,39 @@ class ChildEngine:
         """Start the process and wait until the engine is ready.
 
         Args:
-            settings: of the engine, plain values.
             timeout: seconds that may pass without a sign of life. The longest intervals without
                 one are the start, falling asleep, and one step of decoding.
             device: of the trainer, and of the engine if it is a GPU.
             weights_dtype: dtype in which weights are sent; unchanged if None.
             exchange: folder for requests, rollouts and weights, see `exchange_folder`.
-            ranks: of the run, which send the weights together.
             log: file to which its output is appended; a temporary one if None.
             request: makes what the engine needs to sample, see `seeded_request`.
-            queues: see `Engine`.
-
-        Raises:
-            EngineDied: it did not start.
-            UserError: the engine refuses its settings, or the folder cannot be written.
         """
-        self.device = torch.device(device)
         self.timeout = timeout
         self.queues, self._request = queues, request
-        self._log_path = log
-        self._log = _opened(log)
+        self._log_path, self._log = log, _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
-        self._n_gpus = int(settings.get("n_gpus", 1))
+        device, n_gpus = torch.device(device), int(settings.get("n_gpus", 1))
+        adapters = bool(settings.get("adapter_rank"))
         self._sender = WeightSender(
-            self._folder,
-            self.device,
-            weights_dtype,
-            ranks,
-            self._n_gpus,
-            self._hand,
-            bool(settings.get("adapter_rank")),
+            self._folder, device, weights_dtype, ranks, n_gpus, adapters, self._hand
         )
         self._ended = False
-        self._process, self._pipe = self._start(command)
+        self._pipe, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [*command, str(theirs.fileno()), str(self._folder), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            env=_environment(device, n_gpus),
+            # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
+            start_new_session=True,
+        )
+        theirs.close()
         try:
-            self._write_request(settings)
-            self._sender.refused = self._ask({"do": "start"})["refused_adapters"]
+            self._sender.refused = self._hand({"do": "start"}, settings)["refused_adapters"]
         except BaseException:
             self.close()
             raise
@@ -118,25 +111,21 @@ class ChildEngine:
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, or those of one rank: see `Shareable`.
-
-        Raises:
-            UserError: a prompt is empty or too long.
-            EngineError: the engine has no weights of the trainer's.
-            EngineDied: it died or hung.
-        """
-        self._write_request(self._request(prompts, n, sampling, generator, share))
-        answer = self._ask({"do": "sample"})
+        """Sample `n` responses to each prompt, or as (M, 1) responses those of one rank."""
+        request = self._request(prompts, n, sampling, generator, share)
+        answer = self._hand({"do": "sample"}, request)
         path = self._folder / ROLLOUTS
-        return read_rollouts(path, int(answer["version"]), self._pad_token_id)
+        fields = load_file(path)
+        path.unlink()
+        return Rollouts.unpacked(fields, int(answer["version"]), self._pad_token_id)
 
     def release(self) -> None:
         """Free the GPU's memory."""
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the model's weights; see `WeightSender.send`."""
-        return self._sender.send(model, version)
+        """Send the model's weights."""
+        return self._sender.update_weights(model, version)
 
     def close(self) -> None:
         """End the process; may be called twice."""
@@ -159,29 +148,11 @@ class ChildEngine:
         """Process id of the engine."""
         return self._process.pid
 
-    def _start(self, command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Connection]:
-        ours, theirs = Pipe()
-        arguments = [*command, str(theirs.fileno()), str(self._folder), str(os.getpid())]
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=[theirs.fileno()],
-            env=child_environment(self.device, self._n_gpus),
-            # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
-            start_new_session=True,
-        )
-        theirs.close()
-        return process, ours
-
-    def _write_request(self, request: Any) -> None:
+    def _hand(self, message: Mapping[str, Any], request: Any) -> dict[str, Any]:
+        """Send a message about a request that is too long for the pipe."""
         path = self._folder / REQUEST
         with writing(path):
             path.write_text(json.dumps(request))
-
-    def _hand(self, message: Mapping[str, Any], entries: Sequence[Any]) -> dict[str, Any]:
-        self._write_request(entries)
         return self._ask(message)
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,11 +214,7 @@ class ChildEngine:
 
 
 def _opened(log: Path | None) -> BinaryIO:
-    """Open a log to be appended to, in a folder that may have to be made; None for no file to keep.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Open a log to be appended to, in a folder that may have to be made."""
     if log is None:
         return tempfile.TemporaryFile()
     try:
@@ -257,3 +224,82 @@ def _opened(log: Path | None) -> BinaryIO:
         raise UserError(
             f"{log}: cannot be written ({error.strerror}); choose a folder you may write to"
         ) from error
+
+
+def _environment(device: torch.device, n_gpus: int) -> dict[str, str]:
+    """Return the process's environment; its GPUs follow the trainer's, which is the first."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
+    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
+    # Huge pages: on a CPU vLLM packs all weights into new memory after each update.
+    environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    if device.type == "cuda":
+        # The engine sees only its own GPUs, this rank's as the first one.
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+        index = torch.cuda.current_device() if device.index is None else device.index
+        seen = [visible[i] if visible else str(i) for i in range(index, index + n_gpus)]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
+    return environment
+
+
+class RestartingEngine:
+    """Replaces an engine that died or hung, gives the new one the last weights, and asks again.
+
+    The new engine gets the same random numbers as the old one, so the run is not changed.
+    """
+
+    def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
+        """Make the first engine; `restarts` is the number of further ones that may be made."""
+        self._make = make
+        self.left = restarts
+        self.notice: Callable[[str], object] = warnings.warn
+        """Called with a sentence when an engine is started again."""
+        self._last: tuple[Any, int] | None = None
+        self.engine: Engine = make()
+
+    @property
+    def queues(self) -> bool:
+        """As that of the engine."""
+        return self.engine.queues
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample `n` responses to each prompt."""
+        state = generator.get_state()
+
+        def draw(engine: Engine) -> Rollouts:
+            generator.set_state(state)
+            return engine.sample(prompts, n, sampling, generator)
+
+        return self._with_restarts(draw)
+
+    def release(self) -> None:
+        """Free memory for an update. An engine that died has freed all it had."""
+        self._with_restarts(lambda engine: engine.release())
+
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Send the weights, and keep a reference to them."""
+        # Set before the attempt: if it fails, the next engine must get these and no older ones.
+        self._last = (model, version)
+        return self._with_restarts(lambda engine: engine.update_weights(model, version))
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.engine.close()
+
+    def _with_restarts(self, do: Callable[[Engine], T]) -> T:
+        died = False
+        while True:
+            try:
+                if died:
+                    self.engine.close()
+                    self.engine = self._make()
+                    if self._last is not None:
+                        self.engine.update_weights(*self._last)
+                return do(self.engine)
+            except EngineDied as error:
+                if not self.left:
+                    raise
+                self.left -= 1
+                died = True
+                self.notice(f"{error}; starting another engine, {self.left} more allowed")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guard_core.rules import Need
+from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from real.engines.child_engine import COMMAND, ChildEngine
+from real.engines.child_engine import COMMAND, ChildEngine, RestartingEngine
 from real.engines.rollouts import (
     Engine,
-    EngineDied,
     EngineError,
     Prompts,
     Rollouts,
@@ -26,130 +25,34 @@ from real.engines.rollouts import (
     Stages,
     shard_requests,
 )
-from real.engines.token_stats import needs_stats
 from real.engines.transformers_engine import TransformersEngine, stated_request
-from real.engines.vllm_host import VllmEngine
+from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
-from real.engines.vllm_settings import EngineMemory, VllmSettings
 from real.engines.weights import GroupMember, Room
 from real.model.policy import Policy
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.sharding import whole_tensor
+from real.ranks.distributed import ALONE, Ranks, whole_tensor
 from real.settings.config import TrainConfig, rule_of
-
-T = TypeVar("T")
-
-
-class RestartingEngine:
-    """Replaces an engine that died or hung, gives the new one the last weights, and asks again.
-
-    The new engine gets the same random numbers as the old one, so the run is not changed.
-    """
-
-    def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
-        """Make the first engine.
-
-        Args:
-            make: makes an engine, and waits until it is ready.
-            restarts: number of further engines that may be made before the error is raised.
-        """
-        self._make = make
-        self.left = restarts
-        self.notice: Callable[[str], object] = warnings.warn
-        """Called with a sentence when an engine is started again."""
-        self._last: tuple[Any, int] | None = None
-        self.engine: Engine = make()
-
-    @property
-    def queues(self) -> bool:
-        """As that of the engine."""
-        return self.engine.queues
-
-    def sample(
-        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
-    ) -> Rollouts:
-        """Sample `n` responses to each prompt."""
-        state = generator.get_state()
-
-        def draw(engine: Engine) -> Rollouts:
-            generator.set_state(state)
-            return engine.sample(prompts, n, sampling, generator)
-
-        return self._with_restarts(draw)
-
-    def release(self) -> None:
-        """Free memory for an update. An engine that died has freed all it had."""
-        self._with_restarts(lambda engine: engine.release())
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the weights, and keep a reference to them."""
-        # Set before the attempt: if it fails, the next engine must get these and no older ones.
-        self._last = (model, version)
-        return self._with_restarts(lambda engine: engine.update_weights(model, version))
-
-    def close(self) -> None:
-        """Stop for good."""
-        self.engine.close()
-
-    def _with_restarts(self, do: Callable[[Engine], T]) -> T:
-        died: EngineDied | None = None
-        while True:
-            try:
-                if died is not None:
-                    self._restart()
-                return do(self.engine)
-            except EngineDied as error:
-                if not self.left:
-                    raise
-                self.left -= 1
-                died = error
-                self.notice(f"{error}; starting another engine, {self.left} more allowed")
-
-    def _restart(self) -> None:
-        self.engine.close()
-        self.engine = self._make()
-        if self._last is not None:
-            self.engine.update_weights(*self._last)
-
 
 _NO_VERSION = -(2**31)
 """Version of a rank without a response."""
-
-
-class Shareable(Engine, Protocol):
-    """An engine that can sample a part of the responses, with the draws they have among all."""
-
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
-    ) -> Rollouts:
-        """Sample the (M, 1) responses `dealt` to one rank, `share` being rank and world."""
-        ...
+_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
+"""Observations for which a rule has responses sampled in addition to the votes."""
 
 
 class RankedEngine:
-    """One engine a rank: each samples the responses `dealt` to it, and gets those of all ranks.
+    """One engine a rank: each samples the responses dealt to it, and gets those of all ranks.
 
     Where groups of ranks share engines, responses are dealt to the first rank of each group.
     """
 
     def __init__(
-        self,
-        engine: Shareable,
-        ranks: Ranks,
-        pad_token_id: int,
-        copy: Any | None = None,
-        group: int = 1,
+        self, engine: Any, ranks: Ranks, pad_token_id: int, copy: Any | None = None, group: int = 1
     ) -> None:
         """Set up.
 
         Args:
-            engine: of this rank.
-            pad_token_id: fills the positions after a response's end.
+            engine: of this rank; its `sample` takes rank and number of ranks as a last argument,
+                and gives (M, 1) responses with the draws that they have among all.
             copy: an unsharded copy of the trained model, if the engine samples with a model of this
                 process. Ranks decode different numbers of steps, and each pass of a sharded model
                 needs all of them.
@@ -172,15 +75,7 @@ class RankedEngine:
         return self.gathered(part, len(prompts), n, sampling)
 
     def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:
-        """Return the (P, n) responses of all ranks; all must call this.
-
-        Args:
-            part: of this rank, from `sample_part`.
-            n_prompts: P.
-
-        Raises:
-            EngineError: ranks sampled with different versions of the weights.
-        """
+        """Return the (P, n) responses of all ranks; all must call this, with `sample_part`'s."""
         longest = self._ranks.highest(part.tokens_PNT.shape[2])
         parts = [self._dealt(n_prompts, n, rank) for rank in range(self._ranks.world)]
         most = max(map(len, parts))
@@ -198,11 +93,6 @@ class RankedEngine:
                 return None
             return together(part.lengths_PN.double() if values is None else values)
 
-        row_of = {
-            pair: rank * most + row
-            for rank, pairs in enumerate(parts)
-            for row, pair in enumerate(pairs)
-        }
         found = Rollouts(
             together(part.tokens_PNT, self._pad_token_id),
             together(part.logprobs_PNT),
@@ -212,8 +102,9 @@ class RankedEngine:
             optional(part.entropy_PV),
             optional(part.certainty_PV),
         )
-        rows = [row_of[p, i] for p in range(n_prompts) for i in range(n)]
-        return found.arranged(torch.tensor(rows), n)
+        place = {p: r * most + row for r, own in enumerate(parts) for row, p in enumerate(own)}
+        # Pairs of prompt and number, in the order of the prompts.
+        return found.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
 
     def release(self) -> None:
         """Give up memory for an update."""
@@ -226,8 +117,7 @@ class RankedEngine:
         """Send the weights, gathered one by one."""
         if self._copy is None:
             return self.engine.update_weights(model, version)
-        pairs = zip(model.parameters(), self._copy.parameters(), strict=True)
-        for trained, sampled in pairs:
+        for trained, sampled in zip(model.parameters(), self._copy.parameters(), strict=True):
             if trained.requires_grad:
                 sampled.copy_(whole_tensor(trained))
         return self.engine.update_weights(self._copy, version)
@@ -255,20 +145,12 @@ class RankedEngine:
         return shard_requests(n_prompts, n, (rank // self._group, self._ranks.world // self._group))
 
     def _one_version(self, version: int) -> int:
-        """Return the version of all ranks that sampled anything.
-
-        Raises:
-            EngineError: they differ.
-        """
-        versions = {int(v) for v in self._ranks.gather(torch.tensor(version))} - {_NO_VERSION}
-        if len(versions) > 1:
-            listed = ", ".join(map(str, sorted(versions)))
+        """Return the version of all ranks that sampled anything."""
+        first, *others = {*self._ranks.gather(torch.tensor(version)).tolist()} - {_NO_VERSION}
+        if others:
+            listed = ", ".join(map(str, sorted([first, *others])))
             raise EngineError(f"engines: they sampled with versions {listed} of the weights")
-        return versions.pop()
-
-
-_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
-"""Observations for which a rule has responses sampled in addition to the votes."""
+        return first
 
 
 def make_engine(
@@ -284,22 +166,18 @@ def make_engine(
     Args:
         policy: of the trainer, not yet sharded.
         folder: of the checkpoint that the policy was loaded from.
-        ranks: the processes of the run; each makes an engine of its own.
         logs: folder for the log of an engine's process; it is not kept if None.
         memory: of the GPU that vLLM may take; by the settings if None.
-
-    Raises:
-        UserError: settings contradict each other, or the engine is not installed or cannot start.
     """
-    _check(config)
-    if ranks.world > 1:
-        return _ranked(config, policy, folder, ranks, logs, memory)
+    _check(config, ranks.world)
     child = partial(_child, config, policy, folder, ranks, logs, memory)
+    if ranks.world > 1:
+        return _ranked(config, policy, ranks, child)
     here = partial(_transformers, config, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": child if config.ahead else here,
         "vllm": child,
-        "vllm_inprocess": lambda: VllmEngine(_settings(config, policy, folder, memory)),
+        "vllm_inprocess": lambda: VllmEngine(_vllm_settings(config, policy, folder, memory)),
         "vllm_server": lambda: VllmServerEngine(
             config.engine_url or "",
             config.engine_timeout,
@@ -313,50 +191,25 @@ def make_engine(
 
 
 def _ranked(
-    config: TrainConfig,
-    policy: Policy,
-    folder: str | Path,
-    ranks: Ranks,
-    logs: Path | None,
-    memory: EngineMemory | None,
+    config: TrainConfig, policy: Policy, ranks: Ranks, child: Callable[[], ChildEngine]
 ) -> Engine:
-    """An engine on every rank, or on the first one of each group of ranks.
-
-    Raises:
-        UserError: the engine serves one process only, or restarts are allowed: new weights come
-            from all ranks together, so the engine of one rank cannot be given the last ones again.
-    """
-    if config.engine not in ("transformers", "vllm"):
-        raise UserError(
-            f"engine = {config.engine!r}: serves one process, not {ranks.world} ranks; take vllm, "
-            "which every rank starts for itself"
-        )
-    if config.restart_engine:
-        raise UserError(
-            f"restart_engine = {config.restart_engine}: not with {ranks.world} ranks; leave it "
-            "out, and go on with guard-train resume should an engine die"
-        )
+    """An engine on every rank, or on the first one of each group of ranks."""
     copied = None
     if ranks.rank % config.engine_tp:
-        dtype = getattr(torch, config.dtype)
-        adapters = bool(config.engine_adapters)
-        engine = GroupMember(policy.device, dtype, ranks, config.engine_tp, adapters)
+        # No folder: the first rank of a machine, whose folder counts, has an engine.
+        dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
+        engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
     elif config.engine == "transformers" and not config.ahead:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
-        engine = _child(config, policy, folder, ranks, logs, memory)
+        engine = child()
     return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
 
 
 def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
-    return TransformersEngine(
-        model,
-        policy.eos_token_ids,
-        policy.pad_token_id,
-        config.max_rows,
-        tokenizer=policy.tokenizer,
-    )
+    ends, pad = policy.eos_token_ids, policy.pad_token_id
+    return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
 
 
 def _child(
@@ -373,88 +226,37 @@ def _child(
             f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
             "take a divisor of them"
         )
+    own: dict[str, Any] = {}
+    if config.engine == "vllm":
+        settings = asdict(_vllm_settings(config, policy, folder, memory))
+    else:
+        settings = {
+            "folder": str(folder),
+            "device": policy.device.type,
+            "dtype": config.dtype,
+            "attention": config.attention,
+            "head_dtype": config.head_dtype,
+            "max_rows": config.max_rows,
+            "threads": config.threads,
+            "pad_token_id": policy.pad_token_id,
+        }
+        request = partial(stated_request, config.max_rows)
+        own = {"command": (*COMMAND, "transformers"), "request": request, "queues": False}
     dtype = getattr(torch, config.dtype)
-    arguments = (
+    return ChildEngine(
+        settings,
         config.engine_timeout,
         policy.device,
         dtype,
         Room.of(policy.model, dtype),
         config.engine_exchange,
         ranks,
-    )
-    log = logs and logs / f"engine-rank{ranks.rank}.log"
-    if config.engine == "vllm":
-        return ChildEngine(asdict(_settings(config, policy, folder, memory)), *arguments, log=log)
-    return ChildEngine(
-        _own_settings(config, policy, folder),
-        *arguments,
-        command=(*COMMAND, "transformers"),
-        log=log,
-        request=partial(stated_request, config.max_rows),
-        queues=False,
+        log=logs and logs / f"engine-rank{ranks.rank}.log",
+        **own,
     )
 
 
-def _check(config: TrainConfig) -> None:
-    if config.ahead:
-        _check_ahead(config)
-    if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
-        raise UserError(
-            f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
-            "trainer; use vllm, which has a process of its own"
-        )
-    if (config.engine_url is not None) != (config.engine == "vllm_server"):
-        raise UserError(
-            f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
-        )
-    if config.engine_adapters and not (config.engine == "vllm" and config.lora_rank):
-        raise UserError("engine_adapters: belongs to engine = 'vllm' and a lora_rank; leave it out")
-    if config.stop and config.engine == "vllm_server":
-        raise UserError(
-            f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
-            "alone; take vllm"
-        )
-
-
-def _check_ahead(config: TrainConfig) -> None:
-    """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
-    rule, ahead = rule_of(config), f"ahead = {config.ahead}"
-    if config.engine == "vllm_inprocess":
-        raise UserError(
-            f"{ahead}: engine = 'vllm_inprocess' samples in the trainer's process; take vllm, "
-            "which has a process of its own"
-        )
-    if config.restart_engine:
-        raise UserError(
-            f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
-            "trainer has left behind; leave it out, and go on with guard-train resume"
-        )
-    if config.max_num_gen_batches > 1:
-        raise UserError(
-            f"{ahead}: max_num_gen_batches = {config.max_num_gen_batches} needs responses of one "
-            "version of the weights; leave one of the two out"
-        )
-    if rule.needs & _FURTHER:
-        raise UserError(
-            f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
-            "batch's; leave ahead out"
-        )
-    if needs_stats(rule) and config.engine != "transformers":
-        raise UserError(
-            f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
-            "vLLM does not give; leave ahead out, or take engine = 'transformers'"
-        )
-
-
-def engine_notices(config: TrainConfig) -> list[str]:
-    """Return notices of settings that an engine takes, but that harm the training."""
-    if config.engine == "transformers" or config.top_p == 1:
-        return []
-    # vLLM's log-probs are those after the cut, the trainer's have no cut.
-    return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]
-
-
-def _settings(
+def _vllm_settings(
     config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
 ) -> VllmSettings:
     longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
@@ -476,14 +278,73 @@ def _settings(
     )
 
 
-def _own_settings(config: TrainConfig, policy: Policy, folder: str | Path) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "device": policy.device.type,
-        "dtype": config.dtype,
-        "attention": config.attention,
-        "head_dtype": config.head_dtype,
-        "max_rows": config.max_rows,
-        "threads": config.threads,
-        "pad_token_id": policy.pad_token_id,
-    }
+def needs_stats(rule: Rule) -> bool:
+    """Return whether the rule reads token entropies or certainties, which engines can give."""
+    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
+
+
+def _check(config: TrainConfig, world: int) -> None:
+    """Refuse settings that contradict each other."""
+    if config.ahead:
+        _check_ahead(config)
+    if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
+        raise UserError(
+            f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
+            "trainer; use vllm, which has a process of its own"
+        )
+    if (config.engine_url is not None) != (config.engine == "vllm_server"):
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
+        )
+    if config.engine_adapters and not (config.engine == "vllm" and config.lora_rank):
+        raise UserError("engine_adapters: belongs to engine = 'vllm' and a lora_rank; leave it out")
+    if config.stop and config.engine == "vllm_server":
+        raise UserError(
+            f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
+            "alone; take vllm"
+        )
+    if world > 1 and config.engine not in ("transformers", "vllm"):
+        raise UserError(
+            f"engine = {config.engine!r}: serves one process, not {world} ranks; take vllm, "
+            "which every rank starts for itself"
+        )
+    if world > 1 and config.restart_engine:
+        # New weights come from all ranks together, so that of one rank cannot be given the last
+        # ones again.
+        raise UserError(
+            f"restart_engine = {config.restart_engine}: not with {world} ranks; leave it "
+            "out, and go on with guard-train resume should an engine die"
+        )
+
+
+def _check_ahead(config: TrainConfig) -> None:
+    """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
+    rule, ahead = rule_of(config), f"ahead = {config.ahead}"
+    if config.engine == "vllm_inprocess":
+        raise UserError(
+            f"{ahead}: engine = 'vllm_inprocess' samples in the trainer's process; take vllm, "
+            "which has a process of its own"
+        )
+    if config.restart_engine:
+        raise UserError(
+            f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
+            "trainer has left behind; leave it out, and go on with guard-train resume"
+        )
+    if rule.needs & _FURTHER:
+        raise UserError(
+            f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
+            "batch's; leave ahead out"
+        )
+    if needs_stats(rule) and config.engine != "transformers":
+        raise UserError(
+            f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
+            "vLLM does not give; leave ahead out, or take engine = 'transformers'"
+        )
+
+
+def engine_notices(config: TrainConfig) -> list[str]:
+    """Return notices of settings that an engine takes, but that harm the training."""
+    if config.engine == "transformers" or config.top_p == 1:
+        return []
+    # vLLM's log-probs are those after the cut, the trainer's have no cut.
+    return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,6 @@ from lab.base.errors import UserError
 
 Stages = dict[str, float]
 """Seconds of the stages of an update of an engine's weights, by column of the steps."""
-
 Prompts = Sequence[Sequence[int]]
 """Token ids of each prompt, of any lengths."""
 
@@ -29,11 +28,7 @@ class EngineDied(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The settings of a draw.
-
-    Raises:
-        UserError: a value is out of its range.
-    """
+    """The settings of a draw."""
 
     max_tokens: int
     """Longest response, its end token included."""
@@ -50,8 +45,17 @@ class Sampling:
     """A response also ends with the token that completes one of these texts in it."""
 
     def __post_init__(self) -> None:
-        """Check every setting."""
-        check_sampling(self.max_tokens, self.temperature, self.top_p)
+        """Raise a UserError for a value out of its range."""
+        if self.max_tokens < 1:
+            raise UserError(f"max_tokens: {self.max_tokens} is below 1, ask for at least one token")
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(
+                f"temperature: {self.temperature} cannot be sampled at, use a finite number above 0"
+            )
+        if not 0 < self.top_p <= 1:
+            raise UserError(
+                f"top_p: {self.top_p} is outside (0, 1], use 1 to sample from all tokens"
+            )
 
 
 @dataclass(slots=True)
@@ -75,6 +79,11 @@ class Rollouts:
     certainty_PV: torch.Tensor | None = None
     """(P, N) float64; the same mean of KL(uniform || next-token distribution)."""
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that there are, by the names of their fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: v for name, v in values.items() if isinstance(v, torch.Tensor)}
+
     def mask_PNT(self) -> torch.Tensor:
         """Return a bool mask, True on the response's tokens and False on padding."""
         positions_T = torch.arange(self.tokens_PNT.shape[-1], device=self.tokens_PNT.device)
@@ -93,12 +102,7 @@ class Rollouts:
         return some
 
     def arranged(self, rows_M: torch.Tensor, n: int) -> Rollouts:
-        """Return some of the P x N responses, by their places, as those of prompts with `n` each.
-
-        Args:
-            rows_M: (M,) places among all responses, prompt by prompt.
-            n: of the result; M is a multiple of it.
-        """
+        """Return the (M,) responses at these places, prompt by prompt, as prompts with `n` each."""
         return self._each(
             lambda values: values.flatten(0, 1)[rows_M.to(values.device)].unflatten(0, (-1, n))
         )
@@ -106,7 +110,7 @@ class Rollouts:
     def packed(self) -> dict[str, torch.Tensor]:
         """Return the rollouts as tensors by name, without padding and without their version."""
         inside_PNT = self.mask_PNT()
-        fields = {
+        packed = {
             "tokens": self.tokens_PNT[inside_PNT].int(),
             "logprobs": self.logprobs_PNT[inside_PNT],
             "lengths": self.lengths_PN,
@@ -114,85 +118,34 @@ class Rollouts:
             "entropy": self.entropy_PV,
             "certainty": self.certainty_PV,
         }
-        return {name: field.contiguous() for name, field in fields.items() if field is not None}
+        return {name: value.contiguous() for name, value in packed.items() if value is not None}
 
     @classmethod
     def unpacked(
-        cls, fields: Mapping[str, torch.Tensor], version: int, pad_token_id: int = 0
+        cls, packed: Mapping[str, torch.Tensor], version: int, pad_token_id: int = 0
     ) -> Rollouts:
-        """Return the rollouts that `packed` made tensors of.
-
-        Args:
-            fields: from `packed`.
-            version: of the weights that drew them.
-            pad_token_id: fills the positions after a response's end.
-        """
-        lengths_PN = fields["lengths"]
+        """Return the rollouts that `packed` made tensors of."""
+        lengths_PN, finished_PN = packed["lengths"], packed["finished"]
         inside_PNT = torch.arange(int(lengths_PN.max())) < lengths_PN[..., None]
         tokens_PNT = torch.full(inside_PNT.shape, pad_token_id)
-        tokens_PNT[inside_PNT] = fields["tokens"].long()
+        tokens_PNT[inside_PNT] = packed["tokens"].long()
         logprobs_PNT = torch.zeros(inside_PNT.shape)
-        logprobs_PNT[inside_PNT] = fields["logprobs"]
-        return cls(
-            tokens_PNT,
-            logprobs_PNT,
-            lengths_PN,
-            fields["finished"],
-            version,
-            fields.get("entropy"),
-            fields.get("certainty"),
-        )
+        logprobs_PNT[inside_PNT] = packed["logprobs"]
+        stats = packed.get("entropy"), packed.get("certainty")
+        return cls(tokens_PNT, logprobs_PNT, lengths_PN, finished_PN, version, *stats)
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
         """Return rollouts of the same version with every tensor changed."""
-        return Rollouts(
-            change(self.tokens_PNT),
-            change(self.logprobs_PNT),
-            change(self.lengths_PN),
-            change(self.finished_PN),
-            self.version,
-            None if self.entropy_PV is None else change(self.entropy_PV),
-            None if self.certainty_PV is None else change(self.certainty_PV),
-        )
+        return replace(self, **{name: change(value) for name, value in self.tensors().items()})
 
     def of_version(self, version: int) -> Rollouts:
-        """Return the rollouts, if they were drawn by that version of the weights.
-
-        Raises:
-            EngineError: they were drawn by another one.
-        """
+        """Return the rollouts, if they were drawn by that version of the weights."""
         if self.version != version:
             raise EngineError(
                 f"rollouts: drawn by version {self.version} of the weights in place of {version}; "
                 "call update_weights after every change of the weights"
             )
         return self
-
-
-def join(parts: list[Rollouts], n_prompts: int, n: int, pad_token_id: int) -> Rollouts:
-    """Join (R, T) rollouts of chunks of rows to those of P prompts with N responses each."""
-    longest = max(part.tokens_PNT.shape[-1] for part in parts)
-
-    def rows(tensors: list[torch.Tensor], fill: float) -> torch.Tensor:
-        padded = [
-            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]), value=fill)
-            for tensor in tensors
-        ]
-        return torch.cat(padded).view(n_prompts, n, longest)
-
-    def optional(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
-        known = [tensor for tensor in tensors if tensor is not None]
-        return torch.cat(known).view(n_prompts, n) if known else None
-
-    return Rollouts(
-        rows([part.tokens_PNT for part in parts], pad_token_id),
-        rows([part.logprobs_PNT for part in parts], 0.0),
-        torch.cat([part.lengths_PN for part in parts]).view(n_prompts, n),
-        torch.cat([part.finished_PN for part in parts]).view(n_prompts, n),
-        parts[0].version,
-        optional([part.entropy_PV for part in parts]),
-        optional([part.certainty_PV for part in parts]),
-    )
 
 
 class Engine(Protocol):
@@ -225,27 +178,7 @@ class Engine(Protocol):
         ...
 
 
-def check_sampling(max_tokens: int, temperature: float, top_p: float) -> None:
-    """Raise a UserError for a sampling setting out of its range."""
-    if max_tokens < 1:
-        raise UserError(f"max_tokens: {max_tokens} is below 1, ask for at least one token")
-    if not 0 < temperature < float("inf"):
-        raise UserError(
-            f"temperature: {temperature} cannot be sampled at, use a finite number above 0"
-        )
-    if not 0 < top_p <= 1:
-        raise UserError(f"top_p: {top_p} is outside (0, 1], use 1 to sample from all tokens")
-
-
-def check_rows(max_rows: int) -> None:
-    """Raise a UserError if no response could be alive at once."""
-    if max_rows < 1:
-        raise UserError(f"max_rows: {max_rows} is below 1, allow at least one response at once")
-
-
-def check_prompts(
-    prompts: Sequence[Sequence[int]], n: int, new_tokens: int, positions: int | None
-) -> None:
+def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | None) -> None:
     """Raise a UserError for prompts that cannot be continued by `new_tokens` tokens."""
     if not prompts:
         raise UserError("prompts: none given, sample at least one")
@@ -267,40 +200,27 @@ def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple
     """Return prompt and number of the responses that one rank samples, prompt by prompt.
 
     Every rank gets some responses to each prompt, so that none waits alone for the longest ones.
-
-    Args:
-        n_prompts: P.
-        share: rank and number of ranks.
+    `share` is rank and number of ranks.
     """
     rank, world = share
     return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
-
-
-_SEEDS = 2**62
 
 
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
     """Return one seed per prompt, `n` apart.
 
     vLLM draws the i-th response to a prompt with `seed + i`, so prompts whose seeds are closer
-    than `n` would share random numbers, and their votes would be correlated.
-
-    Args:
-        generator: advanced by one draw, whatever the numbers.
-        n_prompts: number of prompts.
+    than `n` would share random numbers, and their votes would be correlated. The generator advances
+    by one draw, whatever the numbers.
     """
-    first = torch.randint(_SEEDS, (1,), generator=generator, device=generator.device)
+    first = torch.randint(2**62, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
 
 
 def seeded_request(
-    prompts: Prompts,
-    n: int,
-    sampling: Sampling,
-    generator: torch.Generator,
-    share: tuple[int, int],
+    prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator, share: tuple[int, int]
 ) -> dict[str, Any]:
-    """Return what a vLLM engine in another process needs to sample; see `Shareable`."""
+    """Return what a vLLM engine in another process needs to sample a rank's `share`."""
     asked, seeds = [*map(list, prompts)], request_seeds(generator, len(prompts), n)
     if share[1] > 1:
         part = shard_requests(len(asked), n, share)
@@ -314,7 +234,6 @@ def request_params(
     """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
 
     Args:
-        sampling: how they are drawn.
         seed: of the first response; the others' follow it.
         eos_token_ids: the tokens that end a response, in place of those of the model's files.
     """
@@ -347,21 +266,11 @@ class Response(NamedTuple):
 
 
 def to_rollouts(
-    responses_PN: Sequence[Sequence[Response]],
-    n: int,
-    pad_token_id: int,
-    version: int,
+    responses_PN: Sequence[Sequence[Response]], n: int, pad_token_id: int, version: int
 ) -> Rollouts:
     """Return responses as tensors, padded on the right.
 
-    Args:
-        responses_PN: N responses to each of P prompts.
-        n: N, the number that was requested.
-        pad_token_id: fills the positions after a response's end.
-        version: of the weights that drew the responses.
-
-    Raises:
-        EngineError: the engine did not give what was requested.
+    It is an EngineError if they are not what was requested: `n` to each prompt.
     """
     _check(responses_PN, n)
     flat = [response for row in responses_PN for response in row]

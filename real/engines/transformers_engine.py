@@ -2,41 +2,40 @@
 
 A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
 times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
-batch decides nothing.
+batch decides nothing. Entropies are measured where the distributions exist, when a token is drawn:
+that costs no forward pass and no tensor over all tokens and the vocabulary.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from real.engines.rollouts import (
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-    check_prompts,
-    check_rows,
-    join,
-    shard_requests,
-)
-from real.engines.token_stats import RunningStats
+from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, shard_requests
 from real.model.policy import WideHead, max_positions
+
+_COMPACT_AT = 0.75
+"""Ended rows leave the batch once the share of live rows falls to this; changes speed only."""
+_BLOCK = 256
+"""Tokens by which a buffer grows at least."""
 
 
 def draw(
-    logits_BA: torch.Tensor,
-    uniforms_B: torch.Tensor,
+    logits_BA: Tensor,
+    uniforms_B: Tensor,
     temperature: float,
     top_p: float = 1.0,
-    observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    observe: Callable[[Tensor, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Sample one token a row by inverting the cumulative distribution.
 
     Args:
@@ -66,76 +65,97 @@ def draw(
     return tokens_B1[:, 0], logprobs_BA.gather(-1, tokens_B1)[:, 0]
 
 
-class StopTexts:
-    """Finds responses that have just completed a text."""
+class RunningStats:
+    """Running sums of entropy and self-certainty of the tokens of R responses.
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
-        """Set up.
+    Self-certainty is `KL(uniform || p) = -log A - mean log p` (Zhao et al., "Learning to Reason
+    without External Rewards"), A the size of the vocabulary. A token that is impossible adds
+    nothing to the entropy and makes the certainty infinite. Each token costs few operations: a
+    step of a small model takes no longer than a few of them.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """Start without tokens of `rows` responses."""
+        self._rows, self._size = rows, 1
+        self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
+
+    def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
+        """Add the distributions of the next token of rows B, ended ones included.
 
         Args:
-            texts: none of them empty.
+            rows_B: (B,) row numbers; the same object as long as no row leaves.
+            logprobs_BA: (B, A) log-probs in nats.
+            probs_BA: (B, A) their exponentials.
         """
-        self._tokenizer, self._texts = tokenizer, texts
-        # A token is a byte at least; two more, since the first ones may be cut characters.
-        self.longest = max(len(text.encode()) for text in texts) + 2
+        if not self._parts or self._parts[-1][0] is not rows_B:
+            self._parts.append((rows_B, [], []))
+        # Raised to a finite number, an impossible token's term is 0 and not NaN.
+        finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
+        self._parts[-1][1].append(torch.linalg.vecdot(probs_BA, finite_BA))
+        self._parts[-1][2].append(logprobs_BA.mean(-1))
+        self._size = logprobs_BA.shape[-1]
 
-    def ended(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """Return (B,) bool, from the last `longest` tokens of each response."""
-        written = self._tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
-        found = [any(text in one for text in self._texts) for one in written]
-        return torch.tensor(found, device=tokens_BT.device)
+    def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (R,) float64 mean entropies and mean self-certainties, in nats.
+
+        Tokens after the (R,) lengths of the responses do not count.
+        """
+        device, start = lengths_R.device, 0
+        sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
+        for rows_B, expected, uniform in self._parts:
+            step_N1 = torch.arange(start, start + len(expected), device=device)[:, None]
+            values_2NB = torch.stack([*expected, *uniform]).unflatten(0, (2, -1))
+            values_2NB = torch.where(step_N1 < lengths_R[rows_B], values_2NB, 0.0)
+            sums_2R[:, rows_B] += values_2NB.sum(1, dtype=torch.float64)
+            start += len(expected)
+        entropy_R, certainty_R = -sums_2R / lengths_R
+        return entropy_R, certainty_R - math.log(self._size)
 
 
 class Samples:
     """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
-    def __init__(
-        self,
-        steps: int,
-        rows: int,
-        pad: int,
-        eos_token_ids: list[int],
-        device: torch.device,
-        stop: StopTexts | None = None,
-    ) -> None:
-        """Make room for `steps` tokens of each of `rows` responses."""
-        self.pad, self.stop = pad, stop
-        self.eos = torch.tensor(eos_token_ids, device=device, dtype=torch.int64)
-        self.tokens_TR = torch.full((steps, rows), pad, device=device)
+    def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
+        """Make room for the tokens of each of `rows` responses."""
+        device, steps = engine.model.device, sampling.max_tokens
+        self._engine, self._texts = engine, sampling.stop
+        self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
+        self.may_end = len(self.eos) > 0 or len(sampling.stop) > 0
+        """A response can end before the last step."""
+        self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
         self.rows_B = torch.arange(rows, device=device)
-        self.stats: RunningStats | None = None
+        self.stats = RunningStats(rows) if sampling.stats else None
         self.used = 0
 
-    def observe(self, logprobs_BA: torch.Tensor, probs_BA: torch.Tensor) -> None:
-        """Add the distributions of the token that is recorded next."""
-        if self.stats is None:
-            self.stats = RunningStats(len(self.lengths_R))
-        self.stats.add(self.rows_B, logprobs_BA, probs_BA)
+    def observe(self, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
+        """Add the distributions of the token that is recorded next, where they are asked for."""
+        if self.stats is not None:
+            self.stats.add(self.rows_B, logprobs_BA, probs_BA)
 
-    def record(self, step: int, token_B: torch.Tensor, logprob_B: torch.Tensor) -> torch.Tensor:
+    def record(self, step: int, token_B: Tensor, logprob_B: Tensor) -> Tensor:
         """Write one token a row, padding where a row has ended; return (B,) rows that continue."""
         running_B = ~self.finished_R[self.rows_B]
-        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, self.pad)
+        pad_token_id = self._engine.pad_token_id
+        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, pad_token_id)
         self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
         self.lengths_R[self.rows_B] += running_B
         self.used = step + 1
         if not self.may_end:
             return running_B
         ends_B = (token_B[:, None] == self.eos).any(-1)
-        if self.stop is not None:
-            first = max(0, self.used - self.stop.longest)
-            ends_B |= self.stop.ended(self.tokens_TR[first : self.used, self.rows_B].T)
+        if self._texts:
+            # A token is a byte at least; two more, since the first ones may be cut characters.
+            longest = max(len(text.encode()) for text in self._texts) + 2
+            tokens_BT = self.tokens_TR[max(0, self.used - longest) : self.used, self.rows_B].T
+            written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
+            found = [any(text in one for text in self._texts) for one in written]
+            ends_B |= torch.tensor(found, device=ends_B.device)
         ends_B &= running_B
         self.finished_R[self.rows_B] |= ends_B
         return running_B & ~ends_B
-
-    @property
-    def may_end(self) -> bool:
-        """A response can end before the last step."""
-        return len(self.eos) > 0 or self.stop is not None
 
     def rollouts(self, version: int) -> Rollouts:
         """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
@@ -144,56 +164,24 @@ class Samples:
         return Rollouts(tokens_RT, logprobs_RT, self.lengths_R, self.finished_R, version, *means)
 
 
-_BLOCK = 256
-"""Tokens by which a buffer grows at least."""
-
-
-def new_cache(config: Any) -> DynamicCache:
-    """Return an empty cache with the kinds of layers that the model's config names."""
-    return DynamicCache(config=config)
-
-
-def expand_cache(cache: DynamicCache, rows_B: torch.Tensor, capacity: int) -> None:
-    """Repeat rows of a filled cache, in place, and let it grow in place.
+class BufferedLayer(DynamicLayer):
+    """A full-attention layer whose keys and values are views of larger buffers.
 
     The library's dynamic cache copies itself at every token, which for a small model costs as much
-    as the model. Layers of other kinds than full attention (sliding windows, recurrent states) stay
-    the library's own.
-
-    Args:
-        cache: cache of P prompts.
-        rows_B: (B,) prompt that each new row continues.
-        capacity: most tokens that a row will hold.
+    as the model.
     """
-    for i, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-            cache.layers[i] = BufferedLayer(layer.keys, layer.values, rows_B, capacity)
-        else:
-            layer.reorder_cache(cast(torch.LongTensor, rows_B))
 
-
-def select_rows(cache: DynamicCache, rows_B: torch.Tensor) -> None:
-    """Keep these rows of a cache, in place and in this order."""
-    cache.reorder_cache(cast(torch.LongTensor, rows_B))
-
-
-class BufferedLayer(DynamicLayer):
-    """A full-attention layer whose keys and values are views of larger buffers."""
-
-    def __init__(
-        self, keys: torch.Tensor, values: torch.Tensor, rows_B: torch.Tensor, capacity: int
-    ) -> None:
-        """Start from rows of (P, heads, tokens, width) keys and values."""
+    def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
+        """Take (P, heads, tokens, width) keys and values; `reorder_cache` must follow."""
         super().__init__()
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
         self._capacity = capacity
         self._keys, self._values, self._length = keys, values, keys.shape[-2]
-        self.reorder_cache(rows_B)
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Append (B, heads, new tokens, width) states; return all keys and values so far."""
         start, end = self._length, self._length + key_states.shape[-2]
         if end > self._keys.shape[-2]:
@@ -205,7 +193,7 @@ class BufferedLayer(DynamicLayer):
         self._values[:, :, start:end] = value_states
         return self._expose(end)
 
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep these rows, in this order."""
         end = self._length
         self.keys = self.values = None
@@ -213,16 +201,12 @@ class BufferedLayer(DynamicLayer):
         self._values = self._buffer(self._values[beam_idx, :, :end], end + 1)
         self._expose(end)
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep these rows, in this order."""
-        self.reorder_cache(indices)
-
-    def _expose(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _expose(self, length: int) -> tuple[Tensor, Tensor]:
         self._length = length
         self.keys, self.values = self._keys[:, :, :length], self._values[:, :, :length]
         return self.keys, self.values
 
-    def _buffer(self, states: torch.Tensor, needed: int) -> torch.Tensor:
+    def _buffer(self, states: Tensor, needed: int) -> Tensor:
         rows, heads, length, width = states.shape
         size = max(needed, min(self._capacity, needed + max(_BLOCK, needed // 2)))
         buffer = states.new_empty((rows, heads, size, width))
@@ -231,28 +215,19 @@ class BufferedLayer(DynamicLayer):
 
 
 def chunk_rows(max_rows: int, n: int) -> int:
-    """Return the rows of a chunk: whole prompts where they fit, so that each is read once.
-
-    Args:
-        max_rows: most responses alive at once.
-    """
+    """Return the rows of a chunk: whole prompts where they fit, so that each is read once."""
     return max_rows // n * n or max_rows
 
 
-def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> torch.Tensor:
+def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> Tensor:
     """Draw (R, T) uniforms for the rows of all ranks.
 
     A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
     a rank that samples them all.
     """
-    return torch.cat(
-        [
-            torch.rand(
-                (min(chunk, rows - start), width), generator=generator, device=generator.device
-            )
-            for start in range(0, rows, chunk)
-        ]
-    )
+    sizes = [min(chunk, rows - start) for start in range(0, rows, chunk)]
+    device = generator.device
+    return torch.cat([torch.rand((n, width), generator=generator, device=device) for n in sizes])
 
 
 class TransformersEngine:
@@ -263,36 +238,26 @@ class TransformersEngine:
     def __init__(
         self,
         model: Any,
-        eos_token_ids: Sequence[int] | int = (),
+        eos_token_ids: Sequence[int] = (),
         pad_token_id: int = 0,
         max_rows: int = 512,
-        compact_at: float = 0.75,
         tokenizer: Any = None,
     ) -> None:
         """Set up the engine.
 
         Args:
             model: a causal language model; left in the mode (training or not) it is found in.
-            eos_token_ids: token ids that end a response; without any all run to `max_tokens`.
-            pad_token_id: fills short prompts and the positions after a response's end.
             max_rows: most responses alive at once; bounds the cache's memory.
-            compact_at: ended rows leave the batch once the share of live rows falls to this; 0
-                keeps them. Changes speed only.
             tokenizer: of the model; needed for `Sampling.stop` alone.
-
-        Raises:
-            UserError: a value is out of its range.
         """
-        check_rows(max_rows)
         self.model = model
         self.version = 0
-        self.eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else [*eos_token_ids]
+        self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
-        self.compact_at = compact_at
         self.progress: Callable[[], object] = lambda: None
         """Called at every token."""
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -305,22 +270,11 @@ class TransformersEngine:
         generator: torch.Generator,
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample `n` responses to each prompt.
+        """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
 
-        Args:
-            prompts: (P,) token ids of each prompt, of any lengths.
-            sampling: how they are drawn; the log-probs are those before the cut at `top_p`.
-            generator: source of all randomness, on any device; advanced by the same amount
-                whatever is sampled.
-            share: rank and number of ranks. With several ranks only the responses `dealt` to this
-                one are sampled, with the random numbers that they have among all.
-
-        Returns:
-            The responses on the model's device; T is the longest response's length. With several
-            ranks as (M, 1) responses, M those of this rank.
-
-        Raises:
-            UserError: no prompt, an empty one, or one that leaves no room for `max_tokens`.
+        The generator is the source of all randomness, on any device, and advances by the same
+        amount whatever is sampled. `share` is rank and number of ranks: with several only the
+        responses dealt to this one are sampled, as (M, 1) ones with the draws they have among all.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)
@@ -334,21 +288,16 @@ class TransformersEngine:
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
-                batch = [prompts[p] for p, _ in pairs]
-                parts.append(self._sample_rows(batch, [p for p, _ in pairs], uniforms_BT, sampling))
+                numbers = [p for p, _ in pairs]
+                parts.append(self._sample_rows(prompts, numbers, uniforms_BT, sampling))
         places = torch.tensor(order).argsort()
-        joined = join(parts, len(rows), 1, self.pad_token_id)
-        return joined.arranged(places, n if share[1] == 1 else 1)
+        return _joined(parts, self.pad_token_id).arranged(places, n if share[1] == 1 else 1)
 
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Name the weights; the model has them already.
-
-        Raises:
-            ValueError: the model is another one than this engine samples with.
-        """
+        """Name the weights; the model has them already."""
         if model is not self.model:
             raise ValueError("the transformers engine samples with the model it was made with")
         self.version = version
@@ -358,37 +307,25 @@ class TransformersEngine:
         """Nothing to stop."""
 
     def _sample_rows(
-        self,
-        prompts: Prompts,
-        prompt_of_row: list[int],
-        uniforms_RT: torch.Tensor,
-        sampling: Sampling,
+        self, prompts: Prompts, numbers: list[int], uniforms_RT: Tensor, sampling: Sampling
     ) -> Rollouts:
-        """Sample one chunk of rows, of which those with one number have one prompt."""
+        """Sample one chunk of R rows, of the prompts of these numbers."""
         device = self.model.device
         uniforms_TR = uniforms_RT.to(device).T.contiguous()
-        read = dict(zip(prompt_of_row, prompts, strict=True))
-        place = {number: place for place, number in enumerate(read)}
-        batch = _Batch(self, [*read.values()], sampling.max_tokens)
-        batch.expand(torch.tensor([place[number] for number in prompt_of_row], device=device))
-        return self._decode(batch, uniforms_TR, sampling)
-
-    def _decode(self, batch: _Batch, uniforms_TR: torch.Tensor, sampling: Sampling) -> Rollouts:
-        steps, rows = uniforms_TR.shape
-        stop = StopTexts(self._tokenizer, sampling.stop) if sampling.stop else None
-        samples = Samples(steps, rows, self.pad_token_id, self.eos_token_ids, batch.device, stop)
-        observe = samples.observe if sampling.stats else None
+        place = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        batch = _Batch(self, [prompts[number] for number in place], sampling.max_tokens)
+        batch.expand(torch.tensor([place[number] for number in numbers], device=device))
+        samples = Samples(self, len(numbers), sampling)
+        how = sampling.temperature, sampling.top_p
         for step, uniforms_R in enumerate(uniforms_TR):
             self.progress()
             uniforms_B = uniforms_R[samples.rows_B]
-            token_B, logprob_B = draw(
-                batch.logits_BA, uniforms_B, sampling.temperature, sampling.top_p, observe
-            )
+            token_B, logprob_B = draw(batch.logits_BA, uniforms_B, *how, samples.observe)
             running_B = samples.record(step, token_B, logprob_B)
             n_running = int(running_B.sum()) if samples.may_end else len(running_B)
-            if n_running == 0 or step + 1 == steps:
+            if n_running == 0 or step + 1 == len(uniforms_TR):
                 break
-            if n_running <= self.compact_at * len(running_B):
+            if n_running <= _COMPACT_AT * len(running_B):
                 token_B = token_B[running_B]
                 samples.rows_B = samples.rows_B[running_B]
                 batch.keep(running_B.nonzero()[:, 0])
@@ -402,14 +339,14 @@ class _Batch:
     def __init__(self, engine: TransformersEngine, prompts: Prompts, max_tokens: int) -> None:
         """Read each prompt once; short prompts are padded on the left."""
         self.model, self.options = engine.model, engine.last_only
-        self.cache = new_cache(self.model.config)
+        self.cache = DynamicCache(config=self.model.config)
         self.length = max(map(len, prompts))
         self.capacity = self.length + max_tokens
         device = self.device = self.model.device
         pad = engine.pad_token_id
         ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
         self.sizes_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self.mask_BL: torch.Tensor | None = None
+        self.mask_BL: Tensor | None = None
         positions_BL = None
         # Equal lengths need no mask, and attention without a mask is faster.
         if any(len(prompt) != self.length for prompt in prompts):
@@ -418,29 +355,29 @@ class _Batch:
             positions_BL = (self.mask_BL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
         self.logits_BA = self._forward(torch.tensor(ids, device=device), positions_BL)
 
-    def expand(self, prompt_B: torch.Tensor) -> None:
+    def expand(self, prompt_B: Tensor) -> None:
         """Make the batch one row for each sample, copies of the prompts' rows."""
-        expand_cache(self.cache, prompt_B, self.capacity)
+        for i, layer in enumerate(self.cache.layers):
+            # Other kinds than full attention (sliding windows, recurrent states) stay as they are.
+            if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+                self.cache.layers[i] = BufferedLayer(layer.keys, layer.values, self.capacity)
         self.logits_BA = self.logits_BA[prompt_B]
-        self._select(prompt_B)
+        self.keep(prompt_B)
 
-    def keep(self, rows_B: torch.Tensor) -> None:
+    def keep(self, rows_B: Tensor) -> None:
         """Keep these rows. The logits are left: `advance` must follow."""
-        select_rows(self.cache, rows_B)
-        self._select(rows_B)
-
-    def _select(self, rows_B: torch.Tensor) -> None:
+        self.cache.reorder_cache(cast(torch.LongTensor, rows_B))
         self.sizes_B = self.sizes_B[rows_B]
         if self.mask_BL is not None:
             self.mask_BL = self.mask_BL[rows_B]
 
-    def advance(self, token_B: torch.Tensor) -> None:
+    def advance(self, token_B: Tensor) -> None:
         """Append one token to every row and compute the next token's logits."""
         self.length += 1
         self.logits_BA = self._forward(token_B[:, None], self.sizes_B[:, None])
         self.sizes_B = self.sizes_B + 1
 
-    def _forward(self, ids_BL: torch.Tensor, positions_BL: torch.Tensor | None) -> torch.Tensor:
+    def _forward(self, ids_BL: Tensor, positions_BL: Tensor | None) -> Tensor:
         arguments = dict(self.options)
         if self.mask_BL is not None:
             arguments |= {
@@ -463,14 +400,24 @@ def stated_request(
 ) -> dict[str, Any]:
     """Return what a `TransformersEngine` in another process needs to draw what one here would draw.
 
-    Args:
-        prompts: as for `TransformersEngine.sample`.
-        generator: its state is sent, and it moves as far as it would here.
+    The generator's state is sent, and it moves as far as it would here.
     """
     state = bytes(generator.get_state().tolist()).hex()
     uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
     asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
     return {**asked, "state": state, "share": share}
+
+
+def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
+    """Join (R, T) rollouts of chunks of rows to (R, 1, T) ones."""
+    longest = max(part.tokens_PNT.shape[-1] for part in parts)
+    for part in parts:
+        room = (0, longest - part.tokens_PNT.shape[-1])
+        part.tokens_PNT = pad(part.tokens_PNT, room, value=pad_token_id)
+        part.logprobs_PNT = pad(part.logprobs_PNT, room)
+    named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
+    joined = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
+    return replace(parts[0], **joined)
 
 
 @contextmanager

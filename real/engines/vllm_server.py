@@ -19,11 +19,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -42,9 +42,9 @@ from real.engines.rollouts import (
     request_seeds,
     to_rollouts,
 )
-from real.engines.vllm_settings import check_version
+from real.engines.vllm_engine import check_drawn, check_version
 from real.engines.weights import named_weights
-from real.ranks.tensor_files import write_tensors
+from real.ranks.distributed import write_tensors
 
 _SHORT_SECONDS = 30.0
 """Timeout of requests that a server answers at once."""
@@ -54,15 +54,7 @@ class Http:
     """A server that takes and returns JSON."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """Set up without contact to the server.
-
-        Args:
-            url: of the server, without a path.
-            timeout: most seconds that an answer may take.
-
-        Raises:
-            UserError: it is no URL of a server.
-        """
+        """Set up without contact to the server; `timeout` is the most seconds of an answer."""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
             raise UserError(f"engine_url = {url!r}: must look like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
@@ -72,27 +64,30 @@ class Http:
 
     def get(self, path: str) -> dict[str, Any]:
         """Request a path, with the errors of `post`."""
-        return self._ask(urllib.request.Request(self.url + path), min(_SHORT_SECONDS, self.timeout))
+        return self._ask(path, None, min(_SHORT_SECONDS, self.timeout))
 
     def post(self, path: str, body: Any = None) -> dict[str, Any]:
         """Send JSON and return the answer.
 
-        Raises:
-            EngineError: the server refuses.
-            EngineDied: the server cannot be reached, failed, or did not answer in time.
+        It is an EngineError if the server refuses, and EngineDied if it cannot be reached, failed,
+        or did not answer in time.
         """
-        data = b"" if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        return self._ask(urllib.request.Request(self.url + path, data, headers), self.timeout)
+        return self._ask(path, b"" if body is None else json.dumps(body).encode(), self.timeout)
 
-    def _ask(self, request: urllib.request.Request, timeout: float) -> dict[str, Any]:
+    def _ask(self, path: str, data: bytes | None, timeout: float) -> dict[str, Any]:
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers)
         where = f"vLLM server {request.full_url}"
         try:
             with self._opener.open(request, timeout=timeout) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                reason = json.loads(reason)["error"]["message"]
+            reason = " ".join(str(reason).split())[:300] or str(error.reason)
             kind = EngineDied if error.code >= 500 else EngineError
-            raise kind(f"{where}: answered {error.code} ({_reason(error)})") from error
+            raise kind(f"{where}: answered {error.code} ({reason})") from error
         except TimeoutError as error:
             raise EngineDied(
                 f"{where}: no answer within {timeout:g} s; raise engine_timeout if it only needs "
@@ -105,25 +100,6 @@ class Http:
             return json.loads(text) if text else {}
         except ValueError as error:
             raise EngineError(f"{where}: answered something that is no JSON") from error
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = json.loads(text)["error"]["message"]
-    return " ".join(str(text).split())[:300] or str(error.reason)
-
-
-class Transfer(Protocol):
-    """A way to send weights to the server."""
-
-    def send(self, model: Any) -> None:
-        """Replace all weights of the server."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
 
 
 class FileTransfer:
@@ -153,9 +129,8 @@ class FileTransfer:
 class NcclTransfer:
     """Sends weights from GPU to GPU, by vLLM 0.32 or 0.33. Never run: needs two GPUs."""
 
-    def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, http: Http) -> None:
         self._http = http
-        self._dtype = dtype
         self._engine: Any = None
         self._model: Any = None
 
@@ -188,7 +163,7 @@ class NcclTransfer:
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
                 f"({error}); pip install 'ttrl-guard-lab[vllm]'"
             ) from error
-        source = weight_source(base, model, self._dtype)
+        source = _weight_source(base, model)
         workers = int(self._http.get("/get_world_size")["world_size"])
         address, port = _own_address(self._http.url)
         info = nccl_engine.NCCLTrainerInitInfo(
@@ -199,21 +174,18 @@ class NcclTransfer:
         return make(info, client=client, source=source)
 
 
-def weight_source(base: Any, model: Any, dtype: torch.dtype | None = None) -> Any:
-    """Return a model's weights as vLLM's transfer reads them.
+def _weight_source(base: Any, model: Any) -> Any:
+    """Return a model's weights as vLLM's module `vllm.distributed.weight_transfer.base` reads them.
 
-    Args:
-        base: vLLM's module `vllm.distributed.weight_transfer.base`.
-        model: whose weights are described and yielded, in the same order.
-        dtype: of the floating-point weights; unchanged if None.
+    They are described and yielded in the same order.
     """
 
     def described(_: Any) -> list[Any]:
-        weights = named_weights(model, dtype)
+        weights = named_weights(model)
         return [base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
 
     def weights(_: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return named_weights(model, dtype)
+        return named_weights(model)
 
     # 0.32 calls `metadata` and iterates; 0.33 wants a cached property and reads `iter_full`.
     cached = hasattr(base.WeightSource, "iter_full")
@@ -254,75 +226,51 @@ class VllmServerEngine:
         eos_token_ids: Sequence[int],
         pad_token_id: int = 0,
         device: torch.device | str = "cpu",
-        transfer: Callable[[Http], Transfer] | None = None,
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
         Args:
-            timeout: most seconds until it is ready, and for each answer. A request draws all
+            timeout: most seconds until it is ready, and for each answer, which holds all
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.
-            pad_token_id: fills the positions after a response's end.
             device: of the trainer; weights go over NCCL from a GPU, else through a file.
-            transfer: makes another way to send weights.
-
-        Raises:
-            UserError: the server lacks something that training needs.
-            EngineDied: the server cannot be reached.
         """
         self.http = Http(url, timeout)
-        self.device = torch.device(device)
         self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.version: int | None = None
-        self._wait_until_ready()
         self.max_model_len = self._check_server()
-        make = transfer or (NcclTransfer if self.device.type == "cuda" else FileTransfer)
-        self._transfer: Transfer | None = None
-        self._make_transfer = make
+        on_gpu = torch.device(device).type == "cuda"
+        self._transfer = NcclTransfer(self.http) if on_gpu else FileTransfer(self.http)
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt.
-
-        Raises:
-            UserError: a prompt is empty or too long.
-            EngineError: the server refuses, or its weights are not the trainer's.
-            EngineDied: the server is gone, or took too long.
-        """
+        """Sample `n` responses to each prompt, with the errors of `Http.post`."""
         check_prompts(prompts, n, sampling.max_tokens, self.max_model_len)
         if self.version is None:
             raise EngineError("vLLM server: call update_weights before the first sample")
         seeds = request_seeds(generator, len(prompts), n)
-        bodies = [
-            {
-                "token_ids": [*prompt],
-                "sampling_params": request_params(n, sampling, seed, self.eos_token_ids),
-            }
-            for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
-        with ThreadPoolExecutor(min(len(bodies), _CONNECTIONS)) as pool:
-            answers = list(pool.map(lambda b: self.http.post("/inference/v1/generate", b), bodies))
-        responses = [
-            [self._response(choice, sampling.logprobs) for choice in _choices(answer)]
-            for answer in answers
-        ]
+
+        def ask(prompt: Sequence[int], seed: int) -> list[Response]:
+            params = request_params(n, sampling, seed, self.eos_token_ids)
+            body = {"token_ids": [*prompt], "sampling_params": params}
+            choices = self.http.post("/inference/v1/generate", body).get("choices")
+            if not isinstance(choices, list):
+                raise EngineError("vLLM server: an answer holds no choices")
+            choices.sort(key=lambda choice: choice["index"])
+            return [self._response(choice, sampling.logprobs) for choice in choices]
+
+        with ThreadPoolExecutor(min(len(prompts), _CONNECTIONS)) as pool:
+            responses = list(pool.map(ask, prompts, seeds))
         return to_rollouts(responses, n, self.pad_token_id, self.version)
 
     def release(self) -> None:
         """Do nothing: the server has its own GPUs."""
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send all weights, empty the prefix cache of the old ones, and name the new ones.
-
-        Raises:
-            EngineError: the server does not take them.
-            EngineDied: the server is gone.
-        """
+        """Send all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
-        if self._transfer is None:
-            self._transfer = self._make_transfer(self.http)
         self._transfer.send(model)
         if self.http.post("/reset_prefix_cache").get("success") is not True:
             raise EngineDied("vLLM server: the prefix cache was not emptied, requests are running")
@@ -332,43 +280,33 @@ class VllmServerEngine:
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running."""
-        if self._transfer is not None:
-            self._transfer.close()
-            self._transfer = None
+        self._transfer.close()
 
     def _response(self, choice: Any, with_logprobs: bool) -> Response:
         try:
             versions = {span["version"] for span in choice["weight_versions"] or ()}
-            tokens = choice["token_ids"]
+            tokens, reason = choice["token_ids"], choice["finish_reason"]
             content = choice["logprobs"]["content"] if with_logprobs else []
             logprobs = [token["logprob"] for token in content] if with_logprobs else None
-            reason = choice["finish_reason"]
         except (KeyError, TypeError) as error:
             raise EngineError(
                 f"vLLM server: an answer lacks {error}; version 0.32 or newer is needed"
             ) from error
-        if versions != {str(self.version)}:
-            raise EngineError(
-                f"vLLM server: a response was drawn by version {', '.join(sorted(versions))} of "
-                f"the weights instead of {self.version}; a server can serve one run alone"
-            )
-        if reason not in ("stop", "length"):
-            raise EngineDied(f"vLLM server: a response ended by {reason!r}")
+        hint = "; a server can serve one run alone"
+        check_drawn("vLLM server", versions, self.version, reason, hint)
         return Response(tokens, logprobs, reason == "stop")
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.http.timeout
-        while True:
+    def _check_server(self) -> int:
+        """Wait for the server, check it, and return the longest sequence that it takes."""
+        deadline, ready = time.monotonic() + self.http.timeout, False
+        while not ready:
             try:
                 self.http.get("/health")
-                return
+                ready = True
             except EngineDied:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_SECONDS)
-
-    def _check_server(self) -> int:
-        """Check the server's release and settings; return the longest sequence that it takes."""
         version = str(self.http.get("/version").get("version"))
         check_version(version, f"engine_url = {self.http.url}")
         models = self.http.get("/v1/models").get("data") or [{}]
@@ -386,10 +324,3 @@ class VllmServerEngine:
                 "the sampling temperature; start it with --logprobs-mode processed_logprobs"
             )
         return int(models[0].get("max_model_len") or info["max_model_len"])
-
-
-def _choices(answer: dict[str, Any]) -> list[Any]:
-    choices = answer.get("choices")
-    if not isinstance(choices, list):
-        raise EngineError("vLLM server: an answer holds no choices")
-    return sorted(choices, key=lambda choice: choice["index"])

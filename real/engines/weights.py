@@ -15,69 +15,26 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from lab.base.errors import UserError
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling, Stages
-from real.engines.weight_transfer import (
-    ADAPTERS,
-    Entry,
-    Handle,
-    device_handle,
-    file_handle,
-    map_file,
-    n_bytes,
-    writing,
-)
+from real.engines.child import ADAPTERS, Entry, Handle, device_handle, map_file, writing
+from real.engines.rollouts import EngineDied, Stages
 from real.model.memory import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.launched import launched
-from real.ranks.sharding import whole_tensor
+from real.ranks import Launched, launched
+from real.ranks.distributed import ALONE, Ranks, whole_tensor
 
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
 """Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 Ask = Callable[[Mapping[str, Any], list[Entry]], dict[str, Any]]
 """Sends a message and a list of weights to an engine's process, and returns its answer."""
-
-
-def named_weights(
-    model: Any, dtype: torch.dtype | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name in the checkpoint and value of every weight, one at a time.
-
-    Adapters are merged in. Tied weights come once, under the embedding's name: an engine ties them
-    itself, and some refuse an output head that the model's config does not name.
-
-    Args:
-        model: a causal language model of transformers. Sharded weights are gathered, so with
-            several ranks all of them must exhaust the iterator.
-        dtype: of the floating-point weights; unchanged if None.
-    """
-    for name, value in stored_weights(model, dtype):
-        yield name, whole_tensor(value)
-
-
-def stored_weights(
-    model: Any, dtype: torch.dtype | None = None, merge: bool = True
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the same as `named_weights`, with sharded weights left sharded.
-
-    Without `merge` adapters are left out.
-    """
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    for name, value in merged_weights(model, merge):
-        if not (tied and name.endswith("lm_head.weight")):
-            yield name, value.to(dtype) if dtype and value.is_floating_point() else value
-
-
 BUCKET = 2**29
 """Bytes of a bucket that does not hold all weights."""
 _ALIGNED = 256
@@ -87,36 +44,40 @@ _SPARE = 2**28
 _MEMORY = Path("/dev/shm")
 
 
-class Bucket(Protocol):
-    """Memory that another process can open."""
+def named_weights(model: Any, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the same as `stored_weights`, gathered: all ranks must exhaust the iterator."""
+    for name, value in stored_weights(model, dtype):
+        yield name, whole_tensor(value)
 
-    memory: Tensor
-    """(bytes,) uint8."""
-    share: tuple[int, int]
-    """This process's number, and the number of processes that fill it together."""
 
-    def handle(self) -> Handle:
-        """Return what `real.engines.weight_transfer.opened` takes in the other process."""
-        ...
+def stored_weights(
+    model: Any, dtype: torch.dtype | None = None, merge: bool = True
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield name in the checkpoint and value of every weight, one at a time.
 
-    def wait(self) -> None:
-        """Wait for all who fill it, and for the device."""
-        ...
+    Tied weights come once, under the embedding's name: an engine ties them itself, and some refuse
+    an output head that the model's config does not name.
+
+    Args:
+        dtype: of the floating-point weights; unchanged if None.
+        merge: adapters into the weights; else they are left out.
+    """
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    for name, value in merged_weights(model, merge):
+        if not (tied and name.endswith("lm_head.weight")):
+            yield name, value.to(dtype) if dtype and value.is_floating_point() else value
 
 
 class HostBucket:
     """A file in memory or on disk that both processes map."""
 
     def __init__(self, path: Path, size: int, ranks: Ranks = ALONE) -> None:
-        """Make and map it.
-
-        Args:
-            path: of the file, the same for all ranks of a machine.
-            size: in bytes.
-        """
+        """Make and map a file of `size` bytes, the same for all ranks of a machine."""
         self._path, self._ranks = path, ranks
-        self.share = _local_share(ranks)
-        if self.share[0] == 0:
+        process = _launched(ranks)
+        self.share = process.local_rank, process.local_world
+        """This process's number, and the number of processes that fill it together."""
+        if process.local_rank == 0:
             with path.open("wb") as file:
                 # All of it at once: writing to mapped memory that cannot be had is a SIGBUS.
                 if hasattr(os, "posix_fallocate"):
@@ -124,11 +85,12 @@ class HostBucket:
                 else:  # macOS
                     file.truncate(size)
         ranks.wait()
-        self.memory = map_file(path, size)
+        self.memory = map_file(str(path), size)
+        """(bytes,) uint8."""
 
     def handle(self) -> Handle:
-        """Return its path and size."""
-        return file_handle(self._path, len(self.memory))
+        """Return what `real.engines.child.opened` takes in the other process."""
+        return {"path": str(self._path), "bytes": len(self.memory)}
 
     def wait(self) -> None:
         """Wait for the other ranks."""
@@ -138,15 +100,10 @@ class HostBucket:
 class CudaBucket:
     """Memory of a GPU, opened by the engine's process on the same GPU through CUDA IPC."""
 
-    def __init__(self, size: int, device: torch.device, ranks: Ranks = ALONE) -> None:
-        """Allocate it.
+    share = (0, 1)
 
-        Args:
-            size: in bytes.
-            device: this rank's.
-            ranks: those that fill such buckets at the same time, for one engine.
-        """
-        self.share: tuple[int, int] = (0, 1)
+    def __init__(self, size: int, device: torch.device, ranks: Ranks = ALONE) -> None:
+        """Allocate `size` bytes; `ranks` fill such buckets at the same time, for one engine."""
         self._ranks = ranks
         with fixed_segments():
             self.memory = torch.empty(size, dtype=torch.uint8, device=device)
@@ -167,8 +124,10 @@ class CudaBucket:
         torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+Bucket = HostBucket | CudaBucket
+
+
+class Room(NamedTuple):
     """Sizes that decide on a bucket."""
 
     total: int
@@ -178,13 +137,9 @@ class Room:
 
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype | None) -> Room:
-        """Return the sizes of a model's weights.
-
-        Args:
-            dtype: in which floating-point weights are sent; unchanged if None.
-        """
+        """Return the sizes of weights sent in `dtype`, or unchanged if None."""
         sizes = [
-            _aligned(n_bytes(p.shape, dtype if dtype and p.is_floating_point() else p.dtype))
+            _aligned(p.numel() * (dtype if dtype and p.is_floating_point() else p.dtype).itemsize)
             for p in model.parameters()
         ]
         return cls(sum(sizes), max(sizes))
@@ -195,19 +150,16 @@ class Room:
         return min(self.total, max(self.largest, BUCKET))
 
     def host_bucket(self, folder: Path, ranks: Ranks = ALONE) -> HostBucket:
-        """Make a bucket in a folder: for all weights if it has room for them.
+        """Make a bucket in this rank's folder: for all weights if it has room for them.
 
-        Args:
-            folder: of this rank.
-            ranks: those that fill it together; one of each machine decides.
-
-        Raises:
-            UserError: the folder has no room for the largest weight.
+        The first rank of each machine decides for those that fill it together.
         """
-        path = _of_machine(folder, ranks)
+        process = _launched(ranks)
+        first = process.rank - process.local_rank
+        path = Path(os.fsdecode(gathered_bytes(os.fsencode(folder), ranks)[first]))
         free = shutil.disk_usage(path).free - _SPARE
         size = self.total if self.total <= free else max(self.largest, min(BUCKET, free))
-        size = int(_gathered(torch.tensor(size), ranks))
+        size = int(ranks.gather(torch.tensor(size))[first])
         try:
             return HostBucket(path / "weights", size, ranks)
         except OSError as error:
@@ -221,14 +173,9 @@ NO_WEIGHTS = Room(0, 0)
 
 
 def exchange_folder(room: Room, chosen: str | None = None) -> Path:
-    """Make a folder for the exchange with an engine's process.
+    """Make a folder for the exchange with an engine's process, in the `chosen` one.
 
-    Args:
-        room: of the weights that will go through it.
-        chosen: the folder to make it in; if None one in memory where there is room, else on disk.
-
-    Raises:
-        UserError: the chosen folder cannot be written.
+    If None in memory where there is room for the weights, else on disk.
     """
     if chosen is None and _MEMORY.is_dir():
         free = shutil.disk_usage(_MEMORY).free - _SPARE
@@ -245,21 +192,17 @@ def exchange_folder(room: Room, chosen: str | None = None) -> Path:
 def fill(
     bucket: Bucket, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[list[Entry], bool]]:
-    """Copy weights into a bucket; yield whenever it is full, or all are in it.
+    """Copy weights into a bucket; yield its tensors, and whether they are the last ones.
 
-    Args:
-        bucket: at least as large as the largest weight. At every yield the caller has the other
-            process take what is in it before going on.
-        weights: sharded ones are gathered, so all ranks must do this together.
-
-    Yields:
-        The bucket's tensors, and whether they are the last.
+    At every yield the caller has the other process take what is in it before going on. The bucket
+    is at least as large as the largest weight. Sharded weights are gathered, so all ranks must do
+    this together.
     """
     rank, world = bucket.share
     entries: list[Entry] = []
     used = 0
     for number, (name, weight) in enumerate(weights):
-        size = n_bytes(weight.shape, weight.dtype)
+        size = weight.numel() * weight.element_size()
         if used + size > len(bucket.memory):
             bucket.wait()
             yield entries, False
@@ -276,13 +219,6 @@ def fill(
     bucket.wait()
 
 
-def _of_machine(folder: Path, ranks: Ranks) -> Path:
-    """Return the folder of this machine's first rank."""
-    process = launched()
-    first = 0 if process is None else process.rank - process.local_rank
-    return Path(os.fsdecode(gathered_bytes(os.fsencode(folder), ranks)[first]))
-
-
 def gathered_bytes(values: bytes, ranks: Ranks) -> list[bytes]:
     """Return the bytes of all ranks, at most 4096 each, none of them 0."""
     padded = torch.zeros(4096, dtype=torch.uint8)
@@ -290,20 +226,10 @@ def gathered_bytes(values: bytes, ranks: Ranks) -> list[bytes]:
     return [bytes(row.tolist()).rstrip(b"\0") for row in ranks.gather(padded)]
 
 
-def _gathered(tensor: Tensor, ranks: Ranks) -> Tensor:
-    """Return the tensor of this machine's first rank."""
-    process = launched()
-    if ranks.world == 1 or process is None:
-        return tensor
-    return ranks.gather(tensor)[process.rank - process.local_rank]
-
-
-def _local_share(ranks: Ranks) -> tuple[int, int]:
-    """Return this process's number and the number of processes, among the ranks of a machine."""
-    process = launched()
-    if ranks.world == 1 or process is None:
-        return 0, 1
-    return process.local_rank, process.local_world
+def _launched(ranks: Ranks) -> Launched:
+    """Return this process's place among those that fill buckets together."""
+    process = launched() if ranks.world > 1 else None
+    return process or Launched(rank=0, world=1, local_rank=0, local_world=1)
 
 
 def _aligned(size: int) -> int:
@@ -320,21 +246,20 @@ class WeightSender:
         self,
         folder: Path,
         device: torch.device,
-        dtype: torch.dtype | None = None,
-        ranks: Ranks = ALONE,
-        n_gpus: int = 1,
+        dtype: torch.dtype | None,
+        ranks: Ranks,
+        n_gpus: int,
+        adapters: bool,
         ask: Ask | None = None,
-        adapters: bool = False,
     ) -> None:
         """Set up.
 
         Args:
-            folder: for a bucket in memory of the host.
             dtype: in which weights are sent; unchanged if None.
-            ranks: of the run, which send together.
-            ask: asks the engine; None for the other ranks of a group.
+            n_gpus: of an engine, each with a rank of the group that shares it.
             adapters: send the weights without them once, and then adapters alone, unless the
                 engine `refused` them.
+            ask: asks the engine; None for the other ranks of a group.
         """
         self._folder, self._device, self._dtype = folder, device, dtype
         self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask
@@ -345,13 +270,8 @@ class WeightSender:
         self._has_base = False
 
     @torch.no_grad()
-    def send(self, model: Any, version: int) -> Stages:
-        """Send all weights, or the adapters of weights that the engine has.
-
-        Raises:
-            UserError: there is no room for a bucket or for the adapters.
-            EngineDied: the engine died or hung.
-        """
+    def update_weights(self, model: Any, version: int) -> Stages:
+        """Send all weights, or the adapters of weights that the engine has."""
         if not self._sends_adapters:
             return self._send_weights(model, version)
         stages = {COPY: 0.0, LOAD: 0.0}
@@ -413,13 +333,10 @@ class WeightSender:
     def _make_bucket(self, room: Room) -> Bucket:
         """Return memory of the GPU where the engine can open it, else of the host."""
         if self._device.type == "cuda" and self._opens_gpu:
-            return CudaBucket(room.bucket, self._device, self._group)
+            # A rank with an engine of its own waits for none.
+            group = self._ranks if self._n_gpus > 1 else ALONE
+            return CudaBucket(room.bucket, self._device, group)
         return room.host_bucket(self._folder, self._ranks)
-
-    @property
-    def _group(self) -> Ranks:
-        """The ranks that wait for each other; a rank with an engine of its own waits for none."""
-        return self._ranks if self._n_gpus > 1 else ALONE
 
     def _handles(self, bucket: Bucket) -> list[Handle]:
         """Return the handles of the group's buckets; of one for memory of the host."""
@@ -447,50 +364,13 @@ class WeightSender:
         return not refused
 
 
-class GroupMember:
-    """A rank without an engine: its group shares that of the group's first rank.
-
-    It takes part in gathering and sending the weights.
-    """
+class GroupMember(WeightSender):
+    """A rank without an engine, since its group shares that of its first rank."""
 
     queues = True
 
-    def __init__(
-        self,
-        device: torch.device | str,
-        weights_dtype: torch.dtype | None,
-        ranks: Ranks,
-        n_gpus: int,
-        adapters: bool = False,
-    ) -> None:
-        """Set up.
-
-        Args:
-            weights_dtype: dtype in which weights are sent; unchanged if None.
-            adapters: see `WeightSender`.
-        """
-        # No folder: the first rank of a machine, whose folder counts, has an engine.
-        self._sender = WeightSender(
-            Path(), torch.device(device), weights_dtype, ranks, n_gpus, adapters=adapters
-        )
-
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
-    ) -> Rollouts:
-        """Refuse: the group's responses are dealt to its first rank."""
-        raise EngineError("engine: another rank of the group samples its responses")
-
     def release(self) -> None:
         """Do nothing."""
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        """Send this rank's part of the weights."""
-        return self._sender.send(model, version)
 
     def close(self) -> None:
         """Do nothing."""

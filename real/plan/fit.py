@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lab.base.errors import UserError
-from real.engines.vllm_settings import EngineMemory
+from real.engines.vllm_engine import EngineMemory
 from real.model.policy import pick_device
 from real.plan.memory import (
     CARDS,

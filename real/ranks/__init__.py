@@ -1,1 +1,45 @@
-"""Several processes, on one node or more: joining, sharding, one of them deciding."""
+"""Several processes, on one node or more: which of them this one is, as `torchrun` says it."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from lab.base.errors import UserError
+
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+class Launched(NamedTuple):
+    """A process of `torchrun`."""
+
+    rank: int
+    world: int
+    """Processes of the run."""
+    local_rank: int
+    local_world: int
+    """Processes of it on this machine."""
+
+
+def launched() -> Launched | None:
+    """Return this process's place among the ranks; None if it was started alone."""
+    values = [os.environ.get(name) for name in _NAMES]
+    if "MASTER_ADDR" not in os.environ or None in values:
+        return None
+    try:
+        return Launched(*(int(value or "") for value in values))
+    except ValueError:
+        given = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, values, strict=True))
+        raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
+
+
+def local_world() -> int:
+    """Return the number of the run's processes on this machine."""
+    process = launched()
+    return 1 if process is None else process.local_world
+
+
+def speaks() -> bool:
+    """True for the process that prints messages."""
+    process = launched()
+    return process is None or process.rank == 0

@@ -1,35 +1,49 @@
-"""The processes of one run on several GPUs, as `torchrun` starts them.
+"""The processes of one run on several GPUs: meeting, sharding one model, files of tensors.
 
 All ranks go through the same loop. The first one alone reads answers, asks the guard, writes and
 reports; what it decides is sent to the others, so ranks cannot come to differ.
+
+A sharded parameter is a DTensor (FSDP2). Its optimizer state is sharded like it, norms are of the
+whole, and nothing else of the trainer knows. Everything that gathers must be done by all ranks in
+the same order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import signal
+import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
 from real.model.memory import phase_of
 from real.model.policy import pick_device
-from real.ranks.launched import Launched, launched
-from real.ranks.sharding import shard
+from real.ranks import launched
 
 
 class RanksLost(Exception):
@@ -67,22 +81,13 @@ class Ranks:
     def from_first(self, values_RC: NDArray[Any] | None) -> NDArray[np.float64]:
         """The first rank's (R, C) numbers in double precision; all ranks must call this.
 
-        Args:
-            values_RC: of the first rank; those of other ranks are not read.
-
-        Raises:
-            ValueError: the first rank gives none.
+        Those of other ranks are not read.
         """
         if self.first and values_RC is None:
             raise ValueError("the first rank must give the numbers that all ranks need")
-        values = np.zeros((0, 0)) if values_RC is None or not self.first else values_RC
-        values = values.astype(np.float64)
-        if self.world == 1:
-            return values
-        n_rows, n_columns = self.broadcast(torch.tensor(values.shape)).tolist()
-        if not self.first:
-            values = np.zeros((n_rows, n_columns))
-        return self.broadcast(torch.from_numpy(values)).numpy()
+        values = np.zeros((0, 0)) if values_RC is None else values_RC.astype(np.float64)
+        shape = self.broadcast(torch.tensor(values.shape)).tolist()
+        return self.broadcast(torch.from_numpy(values if self.first else np.zeros(shape))).numpy()
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""
@@ -105,7 +110,7 @@ class Ranks:
         self.highest(0)
 
     def shard(self, scorer: Any) -> None:
-        """Spread a `Scorer` over the ranks, with shards as `sharding.shard` makes them."""
+        """Spread a `Scorer` over the ranks, as `shard` does."""
         if self.world > 1:
             shard(scorer, init_device_mesh(self.device, (self.world,)))
 
@@ -125,15 +130,19 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     Args:
         device: `auto`, `cpu` or `cuda`.
         rank_timeout: seconds after which a collective that waits for another rank fails.
-
-    Raises:
-        UserError: the ranks do not fit this machine.
     """
     process = launched()
     if process is None or process.world == 1:
         yield ALONE
         return
-    kind = _check(process, device)
+    kind = pick_device(device).type
+    if kind == "cuda":
+        if process.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"ranks: {process.local_world} for {torch.cuda.device_count()} GPUs; "
+                "start as many with torchrun --nproc-per-node"
+            )
+        torch.cuda.set_device(process.local_rank)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=rank_timeout))
@@ -154,11 +163,7 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
 
 @contextlib.contextmanager
 def lost_ranks_named() -> Iterator[None]:
-    """Give the error of a collective that failed for want of another rank a name of its own.
-
-    Raises:
-        RanksLost: in place of an error of gloo, NCCL or their store.
-    """
+    """Raise `RanksLost` in place of an error of gloo, NCCL or their store for want of a rank."""
     try:
         yield
     except RuntimeError as error:
@@ -210,14 +215,206 @@ def _sentence(rank: int, error: BaseException) -> str:
     return ": ".join(filter(None, [f"rank {rank}", phase_of(error), reason]))
 
 
-def _check(process: Launched, device: str) -> str:
-    """Raise a UserError for ranks that this machine cannot hold; returns the kind of device."""
-    kind = pick_device(device).type
-    if kind == "cuda":
-        if process.local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"ranks: {process.local_world} for {torch.cuda.device_count()} GPUs; "
-                "start as many with torchrun --nproc-per-node"
-            )
-        torch.cuda.set_device(process.local_rank)
-    return kind
+def shard(scorer: Any, mesh: DeviceMesh) -> None:
+    """Shard a `Scorer` over the ranks of a mesh, in place: each layer, then all that is left.
+
+    Shards of trained weights are in single precision at least and serve the optimizer as its
+    masters; the model computes with them rounded to the precision that it has now. Gradients are
+    summed over ranks in single precision. The root is gathered again for each pass as the layers
+    are: left whole after a pass without a gradient, it would outlive the next update.
+    """
+    weights = next(scorer.parameters()).dtype
+    wide = torch.promote_types(weights, torch.float32)
+    widened = wide != weights
+    precision = MixedPrecisionPolicy(param_dtype=weights if widened else None, reduce_dtype=wide)
+    layers = [m for m in scorer.modules() if isinstance(m, GradientCheckpointingLayer)]
+    for module in (*layers, scorer):
+        for parameter in module.parameters() if widened else ():
+            if parameter.requires_grad and not isinstance(parameter, DTensor):
+                parameter.data = parameter.data.to(wide)
+        fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+
+
+def computed_with(parameter: Tensor, model: Any) -> torch.dtype:
+    """Return the precision that a model computes with a parameter in.
+
+    That of the parameter, unless its shards are wider than the model was when it was loaded.
+    """
+    loaded: Any = getattr(model.config, "dtype", None)
+    shard_is_wider = isinstance(parameter, DTensor) and parameter.dtype == torch.float32
+    return loaded if shard_is_wider and loaded is torch.bfloat16 else parameter.dtype
+
+
+def is_split(tensors: Iterable[Tensor]) -> bool:
+    """True if some of the tensors are sharded."""
+    return any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """The tensor itself, gathered where it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, which shares its memory; itself where not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(local: Tensor, other: Tensor) -> Tensor:
+    """Return this rank's shard as part of a whole that is sharded as another tensor is."""
+    if not isinstance(other, DTensor):
+        return local
+    mesh = other.device_mesh
+    if local.device.type != mesh.device_type:
+        mesh = _host_mesh(dist.group.WORLD, mesh.size())
+    shape: Any = other.shape
+    return DTensor.from_local(
+        local, mesh, other.placements, run_check=False, shape=shape, stride=other.stride()
+    )
+
+
+@lru_cache(maxsize=1)
+def _host_mesh(group: Any, size: int) -> DeviceMesh:
+    """The mesh of all ranks for tensors in main memory; `group` is that of all ranks."""
+    return init_device_mesh("cpu", (size,))
+
+
+def norm_over_ranks(norm: Tensor, sharded: bool) -> Tensor:
+    """Return the L2 norm of a whole from that of each rank's shard."""
+    if not sharded:
+        return norm
+    squared = norm.square()
+    dist.all_reduce(squared)
+    return squared.sqrt()
+
+
+class Pieces(NamedTuple):
+    """A tensor in pieces along its first dimension, as several ranks wrote them.
+
+    Its values are read from the disk when they are asked for.
+    """
+
+    parts: tuple[Tensor, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the whole."""
+        rows = sum(len(part) for part in self.parts)
+        return torch.Size([rows, *self.parts[0].shape[1:]])
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows from `start` up to `stop`, copied."""
+        found, end = [], 0
+        for part in self.parts:
+            begin, end = end, end + len(part)
+            if begin < stop and end > start:
+                found.append(part[max(start - begin, 0) : stop - begin])
+        return torch.cat(found) if found else self.parts[0][:0].clone()
+
+    def whole(self) -> Tensor:
+        """All rows."""
+        return self.rows(0, self.shape[0])
+
+
+def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """The shards that a rank holds, and on the first rank also the tensors that all have."""
+    held = {name: t for name, t in tensors.items() if isinstance(t, DTensor) or rank == 0}
+    return {name: local_shard(tensor) for name, tensor in held.items()}
+
+
+def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
+    """A copy of this rank's shard of a tensor: sharded, and placed, like another one.
+
+    Of a file that is mapped into memory only that shard is read.
+    """
+    if not isinstance(other, DTensor):
+        copy = whole.whole() if isinstance(whole, Pieces) else whole.clone()
+        return copy.to(other.device)
+    # As FSDP2 cuts: equal numbers of rows, and what is left on the last ranks that have any.
+    n_rows, rank = other.shape[0], other.device_mesh.get_local_rank()
+    each = -(-n_rows // other.device_mesh.size())
+    start, stop = min(each * rank, n_rows), min(each * (rank + 1), n_rows)
+    local = whole.rows(start, stop) if isinstance(whole, Pieces) else whole[start:stop].clone()
+    return sharded_like(local.to(other.device), other)
+
+
+_SAFETENSORS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a safetensors file, put it on disk, and return its SHA-256 in hexadecimal digits.
+
+    The library's own writer holds all bytes at once; here each tensor is copied to the host when
+    its turn comes: a second copy of a large model would not fit. Sharded ones are gathered, and
+    then all ranks must call this.
+    """
+    digest = hashlib.sha256()
+    with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
+        for data in _contents(tensors):
+            hashed = pool.submit(digest.update, data)  # lets go of the interpreter
+            file.write(data)
+            hashed.result()
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def shard_path(path: Path, rank: int, world: int) -> Path:
+    """The file for a rank's part of a sharded `path`; one process writes `path` itself."""
+    return path if world == 1 else path.with_name(f"{path.stem}.{rank}-of-{world}{path.suffix}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
+    """All tensors of a safetensors file, on the CPU, or those of the files of several ranks.
+
+    Files are mapped into memory, so values are read when they are used. One that is missing or
+    damaged is a UserError.
+    """
+    if path.exists():
+        return {**_read(path)}
+    found = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)
+    world = 1 if found is None else int(found.stem.rpartition("-")[2])
+    files = [_read(shard_path(path, rank, world)) for rank in range(world)]
+    names = dict.fromkeys(name for file in files for name in file)
+    parts = {name: tuple(file[name] for file in files if name in file) for name in names}
+    return {n: p[0] if len(p) < len(files) else Pieces(p) for n, p in parts.items()}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); use an undamaged copy") from error
+
+
+def _contents(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the format's table of contents, in JSON after its length, and each tensor's bytes."""
+    # The widest types first, so that every tensor starts at a multiple of its item's size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    entries: dict[str, object] = {}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _SAFETENSORS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    table = json.dumps(entries, separators=(",", ":")).encode()
+    table += b" " * (-len(table) % 8)
+    yield struct.pack("<Q", len(table)) + table
+    for name in names:
+        flat = whole_tensor(tensors[name].detach()).cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data

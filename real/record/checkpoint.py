@@ -34,16 +34,18 @@ from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, wh
 from lab.trace.trace import RunFolder
 from real.model.policy import Policy, quiet
 from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
-from real.ranks.distributed import ALONE, Ranks
-from real.ranks.sharding import (
+from real.ranks.distributed import (
+    ALONE,
     Pieces,
+    Ranks,
     computed_with,
-    is_sharded,
     is_split,
     local_tensors,
+    read_tensors,
+    shard_path,
     whole_tensor,
+    write_tensors,
 )
-from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
 from real.update.optimizer import WeightAverage
 
 VERSION = 2
@@ -385,7 +387,7 @@ def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
 
     Sharded weights are gathered one at a time, and freed at once on ranks that do not write.
     """
-    if not has_adapters(model) and not is_sharded(model):
+    if not has_adapters(model) and not is_split(model.parameters()):
         return None
     kept = model.state_dict()
     weights = {name: value for name, value in model.named_buffers() if name in kept}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lab.progress import Bar
-from real.ranks.launched import speaks
+from real.ranks import speaks
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 _send: ContextVar[Callable[[str], object] | None] = ContextVar("send", default=None)

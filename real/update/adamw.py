@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim.adamw import adamw
 
-from real.ranks.sharding import local_shard, sharded_like
+from real.ranks.distributed import local_shard, sharded_like
 
 
 class Masters:

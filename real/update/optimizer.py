@@ -15,9 +15,9 @@ from torch import Tensor
 
 from guard_core.schedule import rate_factor
 from lab.base.errors import UserError
-from real.ranks.sharding import (
+from real.ranks.distributed import (
     computed_with,
-    is_sharded,
+    is_split,
     local_shard,
     norm_over_ranks,
     shard_of,
@@ -181,7 +181,7 @@ class PolicyOptimizer:
             weight_decay=config.weight_decay,
             on_host=config.offload_optimizer,
         )
-        self._sharded = is_sharded(self.model)
+        self._sharded = is_split(self.model.parameters())
         self.average = WeightAverage(dict(self._named())) if config.average > 0 else None
 
     def step(self, groups: Sequence[Group]) -> Step:

@@ -22,8 +22,7 @@ from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
 from real.problems.problem import Problem, PromptSet
 from real.problems.prompts import longest_prompt, prompt_tokens
-from real.ranks.distributed import Ranks
-from real.ranks.sharding import shard_of
+from real.ranks.distributed import Ranks, shard_of
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.tiny import TASKS

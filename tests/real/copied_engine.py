@@ -11,7 +11,7 @@ from real.engines.make import RankedEngine
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
-from real.ranks.sharding import whole_tensor
+from real.ranks.distributed import whole_tensor
 from real.settings.config import TrainConfig
 
 
@@ -27,19 +27,12 @@ class CopiedEngine(TransformersEngine):
         super().__init__(own, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
         self.n_drawn = 0
 
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
-    ) -> Rollouts:
+    def sample(self, prompts: Prompts, n: int, sampling: Sampling, *others: Any) -> Rollouts:
         if sampling.logprobs:  # else an evaluation
             if self.n_drawn == self.fails_at:
                 raise EngineError("engine: failed as the test wants it")
             self.n_drawn += 1
-        return super().sample(prompts, n, sampling, generator, share)
+        return super().sample(prompts, n, sampling, *others)
 
     def release(self) -> None:
         raise AssertionError("the engine must stay awake")
@@ -58,17 +51,10 @@ class LaggingEngine(CopiedEngine):
         super().__init__(policy, config)
         self.versions: list[dict[str, torch.Tensor]] = []
 
-    def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
-    ) -> Rollouts:
+    def sample(self, prompts: Prompts, n: int, sampling: Sampling, *others: Any) -> Rollouts:
         latest = len(self.versions) - 1
         self.model.load_state_dict(self.versions[max(0, latest - bool(sampling.logprobs))])
-        return super().sample(prompts, n, sampling, generator, share)
+        return super().sample(prompts, n, sampling, *others)
 
     def release(self) -> None:
         pass

@@ -2,10 +2,9 @@
 
 The server imports torch, loads a model once and forks, so a run costs neither. A request is
 {"do": "train", "resume" or "sample", "world": n, "port": n, "folder": ..., "config": {...},
-"log": ..., "fault": [{"rank": r, "what": ..., "call": n}, ...], "parts": [...]}. Rank r prints into
-LOG.r.
-Models are computed with in double precision, unless the settings name another. "sample" prints
-what scripted engine processes sample, see `scripted_child`.
+"log": ..., "fault": {"rank": r, "what": ..., "call": n} or null, "parts": [...]}.
+Rank r prints into LOG.r. Models are computed with in double precision, unless the settings name
+another. "sample" prints what scripted engine processes sample, see `scripted_child`.
 
 Faults and parts are those of `rank_faults`.
 
@@ -27,6 +26,7 @@ from rank_faults import LIMIT, PARTS, in_double, plant
 
 def sample_scripted(config: Any) -> None:
     import torch
+    from scripted_child import COMMAND
 
     import real.engines.make
     from real.engines.child_engine import ChildEngine
@@ -34,11 +34,10 @@ def sample_scripted(config: Any) -> None:
     from real.ranks.distributed import joined_ranks
     from real.run import prepare
 
-    command = (sys.executable, os.path.join(os.path.dirname(__file__), "scripted_child.py"))
     adapted = config.lora_rank if config.engine_adapters else 0
     groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
     real.engines.make._child = lambda *a: ChildEngine(
-        groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=command
+        groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)
@@ -66,9 +65,9 @@ def child(request: dict[str, Any], rank: int) -> int:
     os.environ["MASTER_PORT"] = str(request["port"])
     if "dtype" not in request["config"]:
         in_double()
-    for fault in request["fault"]:
-        if fault["rank"] == rank:
-            plant(fault, request["folder"])
+    fault = request["fault"]
+    if fault is not None and fault["rank"] == rank:
+        plant(fault, request["folder"])
     for name in request["parts"]:
         PARTS[name]()
 

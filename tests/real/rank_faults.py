@@ -70,16 +70,10 @@ def in_double() -> None:
 
 PHASES = {
     "load": "real.run:load_policy",
-    "engine": "real.run:make_engine",
-    "rollout": "real.engines.make:RankedEngine.sample",
-    "first votes": "real.vote.decide:Supervisor.prime",
-    "sampling": "real.vote.sample:VoteSampler.sample",
     "vote": "real.vote.decide:Supervisor.decide",
     "update": "real.update.optimizer:PolicyOptimizer.step",
-    "weights": "real.engines.make:RankedEngine.update_weights",
     "evaluation": "real.record.evaluation:evaluate",
     "checkpoint": "real.record.checkpoint:Checkpoints.save",
-    "shards": "real.record.checkpoint:write_tensors",
     "save": "real.trainer:save_model",
 }
 

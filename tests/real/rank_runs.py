@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ import pandas as pd
 import torch
 
 import lab
-from real.ranks.sharding import Pieces
-from real.ranks.tensor_files import read_tensors
+from real.ranks.distributed import Pieces, read_tensors
 
 TOLERANCE = 1e-6
 """In double precision: Adam's first step takes a gradient that is nothing but rounding for as good
@@ -36,7 +34,6 @@ class Ended:
     codes: list[int]
     lines: list[list[str]]
     """Output of each rank."""
-    seconds: float
 
     def tensors(self, step: int, kind: str = "model") -> dict[str, torch.Tensor]:
         return whole_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
@@ -74,7 +71,7 @@ def server() -> Iterator[Start]:
         config: dict[str, Any],
         world: int = 2,
         do: str = "train",
-        fault: dict[str, Any] | list[dict[str, Any]] | None = None,
+        fault: dict[str, Any] | None = None,
         parts: tuple[str, ...] = (),
     ) -> Ended:
         assert process.stdin and process.stdout
@@ -84,17 +81,15 @@ def server() -> Iterator[Start]:
             "port": free_port(),
             "folder": str(place / name),
             "config": config,
-            "fault": [fault] if isinstance(fault, dict) else fault or [],
+            "fault": fault,
             "log": str(place / f"{name}-{do}-{world}.log"),
             "parts": parts,
         }
-        began = time.monotonic()
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         codes = json.loads(process.stdout.readline())
-        seconds = time.monotonic() - began
         logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
-        return Ended(place / name, codes, [_lines(log) for log in logs], seconds)
+        return Ended(place / name, codes, [_lines(log) for log in logs])
 
     assert process.stdout.readline() == "ready\n"
     yield run

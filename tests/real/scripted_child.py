@@ -1,4 +1,7 @@
-"""An engine process without vLLM: tokens follow from the seeds, and it can be set to misbehave."""
+"""An engine process without vLLM, and a model for it.
+
+Tokens follow from the seeds, and it can be set to misbehave.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,37 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from lab.base.errors import UserError
 from real.engines.child import main
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
-    Prompts,
     Response,
     Rollouts,
     Sampling,
     to_rollouts,
 )
+
+COMMAND = (sys.executable, __file__)
+
+
+class TinyModel(torch.nn.Module):
+    """Four weights that sum to `total`."""
+
+    def __init__(self, total: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4,), total / 4))
+
+    class config:
+        @staticmethod
+        def get_text_config() -> None:
+            return None
 
 
 class ScriptedHost:
@@ -46,8 +62,6 @@ class ScriptedHost:
         print(f"scripted engine: {how} in {doing}", flush=True)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif how == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
         elif how == "exit":
             sys.exit(3)
         elif how == "grandchild":
@@ -55,16 +69,9 @@ class ScriptedHost:
             time.sleep(600)
         elif how == "died":
             raise EngineDied("scripted engine: it has died")
-        elif how == "refuse":
-            raise UserError("scripted engine: refused")
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        progress: Callable[[], None],
+        self, prompts: Any, n: int, sampling: Sampling, seeds: Any, progress: Any
     ) -> Rollouts:
         self.misbehave("sample")
         if self.version < 0:

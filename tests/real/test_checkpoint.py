@@ -23,7 +23,7 @@ from lab.base.files import file_digest
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
-from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
+from real.ranks.distributed import read_tensors, shard_path, write_tensors
 from real.record.checkpoint import check_room, model_bytes
 from real.run import checkpoint_bytes, prepare
 from real.tiny import CHECKPOINT

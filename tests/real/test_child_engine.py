@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -10,22 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
-from engine_process import COMMAND, TinyModel
+from scripted_child import COMMAND, ScriptedHost, TinyModel
 
 from lab.base.errors import UserError
 from lab.trace.manifest import is_unused
 from lab.trace.schema import names
-from real.engines import weight_transfer, weights
+from real.engines import child, weights
 from real.engines.child import REQUEST
-from real.engines.child_engine import ChildEngine
-from real.engines.make import RestartingEngine
+from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
@@ -93,22 +90,16 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"sample": "kill"},
-            r"died during sample \(signal SIGKILL\), its last line: scripted engine: kill",
-        ),
+        ({"sample": "kill"}, r"died during sample \(signal SIGKILL\), its last line: scripted eng"),
         ({"load": "exit"}, r"died during load \(exit code 3\), its last line: scripted engine"),
         ({"start": "died"}, r"^scripted engine: it has died$"),
     ],
 )
 def test_death_is_an_error_that_says_how(start: Any, settings: Any, message: str) -> None:
     with pytest.raises(EngineDied, match=message):
-        use(start(**settings))
-
-
-def use(engine: ChildEngine) -> None:
-    engine.update_weights(TinyModel(8.0), version=1)
-    engine.sample(PROMPTS, 4, TWO, seeded())
+        engine = start(**settings)
+        engine.update_weights(TinyModel(8.0), version=1)
+        engine.sample(PROMPTS, 4, TWO, seeded())
 
 
 def test_a_hang_ends_within_the_time_limit(start: Any) -> None:
@@ -169,11 +160,7 @@ time.sleep(600)
 @pytest.fixture(scope="module")
 def undisturbed() -> Any:
     """Two steps of a scripted engine, drawn by its host in this process."""
-    spec = importlib.util.spec_from_file_location("scripted_child", COMMAND[1])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    host, generator = module.ScriptedHost({}), seeded(5)
+    host, generator = ScriptedHost({}), seeded(5)
     draws = []
     for version, total in ((1, 8.0), (2, 12.0)):
         host.load(named_weights(TinyModel(total)), version)
@@ -216,7 +203,7 @@ class ThreeWeights(TinyModel):
 
 
 def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
-    start: Any, monkeypatch: pytest.MonkeyPatch
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "BUCKET", 2048)
     monkeypatch.setattr(weights, "_SPARE", 0)
@@ -226,7 +213,8 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
         with torch.no_grad():
             model.weight.fill_(factor)
         stages = engine.update_weights(model, version)
-        assert len(engine._sender._bucket.memory) == 2048
+        (bucket,) = tmp_path.glob("guard-engine-*/weights")
+        assert bucket.stat().st_size == 2048
         total = 256 * factor + 512 + 1536
         assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == total
         assert all(seconds > 0 for seconds in stages.values())
@@ -241,23 +229,18 @@ def adapted() -> Any:
     return model
 
 
-def adapters_sum(model: Any) -> float:
-    return sum(float(p.detach().sum()) for name, p in model.named_parameters() if "lora_" in name)
-
-
 def test_adapters_cross_over_alone_once_the_engine_has_the_weights(
     start: Any, adapted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(adapter_rank=4)
+    adapters = [p for name, p in adapted.named_parameters() if "lora_" in name]
     for version in (1, 2):
         engine.update_weights(adapted, version)
         found = engine.sample(PROMPTS, 1, TWO, seeded())
-        assert found.tokens_PNT[0, 0, 1] == round(1000 + adapters_sum(adapted))
+        assert found.tokens_PNT[0, 0, 1] == round(1000 + sum(float(p.sum()) for p in adapters))
         assert found.version == version
-        with torch.no_grad():
-            for name, parameter in adapted.named_parameters():
-                if "lora_" in name:
-                    parameter += 0.1
+        for parameter in adapters:
+            parameter.data += 0.1
         monkeypatch.setattr(engine._sender, "_send_weights", None)
 
 
@@ -292,8 +275,12 @@ def test_the_vllm_process_refuses_its_settings_in_one_line(
         ChildEngine(settings, 120.0)
 
 
-def test_the_log_is_a_file_and_its_path_is_in_the_message(tmp_path: Path):
+def test_the_log_is_a_file_that_messages_name_and_an_empty_one_is_removed(tmp_path: Path):
     log = tmp_path / "run" / "engine-rank0.log"
+    with pytest.raises(EngineDied, match=r"died during start \(exit code 3\)$"):
+        silent = (sys.executable, "-c", "raise SystemExit(3)")
+        ChildEngine({}, 20.0, command=silent, log=log)
+    assert not log.parent.exists()
     for _ in range(2):  # the one of an earlier start stays
         engine = ChildEngine({"load": "exit"}, 20.0, command=COMMAND, log=log)
         with pytest.raises(EngineDied, match=rf"its last line: .*; log: {re.escape(str(log))}$"):
@@ -301,16 +288,8 @@ def test_the_log_is_a_file_and_its_path_is_in_the_message(tmp_path: Path):
         engine.close()
     assert log.read_text().count("exit in load") == 2
     assert is_unused(log.parent)  # a run can still be made there
-
-
-def test_an_empty_log_is_removed(tmp_path: Path):
-    log = tmp_path / "run" / "engine-rank0.log"
-    with pytest.raises(EngineDied, match=r"died during start \(exit code 3\)$"):
-        silent = (sys.executable, "-c", "raise SystemExit(3)")
-        ChildEngine({}, 20.0, command=silent, log=log)
-    assert not log.parent.exists()
-    log.parent.write_text("a file")
-    with pytest.raises(UserError, match=r"engine-rank0\.log: cannot be written"):
+    log = log / "below-a-file" / "log"
+    with pytest.raises(UserError, match=r"log: cannot be written"):
         ChildEngine({}, 20.0, command=COMMAND, log=log)
 
 
@@ -347,20 +326,18 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
-    assert len(weight_transfer.opened(handle)) == 2
+    assert len(child.opened(handle)) == 2
     assert tuple(got) == (0, *fields)
 
 
-def test_a_request_that_cannot_be_written_is_one_line() -> None:
+def test_a_request_that_cannot_be_written_is_one_line(start: Any, tmp_path: Path) -> None:
     """As in a full /dev/shm; a folder in the place of the file stands for that."""
-    engine = ChildEngine({}, 20.0, command=COMMAND)
-    with closing(engine):
-        engine.update_weights(TinyModel(8.0), version=1)
-        request = engine._folder / REQUEST
-        request.unlink()
-        request.mkdir()
-        draws = torch.Generator().manual_seed(0)
-        with pytest.raises(UserError, match=r"^engine: .* cannot be written .*engine_exchange$"):
-            engine.sample([[1, 2]], 4, Sampling(2), draws)
-        request.rmdir()
-        assert engine.sample([[1, 2]], 4, Sampling(2), draws).version == 1
+    engine = start()
+    engine.update_weights(TinyModel(8.0), version=1)
+    (request,) = tmp_path.glob(f"guard-engine-*/{REQUEST}")
+    request.unlink()
+    request.mkdir()
+    with pytest.raises(UserError, match=r"^engine: .* cannot be written .*engine_exchange$"):
+        engine.sample(PROMPTS, 4, TWO, seeded())
+    request.rmdir()
+    assert engine.sample(PROMPTS, 4, TWO, seeded()).version == 1

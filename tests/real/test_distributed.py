@@ -13,22 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rank_runs import (
-    TOLERANCE,
-    Ended,
-    Start,
-    assert_close,
-    assert_frame_equal,
-    assert_same_steps,
-)
+from rank_runs import TOLERANCE, Ended, Start, assert_close, assert_frame_equal, assert_same_steps
 
-from lab.base.errors import UserError
-from real.engines.make import make_engine
 from real.engines.rollouts import Sampling, request_seeds, shard_requests
+from real.engines.transformers_engine import TransformersEngine
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import adapter_weights, prepare_training
-from real.ranks.distributed import Ranks
 from real.record.checkpoint import trained_weights
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
@@ -58,6 +49,12 @@ def start(ranks: Start) -> Start:
         return ranks(name, {**CONFIG, **changes}, world, do, fault)
 
     return run
+
+
+def pair(start: Start, name: str, **changes: Any) -> tuple[Ended, Ended]:
+    two, one = start(f"{name}-2", **changes), start(f"{name}-1", world=1, **changes)
+    assert two.codes == [0, 0]
+    return two, one
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +126,7 @@ def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> N
 
 def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> None:
     """Its silent problems go through the model only to be compared with the engine."""
-    options: dict[str, Any] = {"batch_size": 1, "n_samples": 2, "n_problems": 5}
-    two, one = start("silent-2", **options), start("silent-1", world=1, **options)
+    two, one = pair(start, "silent", batch_size=1, n_samples=2, n_problems=5)
     tokens = one.trace.steps["tokens"].tolist()
     assert 0 in tokens[tokens.index(max(tokens)) :]
     for step in range(1, 6):
@@ -140,16 +136,8 @@ def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> 
 def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
     """KL to the first model, importance weights, checkpointed layers; averaged LoRA, merged."""
     pytest.importorskip("peft")
-    options: dict[str, Any] = {
-        "lora_rank": 4,
-        "kl_coef": 0.1,
-        "tis_cap": 2.0,
-        "gradient_checkpointing": True,
-        "average": 0.5,
-        "save_model": True,
-    }
-    two, one = start("options-2", **options), start("options-1", world=1, **options)
-    assert two.codes == [0, 0]
+    options = {"lora_rank": 4, "kl_coef": 0.1, "tis_cap": 2.0, "average": 0.5}
+    two, one = pair(start, "options", **options, gradient_checkpointing=True, save_model=True)
     assert_close(two.tensors(2), one.tensors(2))
     assert_same_steps(two.trace, one.trace)
     merged = [load_policy(run.folder / "model", "cpu").model.state_dict() for run in (two, one)]
@@ -157,9 +145,7 @@ def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
 
 
 def test_low_precision_weights_have_masters_on_every_rank(start: Start) -> None:
-    options: dict[str, Any] = {"dtype": "bfloat16", "kl_coef": 0.1, "save_model": True}
-    two, one = start("low-2", **options), start("low-1", world=1, **options)
-    assert two.codes == [0, 0]
+    two, one = pair(start, "low", dtype="bfloat16", kl_coef=0.1, save_model=True)
     named = dict(load_policy(CHECKPOINT, "cpu").model.named_parameters())
     for step in (0, 2):
         assert two.tensors(step) == {}, "weights are rounded from masters"
@@ -180,18 +166,29 @@ def test_offloaded_state_of_two_ranks_is_that_of_one(start: Start, alone: Ended)
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_engine_processes_get_whole_weights_and_their_own_prompts_seeds(
-    start: Start, group: int
+@pytest.mark.parametrize("rank", [0, 4])
+def test_engine_processes_get_whole_weights_or_adapters_and_their_own_prompts_seeds(
+    start: Start, group: int, rank: int
 ) -> None:
-    """A scripted engine's tokens are made of each response's seed and of the sum of all weights."""
-    ended = start(f"engines-{group}", do="sample", engine="vllm", engine_tp=group)
+    """A scripted engine's tokens are made of each response's seed, and of the sum of all weights.
+
+    Or of adapters, to which it adds 1000; these come twice, the second time without the weights.
+    """
+    if rank:
+        pytest.importorskip("peft")
+    options = {"engine_tp": group, "lora_rank": rank, "engine_adapters": rank > 0}
+    ended = start(f"engines-{group}-{rank}", do="sample", engine="vllm", **options)
     assert ended.codes == [0, 0]
     assert ended.lines[0] == ended.lines[1]
     tokens = np.array(json.loads(ended.lines[0][0]))
     seeds = np.array(request_seeds(torch.Generator().manual_seed(1), 9, 4))
     assert np.array_equal(tokens[:, :, 0], (seeds[:, None] + np.arange(4)) % 97)
-    weights = named_weights(load_policy(CHECKPOINT, "cpu").model)
-    assert np.all(tokens[:, :, 1] == round(sum(float(value.sum()) for _, value in weights)))
+    model = load_policy(CHECKPOINT, "cpu").model
+    prepare_training(model, TrainConfig(lora_rank=rank).settled())
+    values = [3 * v + 0.5 for _, v in adapter_weights(model)] if rank else []
+    values = values or [v for _, v in named_weights(model)]
+    total = 1000 * (rank > 0) + sum(float(value.sum()) for value in values)
+    assert np.all(tokens[:, :, 1] == round(total))
 
 
 def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
@@ -216,20 +213,6 @@ def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
     assert resumed.trace.steps["step"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"engine": "vllm_inprocess"}, "take vllm"),
-        ({"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}, "take vllm"),
-        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
-    ],
-)
-def test_engines_that_cannot_be_had_once_a_rank(settings: dict[str, Any], words: str) -> None:
-    policy = load_policy(CHECKPOINT, "cpu")
-    with pytest.raises(UserError, match=f"2 ranks.*{words}"):
-        make_engine(TrainConfig(**settings).settled(), policy, CHECKPOINT, Ranks(0, 2))
-
-
 @pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])
 def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
     n_prompts: int, n: int, world: int
@@ -247,19 +230,14 @@ def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
 def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
     policy = load_policy(CHECKPOINT, "cpu")
     # Three responses at once: no share begins where a chunk of the whole begins.
-    config = TrainConfig(max_rows=3).settled()
-    engine = make_engine(config, policy, CHECKPOINT)
-    prompts = [[1, 2, 3 + i] for i in range(7)]
-    sampling = Sampling(6)
-    whole = engine.sample(prompts, 2, sampling, torch.Generator().manual_seed(5))
-    shared: Any = engine
-    generator = torch.Generator().manual_seed(5)
-    part = shared.sample(prompts, 2, sampling, generator, (place, 3))
+    engine = TransformersEngine(policy.model, max_rows=3)
+    prompts, draws = [[1, 2, 3 + i] for i in range(7)], torch.Generator()
+    whole = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5))
+    state = draws.get_state()
+    part = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5), (place, 3))
     pairs = shard_requests(7, 2, (place, 3))
     assert torch.equal(part.tokens_PNT[:, 0], torch.stack([whole.tokens_PNT[p] for p in pairs]))
-    again = torch.Generator().manual_seed(5)
-    engine.sample(prompts, 2, sampling, again)
-    assert torch.equal(generator.get_state(), again.get_state())
+    assert torch.equal(draws.get_state(), state)
 
 
 def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start) -> None:
@@ -269,17 +247,3 @@ def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start)
     assert two.trace.steps["staleness"].tolist() == [0, 1]
     assert_frame_equal(two.trace.visits, one.trace.visits)
     assert_close(two.tensors(2), one.tensors(2))
-
-
-@pytest.mark.parametrize("group", [1, 2])
-def test_engine_processes_get_whole_adapters(start: Start, group: int) -> None:
-    """Twice, the second time without the weights; a scripted engine adds 1000 to their sum."""
-    pytest.importorskip("peft")
-    options = {"lora_rank": 4, "engine_adapters": True}
-    ended = start(f"adapters-{group}", do="sample", engine="vllm", engine_tp=group, **options)
-    assert ended.codes == [0, 0] and ended.lines[0] == ended.lines[1]
-    tokens = np.array(json.loads(ended.lines[0][0]))
-    model = load_policy(CHECKPOINT, "cpu").model
-    prepare_training(model, TrainConfig(lora_rank=4).settled())
-    sums = [float((3 * value + 0.5).sum()) for _, value in adapter_weights(model)]
-    assert np.all(tokens[:, :, 1] == round(1000 + sum(sums)))

@@ -10,9 +10,9 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig
 from real.engines import make
-from real.engines.make import RestartingEngine
+from real.engines.child_engine import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_settings import (
+from real.engines.vllm_engine import (
     EngineMemory,
     VllmSettings,
     check_version,
@@ -97,9 +97,6 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list
     assert (arguments["enable_lora"], arguments["max_lora_rank"]) == (True, 32)
     make.make_engine(replace(config, engine_adapters=False), policy, CHECKPOINT)
     assert "enable_lora" not in vllm_arguments(VllmSettings(**made[1][0]))
-    for wrong in (replace(config, lora_rank=0), replace(config, engine="transformers")):
-        with pytest.raises(UserError, match="engine_adapters: belongs to engine = 'vllm'"):
-            make.make_engine(wrong, policy, CHECKPOINT)
     large = VllmSettings(**{**made[0][0], "adapter_rank": 600})
     assert refused_adapters(large) == "vLLM's largest rank is 512"
 
@@ -119,14 +116,11 @@ def test_vllm_applies_adapters_where_a_merge_would_round(changed: Any, expected:
     assert replace(config, **changed).settled().engine_adapters is expected
 
 
-def test_a_server_needs_its_address_and_nothing_else_has_one(policy: Any, made: list[Any]) -> None:
+def test_a_server_gets_its_address(policy: Any, made: list[Any]) -> None:
     url = "http://127.0.0.1:8000"
     config = replace(CONFIG, engine="vllm_server")
     make.make_engine(replace(config, engine_url=url), policy, CHECKPOINT)
     assert made[0][0] == url
-    for wrong in (config, replace(CONFIG, engine="vllm", engine_url=url)):
-        with pytest.raises(UserError, match="belongs to engine = 'vllm_server'"):
-            make.make_engine(wrong, policy, CHECKPOINT)
 
 
 def test_training_with_a_nucleus_brings_a_notice() -> None:
@@ -146,7 +140,7 @@ def test_tied_weights_come_once_and_in_the_engines_type(policy: Any) -> None:
     assert own["model.norm.weight"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "1.32.0", "dev", "None"])
+@pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "0.320", "1.32.0", "dev", "None"])
 def test_other_releases_are_refused_in_one_line(release: str) -> None:
     with pytest.raises(UserError, match=rf"^here: vLLM {release} .*0\.32 and 0\.33 are;"):
         check_version(release, "here")
@@ -158,6 +152,44 @@ def test_restarts_are_for_engines_that_can_be_killed(policy: Any, made: list[Any
     )
     assert isinstance(engine, RestartingEngine)
     assert engine.left == 2
-    for kind in ("transformers", "vllm_inprocess"):
-        with pytest.raises(UserError, match=r"restart_engine = 2: .* use vllm"):
-            make.make_engine(replace(CONFIG, engine=kind, restart_engine=2), policy, CHECKPOINT)
+
+
+SERVER = {"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "words"),
+    [
+        ({"engine": "vllm", "engine_adapters": True}, 1, "engine_adapters: belongs to engine = 'v"),
+        (
+            {"lora_rank": 4, "engine_adapters": True},
+            1,
+            "engine_adapters: belongs to engine = 'vllm",
+        ),
+        ({"engine": "vllm_server"}, 1, "engine_url = None: belongs to engine = 'vllm_server'"),
+        ({**SERVER, "engine": "vllm"}, 1, "engine_url = .*belongs to engine = 'vllm_server'"),
+        ({**SERVER, "stop": (".",)}, 1, "stop = '.': not with engine = 'vllm_server'.*take vllm"),
+        ({"restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
+        ({"engine": "vllm_inprocess", "restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
+        ({"engine": "vllm_inprocess"}, 2, "2 ranks.*take vllm"),
+        (SERVER, 2, "2 ranks.*take vllm"),
+        ({"engine": "vllm", "restart_engine": 1}, 2, "2 ranks.*guard-train resume"),
+        ({"ahead": 1, "engine": "vllm_inprocess"}, 1, "ahead = 1: .*trainer's process; take vllm"),
+        ({"ahead": 1, "engine": "vllm", "restart_engine": 1}, 1, "ahead = 1: .*guard-train resume"),
+        ({"ahead": 1, "rule": "co_rewarding_1"}, 1, "ahead = 1: .*samples more than votes"),
+        ({"ahead": 1, "rule": "co_rewarding_2"}, 1, "ahead = 1: .*samples more than votes"),
+        (
+            {"ahead": 1, "rule": "coverrl", "tiny_verifies": True},
+            1,
+            "ahead = 1: .*samples more than votes",
+        ),
+        ({**SERVER, "ahead": 1, "rule": "intuitor"}, 1, "ahead = 1: .*token statistics"),
+    ],
+    ids=str,
+)
+def test_settings_that_contradict_each_other(
+    policy: Any, changes: dict[str, Any], world: int, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        config = TrainConfig(**changes).settled()
+        make.make_engine(config, policy, CHECKPOINT, Ranks(0, world))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import real.run
 from lab.trace.trace import Trace, load
 from real import TrainConfig
 from real.cli import main
-from real.engines.child_engine import ChildEngine
-from real.engines.make import RestartingEngine, _child
+from real.engines.child_engine import ChildEngine, RestartingEngine
+from real.engines.make import _child
 from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling
 from real.model.policy import Policy
 
@@ -49,13 +50,19 @@ class Fake:
         self.seen.append("close")
 
 
-def test_no_more_restarts_than_allowed() -> None:
+def recorded(*errors: Exception) -> tuple[list[Fake], Callable[[], Any]]:
+    """Engines as they are made, and what makes them."""
     made: list[Fake] = []
 
     def make() -> Any:
-        made.append(Fake([EngineDied("gone")]))
+        made.append(Fake([*errors]))
         return made[-1]
 
+    return made, make
+
+
+def test_no_more_restarts_than_allowed() -> None:
+    made, make = recorded(EngineDied("gone"))
     engine, heard = RestartingEngine(make, restarts=2), []
     engine.notice = heard.append
     with pytest.raises(EngineDied, match="gone"):
@@ -65,12 +72,7 @@ def test_no_more_restarts_than_allowed() -> None:
 
 
 def test_a_restart_in_a_release_gives_the_new_engine_the_weights() -> None:
-    made: list[Fake] = []
-
-    def make() -> Any:
-        made.append(Fake([]))
-        return made[-1]
-
+    made, make = recorded()
     engine = RestartingEngine(make, restarts=1)
     engine.update_weights(None, 7)
     made[0].errors.append(EngineDied("gone"))
@@ -80,7 +82,7 @@ def test_a_restart_in_a_release_gives_the_new_engine_the_weights() -> None:
 
 
 def test_refusals_are_no_reason_to_restart() -> None:
-    engine = RestartingEngine(lambda: Fake([EngineError("refused")]), restarts=2)
+    engine = RestartingEngine(recorded(EngineError("refused"))[1], restarts=2)
     with pytest.raises(EngineError, match="refused"):
         engine.sample([[1, 2]], 1, Sampling(2), torch.Generator())
     assert engine.left == 2

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import check_ends, logprob_gap
 from scipy.stats import chisquare
 from small_decoders import PROMPTS, VOCABULARY, make
 
@@ -33,24 +34,6 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def equal(a: Rollouts, b: Rollouts) -> bool:
-    return (
-        torch.equal(a.tokens_PNT, b.tokens_PNT)
-        and torch.allclose(a.logprobs_PNT, b.logprobs_PNT, atol=1e-5)
-        and torch.equal(a.lengths_PN, b.lengths_PN)
-        and torch.equal(a.finished_PN, b.finished_PN)
-    )
-
-
-def full_logprobs(model: Any, prompt: list[int], response: list[int], temperature: float):
-    """Log-probs of one response by one forward pass without cache, mask or padding."""
-    model.eval()
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([prompt + response])).logits[0]
-    logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, dim=-1)
-    return logprobs[range(len(response)), response]
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
 def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]]) -> None:
@@ -59,79 +42,56 @@ def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]])
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
     assert rollouts.tokens_PNT.dtype == torch.int64
     assert rollouts.logprobs_PNT.dtype == torch.float32
-    for place, prompt in enumerate(prompts):
-        for n in range(6):
-            length = int(rollouts.lengths_PN[place, n])
-            response = rollouts.tokens_PNT[place, n, :length].tolist()
-            expected = full_logprobs(model, prompt, response, 0.7)
-            measured = rollouts.logprobs_PNT[place, n, :length]
-            assert torch.allclose(measured, expected, atol=1e-5, rtol=0)
+    model.eval()
+    assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
 
 
 def test_responses_end_at_their_end_token(qwen: Any) -> None:
-    rollouts = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0).sample(
-        PROMPTS, 32, Sampling(8), seeded()
-    )
-    assert rollouts.finished_PN.any()
-    assert not rollouts.finished_PN.all()
-    mask_PNT = rollouts.mask_PNT()
-    ends_PNT = torch.isin(rollouts.tokens_PNT, torch.tensor([5, 6])) & mask_PNT
-    assert torch.equal(ends_PNT.sum(-1), rollouts.finished_PN.long())
-    last_PN = rollouts.tokens_PNT.gather(-1, rollouts.lengths_PN[..., None] - 1)[..., 0]
-    assert torch.equal(torch.isin(last_PN, torch.tensor([5, 6])), rollouts.finished_PN)
-    assert (rollouts.lengths_PN[~rollouts.finished_PN] == 8).all()
-    assert (rollouts.tokens_PNT[~mask_PNT] == 0).all()
-    assert (rollouts.logprobs_PNT[~mask_PNT] == 0).all()
-    assert (rollouts.logprobs_PNT[mask_PNT] < 0).all()
+    engine = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0)
+    rollouts = engine.sample(PROMPTS, 32, Sampling(8), seeded())
+    check_ends(rollouts, (5, 6), 8)
+    assert (rollouts.logprobs_PNT[rollouts.mask_PNT()] < 0).all()
 
 
 def test_sampling_stops_when_all_rows_ended(qwen: Any) -> None:
-    every_token = list(range(VOCABULARY))
-    rollouts = TransformersEngine(qwen, eos_token_ids=every_token).sample(
-        PROMPTS, 4, Sampling(8), seeded()
-    )
+    engine = TransformersEngine(qwen, eos_token_ids=list(range(VOCABULARY)))
+    rollouts = engine.sample(PROMPTS, 4, Sampling(8), seeded())
     assert rollouts.tokens_PNT.shape == (4, 4, 1)
     assert rollouts.finished_PN.all()
 
 
 def test_same_seed_same_tokens(qwen: Any) -> None:
-    engine = TransformersEngine(qwen, eos_token_ids=[5])
-    eight = Sampling(8)
-    first = engine.sample(PROMPTS, 16, eight, seeded(3))
-    assert torch.equal(engine.sample(PROMPTS, 16, eight, seeded(3)).tokens_PNT, first.tokens_PNT)
-    other = engine.sample(PROMPTS, 16, eight, seeded(4))
-    assert other.tokens_PNT.shape != first.tokens_PNT.shape or not torch.equal(
-        other.tokens_PNT, first.tokens_PNT
-    )
-    generator = seeded(3)
-    engine.sample(PROMPTS, 16, eight, generator)
-    assert not torch.equal(generator.get_state(), seeded(3).get_state())
+    engine, generator = TransformersEngine(qwen), seeded(3)
+    draws = (generator, seeded(3), seeded(4), generator)
+    first, same, other, later = (engine.sample(PROMPTS, 16, Sampling(8), each) for each in draws)
+    assert torch.equal(same.tokens_PNT, first.tokens_PNT)
+    assert not torch.equal(other.tokens_PNT, first.tokens_PNT)
+    assert not torch.equal(later.tokens_PNT, first.tokens_PNT)
 
 
-@pytest.mark.parametrize("max_rows", [1, 5, 16, 40, 1000])
-@pytest.mark.parametrize("compact_at", [0.0, 0.75, 1.0])
-def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int, compact_at: float) -> None:
-    whole = TransformersEngine(qwen, eos_token_ids=[5, 6], compact_at=0.0)
-    parts = TransformersEngine(qwen, eos_token_ids=[5, 6], max_rows=max_rows, compact_at=compact_at)
-    found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, whole))
-    assert equal(found, expected)
+@pytest.mark.parametrize("max_rows", [5, 16, 40, 1000])
+def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int) -> None:
+    alone, parts = (TransformersEngine(qwen, [5, 6], max_rows=rows) for rows in (1, max_rows))
+    found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, alone))
+    torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
 
 
-def test_each_prompt_is_read_once_and_rows_stay_within_the_limit(
+def test_prompts_are_read_once_in_batches_within_the_limit_without_a_mask_if_of_one_length(
     qwen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes: list[tuple[int, ...]] = []
+    passes: list[Any] = []
     forward = qwen.forward
 
     def recording(**arguments: Any) -> Any:
-        shapes.append(tuple(arguments["input_ids"].shape))
+        passes.append((*arguments["input_ids"].shape, "attention_mask" in arguments))
         return forward(**arguments)
 
     engine = TransformersEngine(qwen, max_rows=20)
     monkeypatch.setattr(qwen, "forward", recording)
-    engine.sample(PROMPTS, 8, Sampling(3), seeded())
-    # Prompts of 1, 3, 3 and 7 tokens, by their lengths.
-    assert shapes == [(2, 3), (16, 1), (16, 1), (2, 7), (16, 1), (16, 1)]
+    engine.sample([[1, 2, 3], [4] * 7, [11], [3, 2, 1], [5] * 7], 6, Sampling(2), seeded())
+    # Prompts of 1, 3, 3, 7 and 7 tokens, by their lengths.
+    first, second = [(3, 3, True), (18, 1, True)], [(2, 7, False), (12, 1, False)]
+    assert passes == first + second
 
 
 def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
@@ -174,49 +134,27 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None
     qwen.zero_grad()
 
 
-def test_new_weights_are_used_at_once(qwen: Any) -> None:
-    model = make("qwen2")
-    engine = TransformersEngine(model)
-    before = engine.sample(PROMPTS, 8, Sampling(6), seeded())
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(-1.5)
-    after = engine.sample(PROMPTS, 8, Sampling(6), seeded())
-    assert not torch.equal(before.tokens_PNT, after.tokens_PNT)
-    response = after.tokens_PNT[0, 0].tolist()
-    expected = full_logprobs(model, PROMPTS[0], response, 1.0)
-    assert torch.allclose(after.logprobs_PNT[0, 0], expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("prompts", "n", "settings", "expected"),
     [
-        ({"temperature": 0.0}, "temperature: 0.0"),
-        ({"temperature": float("nan")}, "temperature: nan"),
-        ({"temperature": -1.0}, "temperature: -1.0"),
-        ({"max_tokens": 0}, "max_tokens: 0"),
-        ({"top_p": 0.0}, "top_p: 0.0"),
-        ({"top_p": 1.1}, "top_p: 1.1"),
+        ([[1]], 4, {"temperature": 0.0}, "temperature: 0.0"),
+        ([[1]], 4, {"temperature": float("nan")}, "temperature: nan"),
+        ([[1]], 4, {"temperature": -1.0}, "temperature: -1.0"),
+        ([[1]], 4, {"max_tokens": 0}, "max_tokens: 0"),
+        ([[1]], 4, {"top_p": 0.0}, "top_p: 0.0"),
+        ([[1]], 4, {"top_p": 1.1}, "top_p: 1.1"),
+        ([], 4, {}, "none given"),
+        ([[1], []], 4, {}, "prompt 2: no tokens"),
+        ([[1]], 0, {}, "samples per prompt: 0"),
+        ([[1], [1] * 61], 4, {}, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 pos"),
     ],
 )
-def test_wrong_sampling_is_refused(settings: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        Sampling(**({"max_tokens": 4} | settings))
-
-
-@pytest.mark.parametrize(
-    ("prompts", "n", "expected"),
-    [
-        ([], 4, "none given"),
-        ([[1], []], 4, "prompt 2: no tokens"),
-        ([[1]], 0, "samples per prompt: 0"),
-        ([[1], [1] * 61], 4, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 positions"),
-    ],
-)
-def test_wrong_prompts_are_refused(
-    qwen: Any, prompts: list[list[int]], n: int, expected: str
+def test_wrong_requests_are_refused(
+    qwen: Any, prompts: list[list[int]], n: int, settings: Any, expected: str
 ) -> None:
     with pytest.raises(UserError, match=expected):
-        TransformersEngine(qwen).sample(prompts, n, Sampling(4), seeded())
+        sampling = Sampling(**({"max_tokens": 4} | settings))
+        TransformersEngine(qwen).sample(prompts, n, sampling, seeded())
 
 
 def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:
@@ -256,25 +194,6 @@ def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
     assert torch.equal(found.tokens_PNT[mask_PNT], same_PNT[mask_PNT])
 
 
-def test_prompts_of_one_length_share_a_batch_without_a_mask(
-    qwen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = [3, 5, 3, 5]
-    prompts = [[place + 1] * length for place, length in enumerate(lengths)]
-    masked = []
-    forward = qwen.forward
-
-    def recording(*arguments: Any, **options: Any) -> Any:
-        masked.append("attention_mask" in options)
-        return forward(*arguments, **options)
-
-    whole = TransformersEngine(qwen, max_rows=64).sample(prompts, 4, Sampling(6), seeded())
-    monkeypatch.setattr(qwen, "forward", recording)
-    found = TransformersEngine(qwen, max_rows=8).sample(prompts, 4, Sampling(6), seeded())
-    assert masked and not any(masked)
-    assert torch.equal(found.tokens_PNT, whole.tokens_PNT)
-
-
 def test_draw_inverts_the_cumulative_distribution() -> None:
     probs = torch.tensor([0.25, 0.0, 0.5, 0.25, 0.0])
     uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
@@ -301,10 +220,8 @@ def test_top_p_keeps_the_smallest_likely_set() -> None:
     counts = torch.bincount(tokens, minlength=4) / 1000
     assert torch.allclose(counts, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]), atol=2e-3)
     assert torch.allclose(logprobs.exp(), probs[tokens])
-    assert torch.equal(
-        draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=1e-6)[0],
-        torch.ones(1000, dtype=torch.int64),
-    )
+    likeliest, _ = draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=1e-6)
+    assert (likeliest == 1).all()
 
 
 def test_nan_logits_are_seen_in_the_logprobs() -> None:
@@ -368,19 +285,15 @@ def test_texts_that_end_a_response_are_asked_for_with_its_text() -> None:
 P, V, STEPS = 8, 64, 200
 
 
-def children(generator: torch.Generator) -> list[int]:
-    """Seeds of all responses of a batch: vLLM draws response i with the prompt's seed plus i."""
-    return [seed + child for seed in request_seeds(generator, P, V) for child in range(V)]
-
-
 def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches() -> None:
     for run_seed in range(3):
         seen: set[int] = set()
         for stream in (Stream.VOTES, Stream.EVALUATION):
             for step in range(STEPS):
-                found = children(torch_generator(run_seed, stream, step))
-                # A generator on a CPU looks at the lowest 32 bits alone.
-                short = {seed % 2**32 for seed in found}
+                # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
+                # the lowest 32 bits alone.
+                seeds = request_seeds(torch_generator(run_seed, stream, step), P, V)
+                short = {(seed + i) % 2**32 for seed in seeds for i in range(V)}
                 assert len(short) == P * V
                 assert not short & seen
                 seen |= short

@@ -61,15 +61,6 @@ def decide(
     return Visit(decided.rows, pay(made.rule, decided, made.config.guard))
 
 
-def contest(made: Supervisor, n_visits: int = 1) -> Visit:
-    """Flip the label at every visit, ending on answer 0; returns the last visit."""
-    for visit in range(1, n_visits + 1):
-        winner_last = (n_visits - visit) % 2 == 0
-        answers = halves(16, 8) if winner_last else halves(8, 16)
-        found = decide(made, np.array([0]), answers[None], visit)
-    return found
-
-
 def test_plain_votes_become_standardised_advantages():
     made = supervisor(OFF, ["0"])
     found = decide(made, np.array([0]), halves(24, 8)[None], 1)
@@ -109,15 +100,6 @@ def test_visit_zero_is_neither_visit_nor_flip():
     assert made.state.label.tolist() == [0, -1] and not made.state.visits.any()
 
 
-def test_rows_fit_the_trace():
-    made = supervisor(GuardConfig(), ["1"])
-    found = decide(made, np.array([0]), halves(10, 20)[None], 1)
-    columns = checked("visits", {**found.rows, "step": 1, "epoch": 1})
-    assert columns["label_correct"].tolist() == [True]
-    assert columns["label_accuracy"].tolist() == [40 / 64]
-    assert columns["n_votes"].tolist() == [64] and columns["n_unparseable"].tolist() == [4]
-
-
 def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
     made = supervisor(OFF, ["1"], labels="truth")
     answers = halves(20, 10)
@@ -132,17 +114,12 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
     again = one._draws(np.array([2, 0]), 4)
     assert again.tie.tolist() == [base.tie[2], base.tie[0]]
     assert not np.intersect1d(base.skip, two._draws(np.array([0, 1, 2]), 4).skip).size
-    assert not np.intersect1d(base.pick, one._draws(np.array([0, 1, 2]), 5).pick).size
-
-
-def test_problems_of_one_batch_may_be_at_different_visits():
-    made = supervisor(GuardConfig(tie_break="random"), ["0"] * 3)
-    mixed = made._draws(np.array([2, 0]), np.array([4, 7]))
-    assert mixed.tie.tolist() == [
-        made._draws(np.array([2]), 4).tie[0],
-        made._draws(np.array([0]), 7).tie[0],
-    ]
-    found = decide(made, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
+    later = one._draws(np.array([0, 1, 2]), 7)
+    assert not np.intersect1d(base.pick, later.pick).size
+    # Problems of one batch may be at different visits.
+    mixed = one._draws(np.array([2, 0]), np.array([4, 7]))
+    assert mixed.tie.tolist() == [base.tie[2], later.tie[0]]
+    found = decide(one, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
     assert found.rows["visit"].tolist() == [4, 7]
 
 
@@ -164,7 +141,8 @@ def test_the_truth_that_is_trained_on_is_no_minority_candidate():
     """A correct answer behind a wrong majority is paid by the first stream alone."""
     guard = GuardConfig(tau_FR=0.1, W=2)
     made = supervisor(guard, ["1"], labels="truth")
-    found = contest(made, 3)
+    for visit, counts in enumerate([(16, 8), (8, 16), (16, 8)], start=1):  # flips at every visit
+        found = decide(made, np.array([0]), halves(*counts)[None], visit)
     answers = halves(16, 8)[:32]
     assert found.rows["beta"][0] > 0
     right = found.streams.minority[0][answers == 1]

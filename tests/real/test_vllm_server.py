@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lab.base.errors import UserError
+from real.engines import vllm_server
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
 
@@ -101,7 +102,8 @@ class NoTransfer:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(vllm_server, "FileTransfer", NoTransfer)
     made = Server()
     yield made
     made.http.shutdown()
@@ -109,7 +111,7 @@ def server() -> Iterator[Server]:
 
 
 def connect(server: Server, timeout: float = 5.0) -> VllmServerEngine:
-    return VllmServerEngine(server.url, timeout, (5, 6), pad_token_id=0, transfer=NoTransfer)
+    return VllmServerEngine(server.url, timeout, (5, 6))
 
 
 @pytest.fixture
@@ -174,37 +176,25 @@ def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmSer
         (lambda _: {}, EngineError, "holds no choices"),
         (lambda _: {"choices": [{"index": 0}]}, EngineError, "lacks 'weight_versions'.*0.32"),
         (lambda _: {"choices": []}, EngineError, "0 responses to prompt 1 where 4 were asked"),
+        ({"finish_reason": "abort"}, EngineDied, "ended by 'abort'"),
+        ({"weight_versions": None}, EngineError, "version none of the weights instead of 3"),
+        ({"logprobs": None}, EngineError, "lacks"),
+        ({"token_ids": []}, EngineError, "has 0 tokens"),
     ],
 )
 def test_wrong_answers_are_one_line(
     server: Server, engine: VllmServerEngine, reply: Any, error: type[Exception], message: str
 ) -> None:
-    server.replies["/inference/v1/generate"] = reply
+    """An answer, or what is changed in its choices."""
+    if isinstance(reply, dict):
+        choices = [server.choice(0, 0) | reply | {"index": index} for index in range(4)]
+        server.replies["/inference/v1/generate"] = lambda _: {"choices": choices}
+    else:
+        server.replies["/inference/v1/generate"] = reply
     with pytest.raises(error, match=message) as caught:
         engine.sample(PROMPTS, 4, SAMPLING, seeded())
     assert "\n" not in str(caught.value)
     assert type(caught.value) is error
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"finish_reason": "abort"}, EngineDied, "ended by 'abort'"),
-        ({"weight_versions": None}, EngineError, "version  of the weights instead of 3"),
-        ({"logprobs": None}, EngineError, "lacks"),
-        ({"token_ids": []}, EngineError, "has 0 tokens"),
-    ],
-)
-def test_wrong_responses_are_one_line(
-    server: Server,
-    engine: VllmServerEngine,
-    change: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
-    server.replies["/inference/v1/generate"] = lambda _: {"choices": [server.choice(0, 0) | change]}
-    with pytest.raises(error, match=message):
-        engine.sample(PROMPTS, 1, SAMPLING, seeded())
 
 
 def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmServerEngine) -> None:

@@ -9,7 +9,7 @@ import pytest
 from run_verl import HERE, ROOT
 from whole_runs import Done, run
 
-from real.engines.vllm_host import _DEFAULTS
+from real.engines.vllm_engine import _DEFAULTS
 
 ON_VLLM = Path(__file__).parent
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -7,7 +7,7 @@ from typing import Any
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
-from real.engines.vllm_host import repack_tied_head
+from real.engines.vllm_engine import repack_tied_head
 
 
 class Worker(vLLMColocateWorkerExtension):

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import logprob_gap
+from vllm_models import change, make_model
 
 import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.engines import child_engine, weights
-from real.engines.child_engine import ChildEngine
-from real.engines.make import RestartingEngine
+from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
-from real.engines.vllm_settings import VllmSettings
+from real.engines.vllm_engine import VllmSettings
 from real.model.prepare import add_lora
 
 CONFIG = TrainConfig(
@@ -183,53 +184,57 @@ def test_training_with_vllm_in_the_same_process(
     assert {r.version for r in watch.rollouts} == {0, 1}
 
 
-def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, tools: Any) -> None:
+PROMPTS = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]]
+
+
+def start(folder: Path, **more: Any) -> ChildEngine:
+    sizes = {"max_model_len": 256, "eos_token_ids": (5, 6), "threads": 1}
+    return ChildEngine(asdict(VllmSettings(model=str(folder), **sizes, **more)), 240.0)
+
+
+def sample(engine: ChildEngine) -> Rollouts:
+    return engine.sample(PROMPTS, 4, Sampling(12, 0.7), torch.Generator().manual_seed(0))
+
+
+def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) -> None:
     pytest.importorskip("peft")
-    model = tools.make_model()
+    model = make_model()
     add_lora(model, 4, 32.0)
-    settings = VllmSettings(
-        model=str(folder), max_model_len=256, eos_token_ids=(5, 6), threads=1, adapter_rank=4
-    )
-    prompts, sampling = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]], Sampling(12, 0.7)
-    engine = ChildEngine(asdict(settings), 240.0)
+    engine = start(folder, adapter_rank=4)
     for version in (0, 1, 2):
         engine.update_weights(model, version)
-        found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
-        assert tools.logprob_gap(model, prompts, found, 0.7) < 2e-4
+        found = sample(engine)
+        assert logprob_gap(model, PROMPTS, found, 0.7) < 2e-4
         assert found.version == version
         engine.release()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "lora_" in name:
                     parameter += 0.1 * torch.randn(parameter.shape)
-        assert tools.logprob_gap(model, prompts, found, 0.7) > 1e-2
+        assert logprob_gap(model, PROMPTS, found, 0.7) > 1e-2
     # A stopped engine is an error in time.
     engine.update_weights(model, 3)
     os.kill(engine.pid, signal.SIGSTOP)
     began, engine.timeout = time.monotonic(), 3.0
     with pytest.raises(EngineDied, match="no sign of life for 3 s during sample"):
-        engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
+        sample(engine)
     assert time.monotonic() - began < 15
     engine.close()
 
 
 def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
-    folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In buckets that are filled again and again, as where there is little room."""
     monkeypatch.setattr(weights, "BUCKET", 20_000)
     monkeypatch.setattr(weights, "_SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
-    model = tools.make_model()
-    settings = VllmSettings(
-        model=str(folder), max_model_len=256, eos_token_ids=(5, 6), n_gpus=2, threads=1
-    )
-    prompts, sampling = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]], Sampling(12, 0.7)
-    engine = ChildEngine(asdict(settings), 240.0)
+    model = make_model()
+    engine = start(folder, n_gpus=2)
     for version in (0, 1):
         engine.update_weights(model, version)
-        found = engine.sample(prompts, 4, sampling, torch.Generator().manual_seed(0))
-        assert tools.logprob_gap(model, prompts, found, 0.7) < 5e-5
+        found = sample(engine)
+        assert logprob_gap(model, PROMPTS, found, 0.7) < 5e-5
         assert found.version == version
-        tools.change(model)
+        change(model)
     engine.close()

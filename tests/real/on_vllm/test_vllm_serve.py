@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from drawn import logprob_gap
+from rank_runs import free_port
+from vllm_models import change, make_model
 
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
@@ -21,12 +21,6 @@ from real.engines.vllm_server import VllmServerEngine
 
 LONG = [[(7 * i) % 30 + 1 for i in range(100)]]
 EIGHT = Sampling(8, temperature=0.7)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -63,46 +57,36 @@ def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             start_new_session=True,
         )
     try:
-        wait_until_listening(server, port, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-
-
-def wait_until_listening(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.5)
-    pytest.fail(f"vllm serve did not start: {log.read_text()[-2000:]}")
+        print(log.read_text()[-2000:])  # shown if a test fails
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_logprobs_weights_and_versions_through_a_server(url: str, tools: Any) -> None:
-    model = tools.make_model(tied=False)
-    engine = VllmServerEngine(url, 60.0, (5, 6))
+def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
+    model = make_model(tied=False)
+    engine = VllmServerEngine(url, 240.0, (5, 6))
     assert engine.max_model_len == 256
     for version in range(3):
         engine.update_weights(model, version)
         # The long prompt would show keys and values of old weights in the cache.
         rollouts = engine.sample(LONG, 8, EIGHT, seeded())
-        assert tools.logprob_gap(model, LONG, rollouts, 0.7) < 5e-5
+        assert logprob_gap(model, LONG, rollouts, 0.7) < 5e-5
         assert rollouts.version == version
         assert torch.equal(engine.sample(LONG, 8, EIGHT, seeded()).tokens_PNT, rollouts.tokens_PNT)
-        tools.change(model)
-    assert tools.logprob_gap(model, LONG, rollouts, 0.7) > 0.1
+        change(model)
+    assert logprob_gap(model, LONG, rollouts, 0.7) > 0.1
     engine.close()
 
 
-def test_tied_embeddings_are_refused_without_a_gpu(url: str, tools: Any) -> None:
-    engine = VllmServerEngine(url, 60.0, (5, 6))
+def test_tied_embeddings_are_refused_without_a_gpu(url: str) -> None:
+    engine = VllmServerEngine(url, 240.0, (5, 6))
     with pytest.raises(UserError, match="keeps the old output head"):
-        engine.update_weights(tools.make_model(tied=True), 0)
+        engine.update_weights(make_model(tied=True), 0)
     engine.close()

@@ -26,7 +26,7 @@ from lab.base.errors import UserError
 from real.cli import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.engines.vllm_settings import EngineMemory
+from real.engines.vllm_engine import EngineMemory
 from real.model.policy import Policy
 from real.model.prepare import card_held
 from real.plan.fit import engine_memory
@@ -39,7 +39,7 @@ from real.plan.memory import (
     read_config,
     state_parts,
 )
-from real.ranks.sharding import shard
+from real.ranks.distributed import shard
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES, SHAPES, preset

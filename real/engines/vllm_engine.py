@@ -1,4 +1,6 @@
-"""All calls of vLLM's Python interface except its NCCL transfer. Run with 0.32 on a CPU.
+"""vLLM: its settings, and all calls of its Python interface except its NCCL transfer.
+
+Run with 0.32 on a CPU.
 
 The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
 `wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
@@ -8,11 +10,13 @@ sleeping does nothing.
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +24,7 @@ import numpy as np
 import torch
 
 from lab.base.errors import UserError, first_line
+from real.engines.child import Delivery, Handle, Sent, refused
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
@@ -33,14 +38,128 @@ from real.engines.rollouts import (
     request_seeds,
     to_rollouts,
 )
-from real.engines.vllm_settings import (
-    VllmSettings,
-    check_version,
-    refused_adapters,
-    vllm_arguments,
-)
-from real.engines.weight_transfer import Delivery, Handle, Sent, opened
 from real.engines.weights import named_weights
+
+SUPPORTED = ("0.32", "0.33")
+"""Releases whose Python interfaces were compared with all calls made here."""
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `max_lora_rank`."""
+
+
+class EngineMemory(NamedTuple):
+    """Memory that vLLM may take of a GPU."""
+
+    share: float
+    """Of all its memory, for weights and cache and all; 0 for other engines."""
+    cache: int | None = None
+    """Bytes of the cache; None where vLLM is to find them from the share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """Settings of a vLLM engine; plain values, since it may live in another process."""
+
+    model: str
+    """Folder of the checkpoint; its weights are replaced by the trainer's before sampling."""
+    max_model_len: int
+    """Longest prompt and response together, tokens."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a response; no others do."""
+    pad_token_id: int = 0
+    dtype: str = "float32"
+    head_dtype: str = "model"
+    """Precision of the logits: `float32`, or `model` for that of the weights."""
+    max_rows: int = 512
+    """Largest number of responses that are decoded at once."""
+    memory: float = 0.5
+    """Share of the GPU's memory."""
+    cache: int | None = None
+    """Bytes of the cache on each GPU; vLLM finds them from the share if None."""
+    n_gpus: int = 1
+    """GPUs, or processes on a CPU, over which every matrix is split."""
+    adapter_rank: int = 0
+    """Of adapters that the engine applies to the weights; 0 for none."""
+    device: str = "cpu"
+    threads: int | None = None
+    """Threads of torch on a CPU; unchanged if None."""
+    reads_text: bool = False
+    """Be able to end a response at a text (`Sampling.stop`)."""
+
+
+def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM`."""
+    common = {
+        "model": settings.model,
+        # The trainer's weights replace them before anything is sampled.
+        "load_format": "dummy",
+        "skip_tokenizer_init": not settings.reads_text,
+        "dtype": settings.dtype,
+        "hf_overrides": {"head_dtype": settings.head_dtype},
+        "seed": 0,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_rows,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        "tensor_parallel_size": settings.n_gpus,
+    }
+    if settings.adapter_rank:
+        rank = next(rank for rank in ADAPTER_RANKS if rank >= settings.adapter_rank)
+        common |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
+    if settings.device == "cuda":
+        return common | {
+            # Refused at the start if it is not free; the bytes decide on the cache if given.
+            "gpu_memory_utilization": settings.memory,
+            "kv_cache_memory_bytes": settings.cache,
+            "enable_sleep_mode": True,
+        }
+    return common | {
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
+        # A prompt read in pieces draws tokens that are dropped and rewinds a seed's generator,
+        # which generators on a CPU cannot do.
+        "enable_chunked_prefill": False,
+    }
+
+
+def refused_adapters(settings: VllmSettings) -> str | None:
+    """Return why vLLM cannot apply adapters; None if it can, or if there are none."""
+    if not settings.adapter_rank:
+        return None
+    if settings.adapter_rank > ADAPTER_RANKS[-1]:
+        return f"vLLM's largest rank is {ADAPTER_RANKS[-1]}"
+    from vllm.model_executor import models  # pyright: ignore[reportMissingImports]
+
+    config = json.loads((Path(settings.model) / "config.json").read_text())
+    known = models.ModelRegistry.models
+    names = [name for name in config.get("architectures") or () if name in known]
+    if names and models.supports_lora(known[names[0]].load_model_cls()):
+        return None
+    return f"vLLM applies none to {', '.join(config.get('architectures') or ['this model'])}"
+
+
+def check_drawn(
+    who: str, versions: set[str], version: int | None, ended_by: str, hint: str = ""
+) -> None:
+    """Refuse a response that was drawn by other weights, or cut off by something else."""
+    if versions != {str(version)}:
+        named = ", ".join(sorted(versions)) or "none"
+        raise EngineError(
+            f"{who}: a response was drawn by version {named} of the weights instead of "
+            f"{version}{hint}"
+        )
+    if ended_by not in ("stop", "length"):
+        raise EngineDied(f"{who}: a response ended by {ended_by!r}")
+
+
+def check_version(version: str, where: str) -> None:
+    """Refuse a release such as `0.26.0`, with another interface, found at `where`."""
+    if not re.match(rf"({'|'.join(map(re.escape, SUPPORTED))})(?!\d)", version):
+        raise UserError(
+            f"{where}: vLLM {version} is not supported, {' and '.join(SUPPORTED)} are; "
+            "pip install 'ttrl-guard-lab[vllm]'"
+        )
 
 
 def start_loading(worker: Any) -> None:
@@ -75,11 +194,7 @@ def collect_buckets(worker: Any) -> None:
 
 def refusal(worker: Any, buckets: list[Handle]) -> str | None:
     """Return why a worker cannot open its bucket; None if it can."""
-    try:
-        opened(buckets[worker.rank if len(buckets) > 1 else 0])
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-    return None
+    return refused(buckets[worker.rank if len(buckets) > 1 else 0])
 
 
 def repack_tied_head(worker: Any) -> None:
@@ -101,7 +216,6 @@ def _reload() -> tuple[Any, Any]:
     return reload, config
 
 
-Progress = Callable[[], None]
 Weights = Iterable[tuple[str, torch.Tensor]]
 
 _FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -120,17 +234,13 @@ class VllmHost:
     """A vLLM engine and the version of its weights."""
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Import vLLM and load the model.
-
-        Raises:
-            UserError: vLLM is not installed.
-            EngineDied: it cannot start.
-        """
+        """Import vLLM and load the model."""
         self.settings = settings
         self.version: int | None = None
         """None: no weights since the start, or since `release`."""
         vllm = _import_vllm()
-        self._owns_group = world_size() == 0
+        group = torch.distributed
+        self._owns_group = not (group.is_available() and group.is_initialized())
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
         self.refused_adapters = refused_adapters(settings)
@@ -139,7 +249,7 @@ class VllmHost:
         if self.refused_adapters is not None:
             settings = self.settings = replace(settings, adapter_rank=0)
         with _died("starting"), _process_unchanged():
-            self._llm = vllm.LLM(**vllm_arguments(settings))
+            self._llm: Any = vllm.LLM(**vllm_arguments(settings))
 
     def sample(
         self,
@@ -147,14 +257,11 @@ class VllmHost:
         n: int,
         sampling: Sampling,
         seeds: Sequence[int],
-        progress: Progress = lambda: None,
+        progress: Callable[[], None] = lambda: None,
     ) -> Rollouts:
         """Sample `n` responses to each prompt, response i of a prompt with its seed plus i.
 
-        Raises:
-            UserError: a prompt is empty or too long.
-            EngineError: there are no weights of the trainer's, or other ones drew a response.
-            EngineDied: vLLM failed.
+        Without weights of the trainer's, or if other ones drew a response, it is an EngineError.
         """
         check_prompts(prompts, n, sampling.max_tokens, self.settings.max_model_len)
         if self.version is None:
@@ -166,15 +273,13 @@ class VllmHost:
             raise EngineError(f"vLLM: {first_line(error)}") from error
         with _died("sampling"):
             drawn = self._generate(prompts, params, progress)
-        responses = [[self._checked(one) for one in row] for row in drawn]
+        for one in (one for row in drawn for one in row):
+            check_drawn("vLLM", one.versions, self.version, one.ended_by)
+        responses = [[one.response for one in row] for row in drawn]
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
 
     def load(self, weights: Weights | Delivery, version: int) -> None:
-        """Replace all weights, empty the prefix cache of the old ones, and name the new ones.
-
-        Raises:
-            EngineDied: vLLM failed.
-        """
+        """Replace all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
         with _died("loading weights"):
             if self.settings.device == "cuda":
@@ -184,11 +289,7 @@ class VllmHost:
             self._wake(version)
 
     def adapt(self, adapters: Path, version: int) -> None:
-        """Replace the adapters of weights that were loaded, and name both together.
-
-        Raises:
-            EngineDied: vLLM failed.
-        """
+        """Replace the adapters of weights that were loaded, and name both together."""
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
         self.version = None
@@ -217,8 +318,10 @@ class VllmHost:
         """Stop vLLM, and destroy the process group if vLLM made it."""
         from vllm.distributed import parallel_state  # pyright: ignore[reportMissingImports]
 
+        if self._llm is None:
+            return
         self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        self._llm = None
         if self._owns_group:
             parallel_state.cleanup_dist_env_and_memory()
 
@@ -239,15 +342,14 @@ class VllmHost:
             rpc(collect_buckets)
             return
         # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
-        if not isinstance(weights, Delivery):
-            raise TypeError("several GPUs load from buckets alone")
+        assert isinstance(weights, Delivery)
         rpc(start_loading)
-        for part in weights.parts():
+        for part in weights.parts:
             rpc(load_part, args=(part,))
         rpc(end_loading)
 
     def _generate(
-        self, prompts: Prompts, params: list[Any], progress: Progress
+        self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
     ) -> list[list[_Drawn]]:
         """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
@@ -262,17 +364,6 @@ class VllmHost:
             progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
-
-    def _checked(self, drawn: _Drawn) -> Response:
-        if drawn.versions != {str(self.version)}:
-            named = ", ".join(sorted(drawn.versions)) or "none"
-            raise EngineError(
-                f"vLLM: a response was drawn by version {named} of the weights instead of "
-                f"{self.version}"
-            )
-        if drawn.ended_by not in ("stop", "length"):
-            raise EngineDied(f"vLLM: a response ended by {drawn.ended_by!r}")
-        return drawn.response
 
 
 class _Drawn(NamedTuple):
@@ -327,12 +418,6 @@ def _died(doing: str) -> Iterator[None]:
         ) from error
 
 
-def world_size() -> int:
-    """Return the number of ranks of this process's group, 0 without one."""
-    group = torch.distributed
-    return group.get_world_size() if group.is_available() and group.is_initialized() else 0
-
-
 @contextmanager
 def _process_unchanged() -> Iterator[None]:
     """Restore what starting vLLM changes in this process: random states, the number of threads."""
@@ -357,25 +442,9 @@ class VllmEngine:
     queues = True
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Start it.
-
-        Raises:
-            UserError: vLLM is not installed, or this is one of several ranks.
-            EngineDied: it cannot start.
-        """
-        if world_size() > 1:
-            raise UserError(
-                "engine = 'vllm_inprocess': cannot share a process with torch.distributed, "
-                "use vllm, which has a process of its own on every rank"
-            )
-        self._host: VllmHost | None = VllmHost(settings)
-
-    @property
-    def host(self) -> VllmHost:
-        """The engine, which must not be closed."""
-        if self._host is None:
-            raise EngineError("vLLM: the engine is closed")
-        return self._host
+        """Start it."""
+        self.host = VllmHost(settings)
+        self.release, self.close = self.host.release, self.host.close
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
@@ -384,19 +453,9 @@ class VllmEngine:
         seeds = request_seeds(generator, len(prompts), n)
         return self.host.sample(prompts, n, sampling, seeds)
 
-    def release(self) -> None:
-        """Free the GPU's memory."""
-        self.host.release()
-
     def update_weights(self, model: Any, version: int) -> Stages:
         """Load the model's weights."""
         # Copies: vLLM may keep the tensors, and the optimizer writes in place.
         weights = ((name, weight.clone()) for name, weight in named_weights(model))
         self.host.load(weights, version)
         return {}
-
-    def close(self) -> None:
-        """Stop the engine."""
-        if self._host is not None:
-            self._host.close()
-        self._host = None
