@@ -140,7 +140,7 @@ class MeasureCommand(SettingsCommand):
     def run(self) -> None:
         """Measure, and print the size of the result."""
         require_torch()
-        from real.measure.command import measure_to
+        from real.measure.measuring import measure_to
 
         names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
         how = {name: getattr(self, name) for name in names}

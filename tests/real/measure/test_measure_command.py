@@ -33,7 +33,7 @@ def pilot(tmp_path_factory):
 def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        "real.measure.command.trained_weights",
+        "real.measure.measuring.trained_weights",
         lambda path: loaded.append(path) or trained_weights(path),
     )
     out = tmp_path / "response.npz"
