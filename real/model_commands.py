@@ -98,10 +98,11 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.gguf import import_gguf
+        from real.model.prepare import import_gguf
 
-        made = import_gguf(self.file, self.out)
-        print(f"{made.architecture}, {made.n_weights / 1e6:.1f} million weights")
+        model = import_gguf(self.file, self.out)
+        n_weights = sum(p.numel() for p in model.parameters())
+        print(f"{model.config.model_type}, {n_weights / 1e6:.1f} million weights")
         print(f"model folder: {self.out}")
 
 

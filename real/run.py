@@ -19,8 +19,7 @@ from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.engines.token_stats import needs_stats
 from real.model.folder import model_folder
-from real.model.memory import grow_segments, in_phase
-from real.model.policy import Policy, load_policy, pick_device
+from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.fit import checked_engine_memory
 from real.plan.memory import multiplied, update_flops

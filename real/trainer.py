@@ -28,7 +28,7 @@ from lab.trace.trace import Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
-from real.model.memory import in_phase
+from real.model.policy import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads
 from real.plan.memory import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named

@@ -36,7 +36,7 @@ from real.engines.weight_transfer import (
     n_bytes,
     writing,
 )
-from real.model.memory import fixed_segments
+from real.model.policy import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
 from real.ranks.distributed import ALONE, Ranks
 from real.ranks.launched import launched

@@ -26,8 +26,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
-from real.model.memory import phase_of
-from real.model.policy import pick_device
+from real.model.policy import phase_of, pick_device
 from real.ranks.launched import Launched, launched
 from real.ranks.sharding import shard
 

@@ -23,8 +23,7 @@ from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.make import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
-from real.model.memory import in_phase
-from real.model.policy import Policy
+from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator

@@ -11,8 +11,7 @@ import torch
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model.memory import in_phase, phase_of
-from real.model.policy import load_policy
+from real.model.policy import in_phase, load_policy, phase_of
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import real.model.gguf
+import real.model.prepare
 from lab.base.errors import UserError
 from real.cli import main
-from real.model.gguf import import_gguf
+from real.model.prepare import import_gguf
 from real.tiny import CHECKPOINT
 from real.tiny.vocabulary import TOKENS
 
@@ -99,6 +99,6 @@ def test_nothing_is_replaced(tmp_path: Path):
 
 def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "small.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(real.model.gguf, "is_gguf_available", lambda: False)
+    monkeypatch.setattr(real.model.prepare, "is_gguf_available", lambda: False)
     with pytest.raises(UserError, match=r"gguf not installed.*ttrl-guard-lab\[gguf\]"):
         import_gguf(tmp_path / "small.gguf", tmp_path / "made")

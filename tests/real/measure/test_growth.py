@@ -5,8 +5,7 @@ import pytest
 import torch
 from measured_models import PROMPTS, TEMPERATURE, measured, small_model
 
-from real.measure.gradients import Gradients
-from real.measure.gradients import Edges, Growth, sampling_error, slope
+from real.measure.gradients import Edges, Gradients, Growth, sampling_error, slope
 
 
 def test_growth_is_zero_without_training_and_counts_curvature():
