@@ -26,8 +26,15 @@ from transformers import (
 
 from real.model.policy import WideHead, add_product, load_policy, wide_product, widen_head
 from real.tiny import CHECKPOINT
-from real.update.head import CHUNK_ELEMENTS, Head, TokenScores, head_scores, score_logits
-from real.update.logprobs import Scorer, find_head
+from real.update.logprobs import (
+    CHUNK_ELEMENTS,
+    Head,
+    Scorer,
+    TokenScores,
+    find_head,
+    head_scores,
+    score_logits,
+)
 from real.update.packing import PackedRows
 
 VOCABULARY = 50

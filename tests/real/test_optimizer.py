@@ -12,8 +12,7 @@ import torch
 from small_optimizers import make_group, make_optimizer, weights
 
 from lab.base.errors import UserError
-from real.update.adamw import MeasuredAdamW, registered
-from real.update.optimizer import Fault
+from real.update.optimizer import Fault, MeasuredAdamW, registered
 from real.update.packing import Group
 
 
@@ -173,8 +172,7 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
 
 def test_update_is_measured_block_by_block():
     one, many = make_optimizer(), make_optimizer()
-    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-    many._adamw = MeasuredAdamW(many._masters, block_elements=256, **settings)
+    many._adamw = MeasuredAdamW(many._masters, 0.01, block_elements=256)
     for seed in (1, 2):
         first, second = one.step([make_group(seed)]), many.step([make_group(seed)])
         assert first.update_norm == pytest.approx(second.update_norm, rel=1e-6)
@@ -188,11 +186,7 @@ def test_offloaded_state_gives_the_same_bits(dtype: torch.dtype):
         make_optimizer(dtype=dtype, offload_optimizer=offload) for offload in (False, True)
     )
     for optimizer in (near, far):
-        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-        on_host = optimizer is far
-        optimizer._adamw = MeasuredAdamW(
-            optimizer._masters, block_elements=256, on_host=on_host, **settings
-        )
+        optimizer._adamw = MeasuredAdamW(optimizer._masters, 0.01, optimizer is far, 256)
     for seed in (1, 2, 3):
         assert near.step([make_group(seed)]) == far.step([make_group(seed)])
     assert torch.equal(weights(near.model), weights(far.model))
@@ -213,8 +207,7 @@ def test_moments_exist_before_the_first_step_and_no_checkpoint_holds_their_zeros
 
 def test_a_large_weight_is_moved_in_parts():
     one, many = make_optimizer(), make_optimizer()
-    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-    many._adamw = MeasuredAdamW(many._masters, block_elements=64, **settings)
+    many._adamw = MeasuredAdamW(many._masters, 0.01, block_elements=64)
     assert max(p.numel() for p in many.parameters) > 64
     one.step([make_group(1)])
     many.step([make_group(1)])

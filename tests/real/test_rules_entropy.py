@@ -13,8 +13,7 @@ from real.model.policy import load_policy
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.grpo import backward
-from real.update.head import Head
-from real.update.logprobs import EntropyScorer, Scorer, entropies, head_entropies
+from real.update.logprobs import EntropyScorer, Head, Scorer, entropies, head_entropies
 from real.update.packing import Group
 
 N, WIDTH, WORDS = 13, 5, 7
